@@ -1,0 +1,53 @@
+"""attnx: see what each token attends to, in any Transformer exported to ONNX.
+
+    import attnx
+    model = attnx.open("minilm")
+    trace = model.trace("The animal didn't cross the street because it was too tired.")
+    trace.attentions[5].weights[0, 11]          # [Q,K]: layer 5, head 11
+
+Public names load on first use, so that `import attnx` stays instant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "open": "attnx.pipeline",
+    "Model": "attnx.pipeline",
+    "Trace": "attnx.records",
+    "Attention": "attnx.records",
+    "Site": "attnx.records",
+    "Miss": "attnx.records",
+    "Tokens": "attnx.records",
+    "Measurement": "attnx.records",
+    "Axis": "attnx.records",
+    "AttnxError": "attnx.errors",
+}
+__all__ = [*_WHERE, "__version__"]
+
+if TYPE_CHECKING:
+    from attnx.errors import AttnxError as AttnxError
+    from attnx.pipeline import Model as Model
+    from attnx.pipeline import open as open
+    from attnx.records import Attention as Attention
+    from attnx.records import Axis as Axis
+    from attnx.records import Measurement as Measurement
+    from attnx.records import Miss as Miss
+    from attnx.records import Site as Site
+    from attnx.records import Tokens as Tokens
+    from attnx.records import Trace as Trace
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        from importlib import import_module
+
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'attnx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,64 @@
+"""Every error a user can cause, as one tree, each with a hint and an exit code.
+
+    AttnxError
+    ├── UsageError     2   the command line asks for something that cannot be
+    ├── ModelError     3   the model file, its weights or its tokenizer
+    │   └── UnsupportedError 3   read and understood, but this attention cannot be shown; says why
+    ├── InputError     4   the text, the feed, an audio or image file
+    └── RunError       5   the device, the provider, onnxruntime, memory, disk
+        └── DeviceError  5   the device that was asked for is not the one that came
+
+A bug of attnx is outside this tree and shows its traceback.
+"""
+
+from __future__ import annotations
+
+OK, USAGE, MODEL, INPUT, RUN, INTERRUPTED = 0, 2, 3, 4, 5, 130
+
+
+class AttnxError(Exception):
+    """What was found and what was expected; `hint` says what to do about it.
+
+    Args:
+        message: One or two sentences: what was found, what was expected.
+        hint: What the user can do next; empty where nothing sensible can be said.
+    """
+
+    exit_code = RUN
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(AttnxError):
+    """The command line or an API argument asks for something that cannot be."""
+
+    exit_code = USAGE
+
+
+class ModelError(AttnxError):
+    """The model file, its weights, its configuration or its tokenizer cannot be used."""
+
+    exit_code = MODEL
+
+
+class UnsupportedError(ModelError):
+    """The model was read, but what was asked of it cannot be shown; the message says why."""
+
+
+class InputError(AttnxError):
+    """The text, the feed, an image or an audio file cannot be used."""
+
+    exit_code = INPUT
+
+
+class RunError(AttnxError):
+    """The run failed: device, provider, onnxruntime, memory or disk."""
+
+    exit_code = RUN
+
+
+class DeviceError(RunError):
+    """The device that was asked for is not the one that the session got."""

@@ -1,0 +1,1 @@
+"""Load, index and walk an ONNX graph."""

@@ -1,0 +1,1 @@
+"""One file a way attention is written in ONNX graphs."""

@@ -1,0 +1,234 @@
+"""The nouns of attnx: frozen records that every stage passes on. numpy and the standard library only.
+
+Letters for shapes, here and in every docstring: B batch, H query heads, Hkv key/value heads, Q query positions,
+K key positions (past included), D head size, Dv value head size, S sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Quantity = Literal["query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"]
+QUANTITIES: tuple[Quantity, ...] = (
+    "query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context",
+)  # fmt: skip
+"""Every quantity of an attention computation, in the order in which it is computed."""
+STAGES: tuple[Quantity, ...] = ("scores", "scaled", "capped", "masked", "weights")
+"""The quantities of shape [B,H,Q,K], in the order in which they are computed."""
+Component = Literal["encoder", "decoder"]
+Kind = Literal["self", "cross", "additive", "pooling"]
+Origin = Literal["tapped", "computed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One sequence as the model sees it. Everything has length Q."""
+
+    ids: Array
+    """int64 [Q]."""
+    pieces: tuple[str, ...]
+    """The text of each token, ready to show ("animal", "##ed", "Ġthe" as " the"); never parse it."""
+    offsets: tuple[tuple[int, int], ...]
+    """Start and end of each token in `text`, in characters; (0, 0) for special tokens."""
+    words: tuple[int | None, ...]
+    """Index of the word that each piece belongs to; None for special tokens. Equal index = same word."""
+    special: tuple[bool, ...]
+    """True for [CLS], [SEP], <s>, padding and the like."""
+    mask: tuple[bool, ...]
+    """True for a real token, False for padding."""
+    type_ids: tuple[int, ...] = ()
+    """Segment of each token (0 first text, 1 pair)."""
+    text: str = ""
+    """The text it came from ("" when ids were given)."""
+    notes: tuple[str, ...] = ()
+    """What the user should know: unknown pieces, truncation."""
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a quantity lives in the graph: a tensor, how its axes are laid out, and the factor it carries."""
+
+    value: str
+    """Name of the tensor."""
+    layout: str
+    """Its axes, by letter, einops style: "b h q k", "(b h) d k", "q (b h) d". b batch, h head, q query, k key,
+    d feature. A letter that occurs twice ("b h h q k": grouped heads) is merged in order."""
+    factors: tuple[float | str, ...] = ()
+    """The tensor is the quantity times each of these: numbers, or names of tensors (a scalar or one value a head)
+    that are tapped too. A name led by "/" ... is never parsed; a float is a constant of the graph."""
+    window: tuple[int, int] | None = None
+    """Only [start, stop) of the last axis belongs to the quantity (a sink column is cut off; stop may be negative)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One attention computation found in a graph."""
+
+    index: int
+    """Position in execution order, from 0."""
+    layer: int | None
+    """Layer, from 0, counted within its component and kind."""
+    component: Component
+    kind: Kind
+    op: str
+    """What was recognised: "Softmax", "com.microsoft.GroupQueryAttention", ..."""
+    node: str
+    """Name of the node (the Softmax, the fused node)."""
+    heads: int | None
+    kv_heads: int | None
+    head_size: int | None
+    scale: float | tuple[float, ...] | None
+    """What `scores` is multiplied by to give `scaled`; one a head where the model has that; None if not knowable."""
+    scale_place: str = ""
+    """Where the graph applies it, in words: "Div after QK^T", "sqrt on query and key", "none in the graph"."""
+    softcap: float | None = None
+    causal: bool | None = None
+    """True where the site hides the future whatever the mask input says; None where it cannot be known."""
+    window: int | None = None
+    """Number of keys a query can see at most, itself included; None without a sliding window."""
+    bias: str | None = None
+    """What is added to the scaled scores besides a mask ("ALiBi", "relative position", "bias"), if anything."""
+    sink: bool = False
+    """Whether the softmax has a sink, so that rows sum to less than 1."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where each quantity lives; what is absent is computed from what is there."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """ "L5", or "encoder L5", "decoder cross L0" where it must be told apart by the caller."""
+        return f"L{self.layer if self.layer is not None else self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A node that looked like attention and was refused. Data, never an exception."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One identity that must hold at a site, and by how much it does not."""
+
+    name: str
+    """ "weights = softmax(masked)", "weights x value = context", "rows sum to 1", "outputs unchanged"."""
+    difference: float
+    """Largest absolute difference, relative to the larger of 1 and the reference's own size."""
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the tolerance (a NaN is not)."""
+        return bool(self.difference <= self.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A site with its arrays, all float32. An array nobody asked for, or that does not exist there, is None."""
+
+    site: Site
+    query: Array | None = None
+    """[B,H,Q,D], after rotary embedding and norms, before any scale."""
+    key: Array | None = None
+    """[B,Hkv,K,D] (or [B,H,K,D] where the graph repeats keys first), as `query`."""
+    value: Array | None = None
+    """[B,Hkv,K,Dv]."""
+    scores: Array | None = None
+    """[B,H,Q,K]: query x key^T, unscaled."""
+    scaled: Array | None = None
+    """[B,H,Q,K]: scores x scale, before softcap, bias and mask."""
+    capped: Array | None = None
+    """[B,H,Q,K]: after softcap; equals scaled without one."""
+    masked: Array | None = None
+    """[B,H,Q,K]: the softmax's input, bias and mask added. Hidden cells are -inf or very negative."""
+    weights: Array | None = None
+    """[B,H,Q,K]: after the softmax; rows sum to 1, less a sink's share. Hidden cells are exactly 0."""
+    context: Array | None = None
+    """[B,H,Q,Dv]: weights x value, per head, before the output projection."""
+    origin: Mapping[str, Origin] = field(default_factory=dict)
+    """For each array, whether it was tapped in the graph or computed from what was."""
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def trusted(self) -> bool:
+        """False where one of the checks that were made failed: its numbers must not be shown as good."""
+        return all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One run of a model: what every site attended to."""
+
+    model: str
+    """Name or path of the model."""
+    device: str
+    """What really ran: "cpu", "cuda:0"."""
+    tokens: Tokens
+    """The query side (decoder side of an encoder-decoder), first batch row."""
+    memory: Tokens | None
+    """The encoder side of a cross-attention; None without one."""
+    attentions: tuple[Attention, ...]
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    """The model's own outputs, where they were asked for."""
+    misses: tuple[Miss, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def keys_of(self, attention: Attention) -> Tokens:
+        """The tokens that index the key axis of a site: the memory of a cross-attention, else the query side's.
+
+        For encoder sites of an encoder-decoder both axes are the memory's; see `queries_of`.
+        """
+        memory_side = attention.site.kind == "cross" or attention.site.component == "encoder"
+        return self.memory if memory_side and self.memory is not None else self.tokens
+
+    def queries_of(self, attention: Attention) -> Tokens:
+        """The tokens that index the query axis of a site."""
+        if attention.site.component == "encoder" and self.memory is not None:
+            return self.memory
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One named axis of a measurement."""
+
+    name: str
+    """ "layer", "head", "query", "key", "measure", ..."""
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A named array of numbers with what they mean. Any view can show any measurement of its rank."""
+
+    name: str
+    """ "entropy", "coreference share", ..."""
+    unit: str
+    """ "nats", "share", "tokens", "" where it has none."""
+    axes: tuple[Axis, ...]
+    """One for each dimension of `values`."""
+    values: Array
+    """float; NaN where a value does not exist."""
+    bounds: tuple[float | None, float | None] = (None, None)
+    """Smallest and largest value that is possible, not that occurs."""
+    source: str = ""
+    """Paper and equation, or "attnx"."""
+    formula: str = ""
+    """One line, as shown under the table."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.values.shape != tuple(len(axis.labels) for axis in self.axes):
+            raise ValueError(f"{self.name}: values {self.values.shape} do not fit axes {[len(a.labels) for a in self.axes]}")
