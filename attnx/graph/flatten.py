@@ -1,0 +1,174 @@
+"""Make a model flat: local functions inlined, the If branches that run spliced into the main graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from attnx.errors import ModelError
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+Choose = Callable[["NodeProto"], bool | None]
+"""Given an If node: True for then, False for else, None where it cannot be told."""
+
+
+def inline_functions(proto: ModelProto) -> ModelProto:
+    """`proto` with its local functions inlined; the same object where it has none."""
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise ModelError(f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}") from None
+
+
+def attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    """The attribute of that name, or None."""
+    return next((a for a in node.attribute if a.name == name), None)
+
+
+def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
+    """The subgraphs of a node, by attribute name."""
+    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
+    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
+    return found
+
+
+def outer_names(graph: GraphProto) -> set[str]:
+    """Names that a subgraph reads from the graphs around it."""
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    read: set[str] = set()
+    for node in graph.node:
+        read.update(name for name in node.input if name)
+        for _, inner in subgraphs(node):
+            read |= outer_names(inner)
+        own.update(node.output)
+    read.update(o.name for o in graph.output)
+    return read - own
+
+
+def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
+    """Replace each If whose branch `choose` tells by the nodes of that branch, in place, repeatedly.
+
+    Returns:
+        Names of the If nodes that were spliced.
+    """
+    from onnx import helper
+
+    spliced: list[str] = []
+    taken = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    taken.update(name for node in graph.node for name in node.output)
+    while True:
+        nodes: list[NodeProto] = []
+        changed = False
+        for node in graph.node:
+            which = choose(node) if node.op_type == "If" and node.domain in ("", "ai.onnx") else None
+            branch = attribute(node, "then_branch" if which else "else_branch") if which is not None else None
+            if branch is None:
+                nodes.append(node)
+                continue
+            changed = True
+            spliced.append(node.name)
+            inner = branch.g
+            own = [t.name for t in inner.initializer] + [name for n in inner.node for name in n.output if name]
+            rename = {name: f"{node.name}/{name}" for name in own if name in taken}
+            wanted = {
+                o.name: target for o, target in zip(inner.output, node.output, strict=False) if target and o.name in own
+            }
+            rename |= {k: v for k, v in wanted.items() if k not in {t.name for t in inner.initializer}}
+            for tensor in inner.initializer:
+                copy = graph.initializer.add()
+                copy.CopyFrom(tensor)
+                copy.name = rename.get(tensor.name, tensor.name)
+            for child in inner.node:
+                nodes.append(_renamed(child, rename))
+            for o, target in zip(inner.output, node.output, strict=False):
+                source = rename.get(o.name, o.name)
+                if target and source != target:
+                    nodes.append(helper.make_node("Identity", [source], [target], name=f"{node.name}/{target}"))
+            taken.update(rename.get(name, name) for name in own)
+        if not changed:
+            return spliced
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _renamed(node: NodeProto, rename: dict[str, str]) -> NodeProto:
+    from onnx import NodeProto
+
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    if rename:
+        for names in (copy.input, copy.output):
+            for i, name in enumerate(names):
+                names[i] = rename.get(name, name)
+        for _, inner in subgraphs(copy):
+            _rename_outer(inner, rename)
+    return copy
+
+
+def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
+    """Rename what a subgraph reads from outside; names that it defines itself hide the outer ones."""
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    own.update(name for node in graph.node for name in node.output)
+    live = {k: v for k, v in rename.items() if k not in own}
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = live.get(name, name)
+        for _, inner in subgraphs(node):
+            _rename_outer(inner, live)
+    for o in graph.output:
+        o.name = live.get(o.name, o.name)
+
+
+def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
+    """Nodes in an order in which every value is made before it is read, file order where that is free.
+
+    Raises:
+        ModelError: The graph has a cycle, or reads a value that nothing makes.
+    """
+    from heapq import heappop, heappush
+
+    nodes = list(nodes)
+    maker: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for name in node.output:
+            if name and name in maker:
+                raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
+            if name:
+                maker[name] = i
+    waiting: list[int] = []
+    readers: list[list[int]] = [[] for _ in nodes]
+    for i, node in enumerate(nodes):
+        reads = {name for name in node.input if name}
+        for _, inner in subgraphs(node):
+            reads |= outer_names(inner)
+        needs = set()
+        for name in reads:
+            if name in maker:
+                needs.add(maker[name])
+            elif name not in known:
+                raise ModelError(
+                    f"node {node.name or node.op_type!r} reads {name!r}, which nothing in the graph makes",
+                    "The file is damaged; export it again.",
+                )
+        waiting.append(len(needs))
+        for j in needs:
+            readers[j].append(i)
+    ready = [i for i, n in enumerate(waiting) if n == 0]
+    order: list[NodeProto] = []
+    while ready:
+        i = heappop(ready)
+        order.append(nodes[i])
+        for j in readers[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heappush(ready, j)
+    if len(order) < len(nodes):
+        stuck = next(n for i, n in enumerate(nodes) if waiting[i] > 0)
+        raise ModelError(f"the graph has a cycle at node {stuck.name or stuck.op_type!r}", "Export the model again.")
+    return order

@@ -1,0 +1,148 @@
+"""A flat graph with its links: who makes and who reads each value, constants, shapes and attributes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.graph.load import Loaded, read_tensor
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+    from attnx.graph.infer import Fact
+
+SMALL = 4 << 20
+"""A constant with at most this many bytes may be read while recognising (causal buffers, bucket tables)."""
+
+
+class Graph:
+    """A flat graph: nodes sorted by dataflow, links both ways, small constants at hand.
+
+    Attributes:
+        proto: The (skeleton) model.
+        nodes: Its nodes, every value made before it is read.
+        inputs: Graph inputs that are no initializers, by name.
+        outputs: Names of the graph's outputs, in order.
+        initializers: By name.
+        opset: Version of the default domain.
+    """
+
+    def __init__(self, loaded: Loaded, proto: ModelProto, nodes: list[NodeProto]) -> None:
+        self.loaded, self.proto, self.nodes = loaded, proto, nodes
+        graph = proto.graph
+        self.initializers: dict[str, TensorProto] = {t.name: t for t in graph.initializer}
+        self.inputs: dict[str, ValueInfoProto] = {i.name: i for i in graph.input if i.name not in self.initializers}
+        self.outputs = [o.name for o in graph.output]
+        self.opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self._producer = {name: node for node in nodes for name in node.output if name}
+        self._position = {id(node): i for i, node in enumerate(nodes)}
+        self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
+        for node in nodes:
+            for name in dict.fromkeys(node.input):
+                if name:
+                    self._consumers[name].append(node)
+        self._constants: dict[str, Array | None] = {}
+
+    def producer(self, value: str) -> NodeProto | None:
+        """The node that makes a value; None for graph inputs and initializers."""
+        return self._producer.get(value)
+
+    def consumers(self, value: str) -> list[NodeProto]:
+        """The nodes that read a value, in order."""
+        return self._consumers.get(value, [])
+
+    def position(self, node: NodeProto) -> int:
+        """Where a node stands in `nodes`."""
+        return self._position[id(node)]
+
+    def constant(self, value: str) -> Array | None:
+        """The numbers of an initializer or Constant node of at most `SMALL` bytes, else None."""
+        if value not in self._constants:
+            self._constants[value] = self._read_constant(value)
+        return self._constants[value]
+
+    def is_constant(self, value: str) -> bool:
+        """Whether a value is an initializer or comes from a Constant node (of any size)."""
+        node = self._producer.get(value)
+        return value in self.initializers or (node is not None and node.op_type == "Constant")
+
+    def _read_constant(self, value: str) -> Array | None:
+        tensor = self.initializers.get(value)
+        if tensor is None:
+            node = self._producer.get(value)
+            if node is None or node.op_type != "Constant":
+                return None
+            for a in node.attribute:
+                if a.name == "value":
+                    tensor = a.t
+                elif a.name in ("value_float", "value_int", "value_floats", "value_ints"):
+                    kind = np.float32 if "float" in a.name else np.int64
+                    return np.asarray(attribute_value(a), dtype=kind)
+            if tensor is None:
+                return None
+        count = 1
+        for d in tensor.dims:
+            count *= d
+        if count * 8 > SMALL * 2:
+            return None
+        try:
+            return read_tensor(self.loaded, tensor)
+        except (ValueError, TypeError):
+            return None
+
+    @cached_property
+    def facts(self) -> dict[str, Fact]:
+        """Shape, type and (where small) numbers of every value, for probe sizes of the symbolic dimensions."""
+        from attnx.graph.infer import infer
+
+        return infer(self)
+
+    def shape(self, value: str) -> tuple[int | None, ...] | None:
+        """The shape of a value with probe sizes for symbolic dimensions; None where even the rank is unknown."""
+        fact = self.facts.get(value)
+        return fact.shape if fact is not None else None
+
+    def known(self, value: str) -> Array | None:
+        """The numbers of a value that do not depend on the model's input data: constants and what follows from shapes."""
+        fact = self.facts.get(value)
+        return fact.value if fact is not None else None
+
+    @cached_property
+    def dynamic(self) -> set[str]:
+        """Values that depend on the data of graph inputs (not only on their shapes)."""
+        found = set(self.inputs)
+        for node in self.nodes:
+            if node.op_type in ("Shape", "Size") and not node.domain:
+                continue
+            reads = set(node.input)
+            for a in node.attribute:
+                if a.type == 5:
+                    from attnx.graph.flatten import outer_names
+
+                    reads |= outer_names(a.g)
+            if reads & found:
+                found.update(o for o in node.output if o)
+        return found
+
+
+def attribute_value(a: Any) -> Any:
+    """An AttributeProto's value as a Python object."""
+    from onnx import helper
+
+    value = helper.get_attribute_value(a)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """A node's attributes as Python objects, by name."""
+    return {a.name: attribute_value(a) for a in node.attribute}
+
+
+def op_name(node: NodeProto) -> str:
+    """ "Softmax", "com.microsoft.Attention": the operator with its domain, where that is not ONNX's own."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
