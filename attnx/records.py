@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
+
+from attnx.errors import UnsupportedError
 
 Array = NDArray[Any]
 Quantity = Literal["query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"]
@@ -105,7 +106,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """ "L5", or "encoder L5", "decoder cross L0" where it must be told apart by the caller."""
+        """The layer as "L5" (the index where no layer is known); `Trace.labels` tells components apart."""
         return f"L{self.layer if self.layer is not None else self.index}"
 
 
@@ -166,6 +167,22 @@ class Attention:
         """False where one of the checks that were made failed: its numbers must not be shown as good."""
         return all(check.holds for check in self.checks)
 
+    def need(self, quantity: Quantity) -> Array:
+        """The array of that name.
+
+        Raises:
+            UnsupportedError: It was not traced, or does not exist at this site.
+        """
+        array: Array | None = getattr(self, quantity)
+        if array is None:
+            there = [name for name in QUANTITIES if getattr(self, name) is not None]
+            raise UnsupportedError(
+                f"{self.site.label} ({self.site.op} {self.site.node!r}) has no {quantity}; "
+                f"it has {', '.join(there) or 'no arrays at all'}.",
+                f"Trace it with {quantity} included; where the graph does not hold it, this cannot be shown.",
+            )
+        return array
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -192,6 +209,22 @@ class Trace:
         """
         memory_side = attention.site.kind == "cross" or attention.site.component == "encoder"
         return self.memory if memory_side and self.memory is not None else self.tokens
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One for each attention, all different: "L0" where all are of one sort, else "encoder L0", "cross L0"."""
+        sorts = [
+            "cross" if a.site.kind == "cross" else a.site.component if a.site.kind == "self" else a.site.kind
+            for a in self.attentions
+        ]
+        alone = len(set(sorts)) <= 1
+        names = [
+            a.site.label if alone else f"{sort} {a.site.label}" for a, sort in zip(self.attentions, sorts, strict=True)
+        ]
+        return tuple(
+            name if names.count(name) == 1 else f"{name} #{a.site.index}"
+            for name, a in zip(names, self.attentions, strict=True)
+        )
 
     def queries_of(self, attention: Attention) -> Tokens:
         """The tokens that index the query axis of a site."""
@@ -231,4 +264,6 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if self.values.shape != tuple(len(axis.labels) for axis in self.axes):
-            raise ValueError(f"{self.name}: values {self.values.shape} do not fit axes {[len(a.labels) for a in self.axes]}")
+            raise ValueError(
+                f"{self.name}: values {self.values.shape} do not fit axes {[len(a.labels) for a in self.axes]}"
+            )

@@ -1,0 +1,297 @@
+"""The attention formula in numpy: scores -> scaled -> capped -> masked -> weights -> context, and what rows tell.
+
+Arrays come and go as float32; sums run in float64, one [Q,K] matrix at a time so that memory stays bounded.
+Letters: B batch, H query heads, Hkv key/value heads, Q query positions, K key positions, D, Dv head sizes.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1, and the ONNX Attention operator (softcap, mask).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnx.errors import UnsupportedError
+from attnx.records import Array
+
+HIDDEN = -9e3
+"""A mask adds this much or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
+UNDERFLOW = -80.0
+"""A bias at or below this whose weight came out as exactly 0 hides too (Swin writes -100): exp(-80) is under 1e-34."""
+
+
+def repeat_heads(array: Array, heads: int) -> Array:
+    """Give every query head its own key/value head (grouped-query attention).
+
+    Args:
+        array: [B,Hkv,...].
+        heads: H, a multiple of Hkv. Head h reads key/value head h // (H / Hkv).
+
+    Returns:
+        [B,H,...]; the array itself where Hkv = H.
+
+    Raises:
+        UnsupportedError: Hkv does not divide H.
+
+    Source: Ainslie et al. 2023, "GQA"; ONNX Attention, q_num_heads and kv_num_heads.
+    """
+    own = array.shape[1]
+    if own == heads:
+        return array
+    if own == 0 or heads % own:
+        raise UnsupportedError(f"{heads} query heads cannot share {own} key/value heads evenly.")
+    return np.repeat(array, heads // own, axis=1)
+
+
+def scores(query: Array, key: Array) -> Array:
+    """Unscaled scores, query x key^T.
+
+    Args:
+        query: [B,H,Q,D].
+        key: [B,Hkv,K,D].
+
+    Returns:
+        float32 [B,H,Q,K].
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    key = repeat_heads(key, query.shape[1])
+    if query.shape[-1] != key.shape[-1]:
+        raise UnsupportedError(f"Query has {query.shape[-1]} features a head and key has {key.shape[-1]}.")
+    out = np.empty((*query.shape[:3], key.shape[2]), np.float32)
+    for at in np.ndindex(*query.shape[:2]):
+        with np.errstate(invalid="ignore", over="ignore"):
+            out[at] = query[at].astype(np.float64) @ key[at].astype(np.float64).T
+    return out
+
+
+def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
+    """Scores times the scale: one number, or one a head.
+
+    Args:
+        scores: [B,H,Q,K] or [H,Q,K].
+        scale: Usually 1/sqrt(D).
+
+    Returns:
+        Same shape and type as `scores`.
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    factor = np.asarray(scale, np.float64)
+    if factor.ndim:
+        factor = factor.reshape(-1, 1, 1)
+    return np.asarray(scores * factor, dtype=scores.dtype)
+
+
+def capped(scaled: Array, softcap: float | None) -> Array:
+    """Softcap: cap x tanh(scaled / cap); without one (None or 0) the input itself.
+
+    Source: ONNX Attention-23, attribute softcap; Gemma 2 (Gemma Team 2024), section 2.
+    """
+    if not softcap:
+        return scaled
+    return np.asarray(softcap * np.tanh(scaled.astype(np.float64) / softcap), dtype=scaled.dtype)
+
+
+def masked(capped: Array, bias: Array | None = None, visible: Array | None = None) -> Array:
+    """The softmax's input: a bias added, and -inf where a key is hidden.
+
+    Args:
+        capped: [B,H,Q,K].
+        bias: Broadcasts to it; added.
+        visible: bool, broadcasts to it; False hides.
+
+    Returns:
+        float32 [B,H,Q,K].
+    """
+    out = capped if bias is None else capped + bias
+    if visible is not None:
+        out = np.where(visible, out, -np.inf)
+    return np.asarray(out, dtype=capped.dtype)
+
+
+def log_softmax(masked: Array, sink: Array | float | None = None) -> Array:
+    """Logarithm of the softmax over the last axis; a fully hidden row is -inf throughout, a row with NaN is NaN.
+
+    Args:
+        masked: [...,K], any float type.
+        sink: A logit that joins the denominator alone; broadcasts to [...,1].
+
+    Returns:
+        float64 [...,K].
+    """
+    wide = np.asarray(masked, np.float64)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        top = np.max(wide, axis=-1, keepdims=True, initial=-np.inf)
+        if sink is not None:
+            top = np.maximum(top, sink)
+        top = np.where(np.isneginf(top), 0.0, top)
+        moved = wide - top
+        total = np.sum(np.exp(moved), axis=-1, keepdims=True)
+        if sink is not None:
+            total = total + np.exp(np.asarray(sink, np.float64) - top)
+        # A fully hidden row has total 0: log 0 - log 0 would be NaN where the answer is "no weight at all".
+        return np.asarray(moved - np.where(total == 0.0, 0.0, np.log(total)))
+
+
+def softmax(masked: Array, sink: Array | None = None) -> Array:
+    """Attention weights: the softmax over the keys.
+
+    Args:
+        masked: [B,H,Q,K] or [H,Q,K]; hidden cells -inf or very negative.
+        sink: [H], a logit a head that takes a share of every row and shows in no column (attention sinks).
+
+    Returns:
+        float32, same shape. Rows sum to 1, less the sink's share; a fully hidden row (all -inf) is all 0, not NaN;
+        a row with a NaN is NaN.
+
+    Source: Vaswani et al. 2017, equation 1; sinks: Xiao et al. 2023, "Efficient Streaming Language Models with
+    Attention Sinks", section 3; zero rows: ONNX Attention-24.
+    """
+    out = np.empty(masked.shape, np.float32)
+    for at in np.ndindex(*masked.shape[:-2]):
+        share = None if sink is None else float(np.asarray(sink).reshape(-1)[at[-1]])
+        out[at] = np.exp(log_softmax(masked[at], share))
+    return out
+
+
+def context(weights: Array, value: Array) -> Array:
+    """Weights times value, per head, before the output projection.
+
+    Args:
+        weights: [B,H,Q,K].
+        value: [B,Hkv,K,Dv].
+
+    Returns:
+        float32 [B,H,Q,Dv].
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    value = repeat_heads(value, weights.shape[1])
+    out = np.empty((*weights.shape[:3], value.shape[-1]), np.float32)
+    for at in np.ndindex(*weights.shape[:2]):
+        with np.errstate(invalid="ignore", over="ignore"):
+            out[at] = weights[at].astype(np.float64) @ value[at].astype(np.float64)
+    return out
+
+
+def added(masked: Array, capped: Array) -> Array:
+    """What bias and mask added to the capped scores; exactly -inf where they hide a key.
+
+    Args:
+        masked: [...,Q,K].
+        capped: Same shape.
+
+    Returns:
+        float64, same shape.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.asarray(masked, np.float64) - np.asarray(capped, np.float64)
+    return np.asarray(np.where(np.isneginf(masked) | (gap <= HIDDEN), -np.inf, gap))
+
+
+def visible(masked: Array | None, capped: Array | None = None, weights: Array | None = None) -> Array:
+    """Which keys a query may look at.
+
+    A cell is hidden where the mask put -inf there or added HIDDEN or less; where the weight came out as exactly 0
+    after UNDERFLOW or less was added; and, where only weights are known, where the weight is 0 (which cannot be told
+    from a weight too small for a float).
+
+    Args:
+        masked: [...,Q,K] or None.
+        capped: Same shape or None (then the masked value itself is judged).
+        weights: Same shape or None.
+
+    Returns:
+        bool, same shape.
+
+    Raises:
+        UnsupportedError: neither masked nor weights are there.
+    """
+    if masked is None:
+        if weights is None:
+            raise UnsupportedError("Neither masked scores nor weights are there, so what is hidden cannot be known.")
+        return np.asarray(weights != 0)
+    put = added(masked, capped) if capped is not None else np.where(masked <= HIDDEN, -np.inf, masked)
+    hidden = np.isneginf(put)
+    if weights is not None:
+        low = put <= UNDERFLOW if capped is not None else masked <= HIDDEN
+        hidden = hidden | (low & (weights == 0))
+    return np.asarray(~hidden)
+
+
+def normalise(weights: Array) -> Array:
+    """Rows scaled to sum to 1 in float64; a row without weight becomes NaN.
+
+    Args:
+        weights: [...,K].
+    """
+    wide = np.asarray(weights, np.float64)
+    total = wide.sum(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(wide / np.where(total > 0, total, np.nan))
+
+
+def entropy(weights: Array) -> Array:
+    """Entropy of each row in nats: -sum a ln a, with 0 ln 0 = 0.
+
+    A row that sums to less than 1 (a sink's share is missing) is normalised first; a row without weight is NaN.
+
+    Args:
+        weights: [...,K].
+
+    Returns:
+        float64 [...].
+
+    Source: Shannon 1948; for attention heads Clark et al. 2019, section 3.3.
+    """
+    row = normalise(weights)
+    return np.asarray(-np.sum(row * np.log(np.where(row > 0, row, 1.0)), axis=-1) + 0.0)
+
+
+def jensen_shannon(one: Array, two: Array) -> Array:
+    """Jensen-Shannon divergence of two rows in nats, from 0 (equal) to ln 2 (nothing shared); NaN without weight.
+
+    Args:
+        one: [...,K].
+        two: Broadcasts to it.
+
+    Returns:
+        float64 [...].
+
+    Source: Lin 1991; between attention heads Clark et al. 2019, section 6.
+    """
+    first, second = normalise(one), normalise(two)
+    mean = (first + second) / 2
+    return np.maximum(entropy(mean) - (entropy(first) + entropy(second)) / 2, 0.0)
+
+
+def gradient_size(weights: Array) -> Array:
+    """How much of a gradient a softmax row lets through: sum a (1 - a), which is 1 - sum a^2 where the row sums to 1.
+
+    It is the trace of the softmax's Jacobian diag(a) - a a^T: 0 for a one-hot row, 1 - 1/n for a uniform one.
+
+    Args:
+        weights: [...,K].
+
+    Returns:
+        float64 [...].
+
+    Source: Vaswani et al. 2017, section 3.2.1 ("regions where it has extremely small gradients"); the trace: attnx.
+    """
+    wide = np.asarray(weights, np.float64)
+    return np.asarray(np.sum(wide * (1.0 - wide), axis=-1))
+
+
+def average(values: Array, axis: int | tuple[int, ...] | None = None, where: Array | None = None) -> Array:
+    """Mean that leaves NaN (and False in `where`) out, and is NaN where nothing is left; never warns.
+
+    Returns:
+        float64 with `axis` removed.
+    """
+    wide = np.asarray(values, np.float64)
+    keep = ~np.isnan(wide) if where is None else ~np.isnan(wide) & where
+    count = keep.sum(axis=axis)
+    total = np.where(keep, wide, 0.0).sum(axis=axis)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
