@@ -1,0 +1,176 @@
+"""Shapes, types and small numbers of every value, found by walking the graph once - nothing is run.
+
+Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off any tensor tells
+which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
+the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
+small sizes and the masks given, evaluates what a site hides (see sites.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.evaluate import evaluate
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, ValueInfoProto
+
+    from attnx.graph.index import Graph
+
+Shape = tuple[int | None, ...]
+SMALL_VALUE = 8192
+"""Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value without running the model."""
+
+    shape: Shape | None = None
+    dtype: int | None = None
+    """ONNX's TensorProto data type."""
+    value: Array | None = None
+
+
+UNKNOWN = Fact()
+
+
+def primes(start: int = 1009) -> Iterator[int]:
+    """Primes from `start` on."""
+    n = start
+    while True:
+        if all(n % p for p in range(2, int(n**0.5) + 1)):
+            yield n
+        n += 1
+
+
+def probe_sizes(graph: Graph) -> dict[str, int]:
+    """A prime for each named dimension of the inputs."""
+    supply = primes()
+    sizes: dict[str, int] = {}
+    for info in graph.inputs.values():
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param not in sizes:
+                sizes[dim.dim_param] = next(supply)
+    return sizes
+
+
+def input_shape(info: ValueInfoProto, sizes: Mapping[str, int], spare: Iterator[int] | None = None) -> Shape | None:
+    """An input's shape, named dimensions bound by `sizes`; unnamed unknown ones from `spare`, else None."""
+    if not info.type.tensor_type.HasField("shape"):
+        return None
+    out: list[int | None] = []
+    for dim in info.type.tensor_type.shape.dim:
+        if dim.HasField("dim_value"):
+            out.append(dim.dim_value if dim.dim_value >= 0 else None)
+        elif dim.dim_param in sizes:
+            out.append(sizes[dim.dim_param])
+        else:
+            out.append(next(spare) if spare is not None else None)
+    return tuple(out)
+
+
+def infer(
+    graph: Graph,
+    sizes: Mapping[str, int] | None = None,
+    given: Mapping[str, Fact] | None = None,
+    limit: int = SMALL_VALUE,
+    only: set[int] | None = None,
+) -> dict[str, Fact]:
+    """Walk the graph once.
+
+    Args:
+        graph: The flat graph.
+        sizes: A size for each named input dimension; probe primes where None.
+        given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
+        limit: Largest number of elements of a value whose numbers are carried.
+        only: Positions of the nodes to visit; all where None.
+
+    Returns:
+        A fact for each value; values about which nothing is known may be absent.
+    """
+    sizes = probe_sizes(graph) if sizes is None else sizes
+    given = given or {}
+    spare = primes(5003)
+    facts: dict[str, Fact] = {}
+    for name, info in graph.inputs.items():
+        facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
+    for name, tensor in graph.initializers.items():
+        shape = tuple(int(d) for d in tensor.dims)
+        small = int(np.prod(shape, dtype=np.float64)) <= limit
+        facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+    facts.update(given)
+    for i, node in enumerate(graph.nodes):
+        if only is not None and i not in only:
+            continue
+        results = _node(graph, node, facts, limit)
+        for name, fact in zip(node.output, results, strict=False):
+            if name and name not in given:
+                facts[name] = fact
+    return facts
+
+
+def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+    from attnx.graph.shapes import SHAPES, infer_shape
+
+    inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
+    if node.op_type == "Constant" and not node.domain:
+        value = graph.constant(node.output[0])
+        if value is None:
+            return [_constant_shape(node)]
+        return [_from_array(value)]
+    if node.op_type == "Shape" and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
+        return _evaluated(node, [np.broadcast_to(np.int8(0), _whole(inputs[0].shape))], graph.opset) or [UNKNOWN]
+    if node.op_type == "Size" and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
+        return [_from_array(np.array(np.prod(_whole(inputs[0].shape)), dtype=np.int64))]
+    shaped: list[Fact] | None = None
+    if node.domain in ("", "ai.onnx") or node.op_type in SHAPES:
+        shaped = infer_shape(graph, node, inputs)
+    wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
+    if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted) and _fits(shaped, limit):
+        values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
+        evaluated = _evaluated(node, values, graph.opset)
+        if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
+            return evaluated
+    return shaped if shaped is not None else [UNKNOWN] * len(node.output)
+
+
+def _whole(shape: Shape) -> tuple[int, ...]:
+    return tuple(d for d in shape if d is not None)
+
+
+def _fits(shaped: list[Fact] | None, limit: int) -> bool:
+    """Whether an evaluation may go ahead: its result is known to be small, or has no known size."""
+    if not shaped or shaped[0].shape is None or None in shaped[0].shape:
+        return True
+    return int(np.prod(_whole(shaped[0].shape), dtype=np.float64)) <= limit
+
+
+def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[Fact] | None:
+    try:
+        return [_from_array(v) for v in evaluate(node, values, opset)]
+    except Exception:
+        # An operator, type or size that numpy or the reference refuses: the value is unknown, nothing else.
+        return None
+
+
+def _from_array(value: Array) -> Fact:
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    try:
+        dtype: int | None = int(np_dtype_to_tensor_dtype(value.dtype))
+    except (KeyError, ValueError, TypeError):
+        dtype = None
+    return Fact(tuple(value.shape), dtype, value)
+
+
+def _constant_shape(node: NodeProto) -> Fact:
+    for a in node.attribute:
+        if a.name == "value":
+            return Fact(tuple(int(d) for d in a.t.dims), a.t.data_type)
+    return UNKNOWN
