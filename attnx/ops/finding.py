@@ -47,7 +47,8 @@ class Finding:
     scale_place: str = ""
     softcap: float | None = None
     causal: bool | None = None
-    """Known here only where an attribute says so and nothing else can add to the mask; None: probed on the masked stage."""
+    """Known here only where an attribute says so and nothing else can add to the mask; None: probed on the masked
+    stage."""
     window: int | None = None
     bias: str | None = None
     sink: bool = False

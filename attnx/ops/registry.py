@@ -1,0 +1,49 @@
+"""Which file of ops/ knows which fused operator. Modules are imported when a graph first holds their operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from attnx.ops.emit import OLDEST
+from attnx.ops.finding import Finding, Recogniser, Replacement
+from attnx.records import Miss
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+
+Rewriter = Callable[["Graph", "NodeProto"], Replacement | Miss | None]
+"""For a node that is no site, but that the CPU cannot run: primitive nodes to put in its place."""
+
+
+def _recogniser(module: str, function: str) -> Recogniser:
+    def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
+        if graph.opset < OLDEST:
+            op = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            return Miss(
+                node.name, op, f"the model's opset is {graph.opset}, and replacing a fused operator needs {OLDEST}"
+            )
+        found: Finding | Miss | None = getattr(import_module(f"attnx.ops.{module}"), function)(graph, node)
+        return found
+
+    return recognise
+
+
+def _rewriter(module: str, function: str) -> Rewriter:
+    def rewrite(graph: Graph, node: NodeProto) -> Replacement | Miss | None:
+        found: Replacement | Miss | None = getattr(import_module(f"attnx.ops.{module}"), function)(graph, node)
+        return found
+
+    return rewrite
+
+
+FUSED: Mapping[str, Recogniser] = {
+    "Attention": _recogniser("onnx_attention", "recognise"),
+}
+"""Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
+
+REWRITES: Mapping[str, Rewriter] = {}
+"""Operators that are no attention, but that feed one and that the CPU cannot run -> the function that replaces them."""
