@@ -1,0 +1,71 @@
+"""Confidence: how sure a head is of its strongest key."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnx.records import Array, Measurement, Trace
+from attnx.rows import Rows, by_head
+
+
+def confidence(trace: Trace) -> Measurement:
+    """Confidence of every head: mean over queries of max_j a_ij, special tokens left out on both axes.
+
+    Voita et al. leave out the end-of-sentence symbol, where heads park their weight; here every special token is left
+    out ([CLS] and [SEP] play that part in a BERT). The other weights are not scaled up.
+
+    Args:
+        trace: With weights [B,H,Q,K].
+
+    Returns:
+        [S,H], share, 0 to 1; NaN where only special tokens are there.
+
+    Raises:
+        UnsupportedError: A site has no weights.
+
+    Source: Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4.
+    """
+
+    def compute(rows: Rows) -> Array:
+        keep = ~rows.key_flags(rows.keys.special)
+        if not keep.any():
+            return np.full(rows.weights.shape[0], np.nan)
+        best = np.max(rows.weights[:, :, keep], axis=-1).astype(np.float64)
+        if best.shape[1] == len(rows.queries):
+            best = np.where(np.asarray(rows.queries.special, bool), np.nan, best)
+        return rows.mean(best)
+
+    return by_head(
+        trace,
+        compute,
+        name="confidence",
+        unit="share",
+        bounds=(0.0, 1.0),
+        formula="mean over queries of max a, special tokens left out",
+        source="Voita et al. 2019, section 4",
+    )
+
+
+def largest(trace: Trace) -> Measurement:
+    """Largest weight of every head, nothing left out: mean over queries of max_j a_ij.
+
+    Args:
+        trace: With weights [B,H,Q,K].
+
+    Returns:
+        [S,H], share, 0 to 1.
+
+    Raises:
+        UnsupportedError: A site has no weights.
+
+    Source: attnx.
+    """
+    return by_head(
+        trace,
+        lambda rows: rows.mean(np.max(rows.weights, axis=-1, initial=0.0).astype(np.float64)),
+        name="largest weight",
+        unit="share",
+        bounds=(0.0, 1.0),
+        formula="mean over queries of max a",
+        source="attnx",
+    )

@@ -1,0 +1,143 @@
+"""Heads: every measure of every head side by side, and a name for what a head does where a threshold is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from attnx.errors import UsageError
+from attnx.formula import average
+from attnx.records import Axis, Measurement
+
+MIXED = "mixed"
+KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
+    {
+        "previous-token": ("previous", 0.5, "Clark et al. 2019, section 3.1: over half on the previous token"),
+        "next-token": ("next", 0.5, "Clark et al. 2019, section 3.1: over half on the next token"),
+        "self": ("self", 0.5, "attnx: over half on the token itself"),
+        "induction": ("induction", 0.4, "attnx: over 0.4 on what followed an earlier copy"),
+        "punctuation": ("punctuation", 0.5, "attnx: over half on punctuation"),
+        "sink": ("sink", 0.3, "Gu et al. 2025: importance of the first token over 0.3"),
+        "broad": ("entropy share", 0.8, "attnx: entropy over 0.8 of the most possible (Clark: 3.8 of 4.8 nats)"),
+    }
+)
+"""For each kind: the measure that decides, what it must pass, and why that much. The first one passed names a head."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTable:
+    """What is known of every head."""
+
+    measures: tuple[Measurement, ...]
+    """Each [S,H], all with the same axes."""
+    kinds: tuple[tuple[str, ...], ...]
+    """[S][H]: a name of `KINDS`, "mixed" where no threshold is passed, "" where a layer has no such head."""
+    thresholds: tuple[str, ...]
+    """One line a kind, as shown under the table."""
+    texts: int = 1
+    """Over how many texts the measures are means."""
+    spread: tuple[Measurement, ...] = ()
+    """Standard deviation of each measure over the texts, in the same order; empty for one text."""
+
+    def measure(self, name: str) -> Measurement:
+        """The measure of that name.
+
+        Raises:
+            UsageError: There is none.
+        """
+        for measure in self.measures:
+            if measure.name == name:
+                return measure
+        raise UsageError(f"No measure is called {name!r}.", f"Choose from: {', '.join(m.name for m in self.measures)}.")
+
+
+def table(measures: Sequence[Measurement]) -> HeadTable:
+    """Put measures of heads side by side and name each head.
+
+    Args:
+        measures: Each [S,H] with the same axes (entropy, mean distance, previous, ...).
+
+    Returns:
+        The measures with a kind a head; a kind whose measure is absent or NaN is never given.
+
+    Raises:
+        UsageError: No measures, or their axes differ.
+
+    Source: thresholds in `KINDS`, each with its source.
+    """
+    _same_axes(measures)
+    return HeadTable(tuple(measures), _kinds(measures), thresholds())
+
+
+def over_texts(tables: Sequence[HeadTable]) -> HeadTable:
+    """One table over many texts: means, standard deviations (divided by n - 1), and kinds named from the means.
+
+    Args:
+        tables: One a text, same measures and axes. A text in which a measure is NaN does not count for it.
+
+    Returns:
+        A table with `spread`; where fewer than two texts count, the spread is NaN.
+
+    Raises:
+        UsageError: No tables, or tables of different models.
+
+    Source: attnx.
+    """
+    if not tables:
+        raise UsageError("There are no texts to take a mean over.")
+    names = [[m.name for m in one.measures] for one in tables]
+    if any(other != names[0] for other in names):
+        raise UsageError("The texts were measured differently, so their means cannot be taken.")
+    means, spreads = [], []
+    for at in range(len(names[0])):
+        parts = [one.measures[at] for one in tables]
+        _same_axes(parts)
+        values = np.stack([part.values for part in parts])
+        mean = average(values, axis=0)
+        count = (~np.isnan(values)).sum(axis=0)
+        squares = average((values - mean) ** 2, axis=0) * count
+        lines = {"name": parts[0].name, "unit": parts[0].unit, "axes": parts[0].axes, "source": parts[0].source}
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        means.append(
+            Measurement(**lines, values=mean, bounds=parts[0].bounds, formula=parts[0].formula, notes=notes)  # type: ignore[arg-type]
+        )
+        spreads.append(
+            Measurement(
+                **lines,  # type: ignore[arg-type]
+                values=np.sqrt(np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)),
+                bounds=(0.0, None),
+                formula="standard deviation over texts",
+            )
+        )
+    return HeadTable(tuple(means), _kinds(means), thresholds(), texts=len(tables), spread=tuple(spreads))
+
+
+def thresholds() -> tuple[str, ...]:
+    """One line a kind: the measure, what it must pass, and where that comes from."""
+    return tuple(f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
+
+
+def _kinds(measures: Sequence[Measurement]) -> tuple[tuple[str, ...], ...]:
+    """The first kind in `KINDS` whose threshold is passed, for every head."""
+    shape = measures[0].values.shape
+    named = {measure.name: measure.values for measure in measures}
+    there = np.zeros(shape, bool)
+    for values in named.values():
+        there |= ~np.isnan(values)
+    out = np.where(there, MIXED, "").astype(object)
+    for kind, (name, limit, _) in reversed(list(KINDS.items())):
+        if name in named:
+            # NaN > limit is False, so a measure that does not exist names nothing.
+            out[named[name] > limit] = kind
+    return tuple(tuple(str(kind) for kind in row) for row in out)
+
+
+def _same_axes(measures: Sequence[Measurement]) -> None:
+    if not measures:
+        raise UsageError("There are no measures to put in a table.")
+    axes: tuple[Axis, ...] = measures[0].axes
+    if any(measure.axes != axes for measure in measures):
+        raise UsageError("The measures are of different models or texts: their layers and heads differ.")

@@ -1,0 +1,96 @@
+"""Induction: [A][B] ... [A] looks at [B]. And the probe that shows it: random blocks of tokens, repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from attnx.errors import UsageError
+from attnx.records import Array, Measurement, Trace
+from attnx.rows import Rows, by_head
+
+
+def induction(trace: Trace) -> Measurement:
+    """Induction score: mean over queries i with an earlier copy at j of sum a_{i,j+1}, over all such j.
+
+    On the probe (a block of P different tokens, repeated) this is the stripe mean_t a_{t,t-(P-1)}. Copies that follow
+    each other at once are left out (their j + 1 is the query itself).
+
+    Args:
+        trace: With weights [B,H,Q,K] and token ids; special tokens and padding are neither queries nor copies.
+
+    Returns:
+        [S,H], share, 0 to 1; NaN for cross-attention and where no token repeats.
+
+    Raises:
+        UnsupportedError: A site has no weights.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching); Elhage et al. 2021.
+    """
+
+    def compute(rows: Rows) -> Array:
+        nothing = np.full(rows.weights.shape[0], np.nan)
+        count = len(rows.queries)
+        if rows.position is None or rows.weights.shape[1:] != (count, count):
+            return nothing
+        ids = np.asarray(rows.queries.ids).reshape(-1)
+        plain = np.asarray(rows.queries.mask, bool) & ~np.asarray(rows.queries.special, bool)
+        # A copy at j is followed by j + 1, which must stand before the query: j <= i - 2.
+        copies = (ids[:, None] == ids[None, :]) & np.tri(count, k=-2, dtype=bool) & plain[:, None] & plain[None, :]
+        after = np.zeros_like(copies)
+        after[:, 1:] = copies[:, :-1]
+        on = np.where(after, rows.weights, 0.0).sum(axis=-1, dtype=np.float64)
+        return rows.mean(np.where(after.any(axis=1), on, np.nan))
+
+    return by_head(
+        trace,
+        compute,
+        name="induction",
+        unit="share",
+        bounds=(0.0, 1.0),
+        formula="mean over repeated tokens of the weight on what followed their earlier copies",
+        source="Olsson et al. 2022, prefix matching",
+    )
+
+
+def probe_ids(
+    vocab: int,
+    special: Collection[int] = (),
+    *,
+    length: int = 25,
+    repeats: int = 2,
+    prefix: Collection[int] = (),
+    suffix: Collection[int] = (),
+    seed: int = 0,
+) -> Array:
+    """Ids of a random block of different tokens, repeated: text that only induction can foresee.
+
+    Args:
+        vocab: Size of the vocabulary; ids are drawn from 0 to vocab - 1.
+        special: Ids never drawn ([CLS], padding, ...).
+        length: Tokens a block. Olsson et al. use 25.
+        repeats: How often the block stands in the text, at least 2. Olsson et al. use 4.
+        prefix: Ids put in front once (a beginning-of-text token).
+        suffix: Ids put at the end once.
+        seed: The same seed gives the same ids.
+
+    Returns:
+        int64 [len(prefix) + length x repeats + len(suffix)].
+
+    Raises:
+        UsageError: Fewer than 2 repeats, an empty block, or a vocabulary too small for `length` different tokens.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads", head activation evaluators.
+    """
+    if repeats < 2 or length < 1:
+        raise UsageError(f"A probe of {repeats} blocks of {length} tokens shows nothing.", "Use 2 blocks or more.")
+    allowed = np.setdiff1d(np.arange(vocab, dtype=np.int64), np.asarray(list(special), np.int64))
+    if len(allowed) < length:
+        raise UsageError(
+            f"A block of {length} different tokens was asked for, but the vocabulary has {len(allowed)} to draw from.",
+            f"Use a block of {len(allowed)} tokens or fewer.",
+        )
+    block = np.random.default_rng(seed).choice(allowed, size=length, replace=False)
+    ends = [np.asarray(list(part), np.int64) for part in (prefix, suffix)]
+    return np.concatenate([ends[0], np.tile(block, repeats), ends[1]]).astype(np.int64)
