@@ -1,0 +1,286 @@
+"""Scaling: the softmax before and after the scores are scaled, mask and bias on in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.formula import average, entropy, gradient_size
+from attnx.records import Array, Axis, Measurement, Trace
+from attnx.rows import head_axes, stack
+from attnx.spans import axis_labels
+from attnx.unscaled import AsIf, Similarity, both_ways, scale_notes, scale_said
+
+WAYS = ("unscaled", "scaled")
+SATURATED = 0.99
+"""A row is saturated where its largest weight passes this."""
+SOURCE = "Vaswani et al. 2017, section 3.2.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingTable:
+    """What scaling does to every head."""
+
+    size: Measurement
+    """[S]: d_k."""
+    spread: Measurement
+    """[S,H,2]: standard deviation of the visible scores, unscaled and scaled. Theory: sqrt(d_k) and 1."""
+    entropy: Measurement
+    """[S,H,2]: nats, unscaled and scaled."""
+    largest: Measurement
+    """[S,H,2]: mean largest weight."""
+    saturated: Measurement
+    """[S,H,2]: share of rows whose largest weight passes 0.99."""
+    gradient: Measurement
+    """[S,H,2]: mean of 1 - sum a^2."""
+    divergence: Measurement
+    """[S,H]: mean KL(scaled || unscaled), nats."""
+    layers: Measurement
+    """[S,11]: the mean of each of these over the heads of a layer."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of the scale of these sites."""
+
+
+def row(
+    trace: Trace, site: int, head: int, query: int, as_if: AsIf = "site", similarity: Similarity = "dot"
+) -> Measurement:
+    """One query's row: q.k | scaled | softmax of the unscaled | softmax of the scaled | difference.
+
+    Args:
+        trace: As for `both_ways`.
+        site: Position in `trace.attentions`.
+        head: Head number.
+        query: Query position.
+        as_if: See `both_ways`.
+        similarity: See `both_ways`.
+
+    Returns:
+        [K,5]. A hidden key keeps its scores and has weight 0 both ways. Notes say d_k, the scale and what is hidden.
+
+    Raises:
+        UsageError: No such site, head or query.
+        UnsupportedError: See `both_ways`.
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    ways = both_ways(trace, site, as_if, similarity)
+    heads, queries, keys = ways.product.shape
+    if not (0 <= head < heads and 0 <= query < queries):
+        raise UsageError(
+            f"There is no head {head}, query {query} at {trace.labels[site]}.",
+            f"Heads run from 0 to {heads - 1}, queries from 0 to {queries - 1}.",
+        )
+    a = trace.attentions[site]
+    at = (head, query)
+    before, after = np.exp(ways.unscaled[at]), np.exp(ways.scaled[at])
+    hidden = int((~ways.seen[at]).sum())
+    notes = [*scale_notes(trace, site, ways.size), *((f"{hidden} of {keys} keys are hidden",) if hidden else ())]
+    score = "q·k" if similarity == "dot" else "cosine"
+    return Measurement(
+        name="scaling row",
+        unit="",
+        axes=(
+            Axis("key", axis_labels(trace.keys_of(a), keys)),
+            Axis("column", (score, "scaled", "softmax of unscaled", "softmax of scaled", "difference")),
+        ),
+        values=np.stack([ways.product[at], ways.divided[at], before, after, after - before], axis=-1),
+        source=SOURCE,
+        formula=f"softmax({score}) against softmax({score} × {scale_said(a, ways.size, as_if)}), mask on in both",
+        notes=tuple(notes),
+    )
+
+
+def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None = None) -> tuple[int, int, int]:
+    """Where scaling changes most: site, head and query with the largest sum_j |scaled - unscaled| / 2.
+
+    Args:
+        trace: As for `both_ways`.
+        sites: Positions to search; all by default.
+        head: Only this head.
+
+    Returns:
+        Position of the site, head, query.
+
+    Raises:
+        UnsupportedError: No row is real, or see `both_ways`.
+
+    Source: attnx (total variation).
+    """
+    best, where = -1.0, (-1, -1, -1)
+    for site in range(len(trace.attentions)) if sites is None else sites:
+        ways = both_ways(trace, site)
+        gap = np.where(ways.real, np.abs(np.exp(ways.scaled) - np.exp(ways.unscaled)).sum(axis=-1) / 2, -1.0)
+        if head is not None:
+            gap = np.where(np.arange(len(gap))[:, None] == head, gap, -1.0)
+        if gap.size and gap.max() > best:
+            best = float(gap.max())
+            one, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
+            where = (site, int(one), int(query))
+    if best < 0:
+        raise UnsupportedError("No row has a weight to show: every query is hidden, padding or NaN.")
+    return where
+
+
+def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot") -> ScalingTable:
+    """Every head with and without the scale: spread of scores, entropy, largest weight, saturation, gradient, KL.
+
+    Args:
+        trace: As for `both_ways`.
+        as_if: See `both_ways`.
+        similarity: See `both_ways`.
+
+    Returns:
+        See `ScalingTable`. Means over real rows; spread over all visible cells of real rows.
+
+    Raises:
+        UnsupportedError: See `both_ways`.
+
+    Source: Vaswani et al. 2017, section 3.2.1 (the reason for the scale); entropy Clark et al. 2019.
+    """
+    sizes, notes = [], []
+    columns: dict[str, list[Array]] = {name: [] for name in ("spread", "entropy", "largest", "saturated", "gradient")}
+    divergence = []
+    for site in range(len(trace.attentions)):
+        ways = both_ways(trace, site, as_if, similarity)
+        sizes.append(np.nan if ways.size is None else float(ways.size))
+        notes += scale_notes(trace, site, ways.size)
+        cells = ways.seen & ways.real[..., None]
+        columns["spread"].append(np.stack([_deviation(x, cells) for x in (ways.product, ways.divided)], axis=-1))
+        for name, values in _summaries((ways.unscaled, ways.scaled), ways.real).items():
+            columns[name].append(values)
+        divergence.append(average(_kl(ways.scaled, ways.unscaled), axis=1, where=ways.real))
+    layer, heads = head_axes(trace, [len(one) for one in divergence])
+
+    def both(name: str, unit: str, formula: str, upper: float | None) -> Measurement:
+        parts = columns[name]
+        values = stack(parts) if parts else np.zeros((0, 0, 2))
+        return Measurement(_NAMES[name], unit, (layer, heads, Axis("way", WAYS)), values, (0.0, upper), SOURCE, formula)
+
+    table = [
+        both("spread", "", "standard deviation of the visible scores (theory: sqrt(d_k), then 1)", None),
+        both("entropy", "nats", "mean over queries of -sum a ln a", None),
+        both("largest", "share", "mean over queries of max a", 1.0),
+        both("saturated", "share of rows", f"share of queries with max a > {SATURATED}", 1.0),
+        both("gradient", "", "mean over queries of 1 - sum a^2", 1.0),
+    ]
+    kl = Measurement(
+        "KL(scaled || unscaled)", "nats", (layer, heads), stack(divergence), (0.0, None), SOURCE,
+        "mean over queries of sum a ln(a / a°), a° unscaled",
+    )  # fmt: skip
+    means = [average(m.values[..., way], axis=1) for m in table for way in (0, 1)] + [average(kl.values, axis=1)]
+    names = (*(f"{m.name} {way}" for m in table for way in WAYS), kl.name)
+    spread, row_entropy, largest, saturated, gradient = table
+    return ScalingTable(
+        size=Measurement("d_k", "", (layer,), np.array(sizes, np.float64), (1.0, None), SOURCE, "head size"),
+        spread=spread,
+        entropy=row_entropy,
+        largest=largest,
+        saturated=saturated,
+        gradient=gradient,
+        divergence=kl,
+        layers=Measurement(
+            name="layer means",
+            unit="",
+            axes=(layer, Axis("column", names)),
+            values=np.stack(means, axis=-1),
+            source=SOURCE,
+            formula="mean over the heads of a layer",
+        ),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
+    """Entropy, largest weight and saturation as the divisor goes from 1 to d_k.
+
+    Args:
+        trace: As for `both_ways`.
+        divisors: What scores are divided by; by default powers of two up to the largest d_k, and sqrt(d_k).
+
+    Returns:
+        [divisors,S+1,3]: mean over heads of a layer and over all layers ("all"), of entropy in nats, largest weight
+        and share of saturated rows.
+
+    Raises:
+        UsageError: A divisor is not positive and finite.
+        UnsupportedError: See `both_ways`.
+
+    Source: attnx, after Vaswani et al. 2017, section 3.2.1.
+    """
+    sites = [both_ways(trace, site) for site in range(len(trace.attentions))]
+    steps = _steps([w.size or 1 for w in sites]) if divisors is None else [float(d) for d in divisors]
+    if any(not (np.isfinite(d) and d > 0) for d in steps):
+        raise UsageError("A divisor has to be a positive number.")
+    values = np.full((len(steps), len(sites) + 1, 3), np.nan)
+    for at, divisor in enumerate(steps):
+        for site, ways in enumerate(sites):
+            made = log_softmax(
+                capped(ways.product / divisor, trace.attentions[site].site.softcap) + ways.bias, ways.sink
+            )
+            found = _summaries((made,), ways.real)
+            values[at, site] = [average(found[name]) for name in ("entropy", "largest", "saturated")]
+        values[at, -1] = average(values[at, :-1], axis=0)
+    return Measurement(
+        name="scaling sweep",
+        unit="",
+        axes=(
+            Axis("divisor", tuple(f"{d:g}" for d in steps)),
+            Axis("layer", (*trace.labels, "all")),
+            Axis("measure", ("entropy", "largest weight", "saturated rows")),
+        ),
+        values=values,
+        source=SOURCE,
+        formula="softmax(q·k / divisor), mask on; means over queries and heads",
+    )
+
+
+_NAMES = {
+    "spread": "score spread",
+    "entropy": "entropy",
+    "largest": "largest weight",
+    "saturated": "saturated rows",
+    "gradient": "gradient size",
+}
+
+
+def _summaries(logs: Sequence[Array], real: Array) -> dict[str, Array]:
+    """Means over real rows of softmax rows given as logarithms [H,Q,K]: name -> [H,len(logs)]."""
+    found: dict[str, list[Array]] = {"entropy": [], "largest": [], "saturated": [], "gradient": []}
+    for log in logs:
+        weights = np.exp(log)
+        top = weights.max(axis=-1, initial=0.0)
+        rows = {
+            "entropy": entropy(weights),
+            "largest": top,
+            "saturated": np.where(np.isnan(top), np.nan, (top > SATURATED).astype(np.float64)),
+            "gradient": gradient_size(weights),
+        }
+        for name, values in rows.items():
+            found[name].append(average(values, axis=1, where=real))
+    return {name: np.stack(values, axis=-1) for name, values in found.items()}
+
+
+def _deviation(values: Array, cells: Array) -> Array:
+    """Standard deviation over the cells of each head, [H]; NaN where there are none."""
+    mean = average(values, axis=(1, 2), where=cells)
+    return np.sqrt(average((values - mean[:, None, None]) ** 2, axis=(1, 2), where=cells))
+
+
+def _kl(one: Array, two: Array) -> Array:
+    """KL(one || two) of rows given as logarithms: [H,Q], nats."""
+    weights = np.exp(one)
+    with np.errstate(invalid="ignore"):
+        terms = weights * (one - two)
+    return np.asarray(
+        np.maximum(np.where(weights > 0, terms, np.where(np.isnan(weights), np.nan, 0.0)).sum(axis=-1), 0.0)
+    )
+
+
+def _steps(sizes: Sequence[int]) -> list[float]:
+    """Divisors from 1 to d_k: powers of two, sqrt(d_k) and d_k of every size."""
+    top = max(sizes, default=1)
+    powers = [2.0**power for power in range(int(np.log2(top)) + 1)]
+    return sorted({*powers, *(float(size) for size in sizes), *(float(size) ** 0.5 for size in sizes)})
