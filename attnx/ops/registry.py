@@ -42,6 +42,8 @@ def _rewriter(module: str, function: str) -> Rewriter:
 
 FUSED: Mapping[str, Recogniser] = {
     "Attention": _recogniser("onnx_attention", "recognise"),
+    "com.microsoft.Attention": _recogniser("ms_attention", "recognise"),
+    "com.microsoft.QAttention": _recogniser("ms_attention", "recognise_quantised"),
 }
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
