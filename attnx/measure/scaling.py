@@ -217,9 +217,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     values = np.full((len(steps), len(sites) + 1, 3), np.nan)
     for at, divisor in enumerate(steps):
         for site, ways in enumerate(sites):
-            made = log_softmax(
-                capped(ways.product / divisor, trace.attentions[site].site.softcap) + ways.bias, ways.sink
-            )
+            made = ways.softmax(ways.product / divisor)
             found = _summaries((made,), ways.real)
             values[at, site] = [average(found[name]) for name in ("entropy", "largest", "saturated")]
         values[at, -1] = average(values[at, :-1], axis=0)
