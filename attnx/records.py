@@ -63,10 +63,9 @@ class Place:
     layout: str
     """Its axes, by letter, einops style: "b h q k", "(b h) d k", "q (b h) d". b batch, h head, q query, k key,
     d feature. A letter that occurs twice ("b h h q k": grouped heads) is merged in order."""
-    factors: tuple[float | str, ...] = ()
-    """The tensor is the quantity times each of these: numbers, or names of tensors (a scalar or one value a head)
-    that are tapped too. A name led by "/" ... is never parsed; a float is a constant of the graph."""
-    window: tuple[int, int] | None = None
+    factors: tuple[float | tuple[float, ...], ...] = ()
+    """The tensor is the quantity times each of these: a number, or one a head."""
+    window: tuple[int | None, int | None] | None = None
     """Only [start, stop) of the last axis belongs to the quantity (a sink column is cut off; stop may be negative)."""
 
 

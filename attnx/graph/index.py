@@ -30,6 +30,7 @@ class Graph:
         outputs: Names of the graph's outputs, in order.
         initializers: By name.
         opset: Version of the default domain.
+        sizes: The probe size of each named input dimension (once `facts` has been asked for).
     """
 
     def __init__(self, loaded: Loaded, proto: ModelProto, nodes: list[NodeProto]) -> None:
@@ -47,6 +48,7 @@ class Graph:
                 if name:
                     self._consumers[name].append(node)
         self._constants: dict[str, Array | None] = {}
+        self.sizes: dict[str, int] = {}
 
     def producer(self, value: str) -> NodeProto | None:
         """The node that makes a value; None for graph inputs and initializers."""

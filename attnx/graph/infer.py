@@ -80,7 +80,6 @@ def infer(
     sizes: Mapping[str, int] | None = None,
     given: Mapping[str, Fact] | None = None,
     limit: int = SMALL_VALUE,
-    only: set[int] | None = None,
 ) -> dict[str, Fact]:
     """Walk the graph once.
 
@@ -89,13 +88,46 @@ def infer(
         sizes: A size for each named input dimension; probe primes where None.
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
-        only: Positions of the nodes to visit; all where None.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.
     """
-    sizes = probe_sizes(graph) if sizes is None else sizes
-    given = given or {}
+    if sizes is None:
+        bound = probe_sizes(graph)
+        for _ in range(4):
+            clashes: list[tuple[int, int]] = []
+            facts = _walk(graph, bound, given or {}, limit, clashes)
+            rebound = _reconcile(bound, clashes)
+            if rebound == bound:
+                break
+            bound = rebound
+        graph.sizes = bound
+        return facts
+    return _walk(graph, sizes, given or {}, limit, None)
+
+
+def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:
+    """Bind dimensions that must be equal, though they have different names, to one size.
+
+    Exporters name the length of the attention mask "total_sequence_length" and feed it beside a past and a sequence of
+    their own; where the graph adds the two, the sizes must agree for anything behind it to have a shape.
+    """
+    out = dict(sizes)
+    symbol = {size: name for name, size in sizes.items()}
+    for a, b in clashes:
+        mine = a if a in symbol else b
+        other = b if mine == a else a
+        if mine in symbol and out[symbol[mine]] == mine:
+            if other in symbol and other > mine:  # both are names: the later one follows the earlier
+                mine, other = other, mine
+            out[symbol[mine]] = other
+            break
+    return out
+
+
+def _walk(
+    graph: Graph, sizes: Mapping[str, int], given: Mapping[str, Fact], limit: int, clashes: list[tuple[int, int]] | None
+) -> dict[str, Fact]:
     spare = primes(5003)
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
@@ -105,10 +137,10 @@ def infer(
         small = int(np.prod(shape, dtype=np.float64)) <= limit
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
-    for i, node in enumerate(graph.nodes):
-        if only is not None and i not in only:
-            continue
+    for node in graph.nodes:
         results = _node(graph, node, facts, limit)
+        if clashes is not None and node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
+            _note_clash([facts[n].shape for n in node.input if n in facts], clashes)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
                 facts[name] = fact
@@ -138,6 +170,15 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
     return shaped if shaped is not None else [UNKNOWN] * len(node.output)
+
+
+def _note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
+    known = [s for s in shapes if s is not None]
+    for i in range(1, min((len(s) for s in known), default=0) + 1):
+        sizes = {d for s in known if (d := s[-i]) not in (1, None)}
+        if len(sizes) == 2:
+            a, b = sorted(n for n in sizes if n is not None)
+            clashes.append((a, b))
 
 
 def _whole(shape: Shape) -> tuple[int, ...]:

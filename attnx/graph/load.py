@@ -76,7 +76,9 @@ def load(path: Path) -> Loaded:
     try:
         proto.ParseFromString(skeleton)
     except (DecodeError, RecursionError):
-        raise ModelError(f"{path} is not an ONNX model", "attnx opens .onnx files; export the model to ONNX first.") from None
+        raise ModelError(
+            f"{path} is not an ONNX model", "attnx opens .onnx files; export the model to ONNX first."
+        ) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it has no graph", "Is this a tokenizer or a weights file?")
     loaded = Loaded(path, proto, {SELF: path.resolve()})

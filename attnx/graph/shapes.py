@@ -19,7 +19,7 @@ _Rule = Callable[["NodeProto", dict[str, Any], Sequence["Fact"]], "list[Shape | 
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
-    """numpy's broadcast of shapes in which None is an unknown size."""
+    """Numpy's broadcast of shapes in which None is an unknown size."""
     known = [s for s in shapes if s is not None]
     if len(known) < len(shapes) or not known:
         return None
@@ -120,6 +120,11 @@ def _concat(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(out)]
 
 
+def _bound(end: int) -> int | None:
+    """A Slice's end; exporters write int64's extremes for "to the very end"."""
+    return None if abs(end) >= 1 << 60 else end
+
+
 def _slice(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     s = x[0].shape
     if s is None:
@@ -140,7 +145,13 @@ def _slice(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
         if size is None or starts is None or ends is None:
             out[axis] = None
         else:
-            out[axis] = len(range(*slice(starts[i], ends[i] if abs(ends[i]) < 1 << 60 else (None if step > 0 else None), step).indices(size)))
+            out[axis] = len(
+                range(
+                    *slice(
+                        starts[i], ends[i] if abs(ends[i]) < 1 << 60 else (None if step > 0 else None), step
+                    ).indices(size)
+                )
+            )
     return [tuple(out)]
 
 
@@ -338,7 +349,10 @@ def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | No
 
 
 def _embed(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    ids, table = x[0].shape, next((f.shape for f in x[2:] if f.shape is not None and len(f.shape) == 2 and f.value is None), None)
+    ids, table = (
+        x[0].shape,
+        next((f.shape for f in x[2:] if f.shape is not None and len(f.shape) == 2 and f.value is None), None),
+    )
     if ids is None or table is None:
         return [None]
     out = (*ids, table[-1])
@@ -392,17 +406,92 @@ def _attention(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Sh
     return [out] + [None] * (len(node.output) - 1)
 
 
-_ELEMENTWISE = (
-    "Add Sub Mul Div Pow Mod Min Max Sum Mean Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Where PRelu "
-    "BitwiseAnd BitwiseOr BiasGelu QLinearAdd QLinearMul"
-).split()
-_SAME = (
-    "Cast CastLike Identity Dropout Relu LeakyRelu Sigmoid Tanh Erf Gelu FastGelu QuickGelu Softmax LogSoftmax Sqrt Exp Log "
-    "Neg Abs Sign Not Floor Ceil Round Reciprocal Sin Cos IsNaN IsInf Clip LayerNormalization RMSNormalization "
-    "SimplifiedLayerNormalization InstanceNormalization GroupNormalization BatchNormalization LpNormalization Elu Selu "
-    "Softplus HardSigmoid HardSwish Mish Trilu CumSum QuantizeLinear DequantizeLinear ScatterND ScatterElements "
-    "DynamicQuantizeLinear BiasSoftmax QLinearSoftmax QLinearSigmoid RotaryEmbedding Hardmax Swish BiasDropout"
-).split()
+_ELEMENTWISE = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Mod",
+    "Min",
+    "Max",
+    "Sum",
+    "Mean",
+    "Equal",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "And",
+    "Or",
+    "Xor",
+    "Where",
+    "PRelu",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BiasGelu",
+    "QLinearAdd",
+    "QLinearMul",
+]
+_SAME = [
+    "Cast",
+    "CastLike",
+    "Identity",
+    "Dropout",
+    "Relu",
+    "LeakyRelu",
+    "Sigmoid",
+    "Tanh",
+    "Erf",
+    "Gelu",
+    "FastGelu",
+    "QuickGelu",
+    "Softmax",
+    "LogSoftmax",
+    "Sqrt",
+    "Exp",
+    "Log",
+    "Neg",
+    "Abs",
+    "Sign",
+    "Not",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Reciprocal",
+    "Sin",
+    "Cos",
+    "IsNaN",
+    "IsInf",
+    "Clip",
+    "LayerNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "BatchNormalization",
+    "LpNormalization",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "HardSigmoid",
+    "HardSwish",
+    "Mish",
+    "Trilu",
+    "CumSum",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "ScatterND",
+    "ScatterElements",
+    "DynamicQuantizeLinear",
+    "BiasSoftmax",
+    "QLinearSoftmax",
+    "QLinearSigmoid",
+    "RotaryEmbedding",
+    "Hardmax",
+    "Swish",
+    "BiasDropout",
+]
 SHAPES: dict[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
@@ -427,8 +516,8 @@ SHAPES: dict[str, _Rule] = {
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
-_BOOL = set("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf".split())
-_INT64 = set("Shape Size ArgMax ArgMin NonZero".split())
+_BOOL = set(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"])
+_INT64 = set(["Shape", "Size", "ArgMax", "ArgMin", "NonZero"])
 
 
 def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:

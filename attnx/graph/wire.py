@@ -69,7 +69,9 @@ class _Skeleton:
     def copy(self, kind: str, start: int, end: int, depth: int = 0) -> bytes:
         """The message at data[start:end], with large tensors replaced by references to their bytes."""
         if depth > _MAX_DEPTH:
-            raise ModelError(f"the model nests subgraphs more than {_MAX_DEPTH} deep", "attnx refuses to read such files.")
+            raise ModelError(
+                f"the model nests subgraphs more than {_MAX_DEPTH} deep", "attnx refuses to read such files."
+            )
         data, inside = self.data, _INSIDE[kind]
         out: list[bytes] = []
         plain = at = start  # fields that need no change are copied in one slice

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
 Window = tuple[int | None, int | None] | None
+Factors = tuple[float | tuple[float, ...], ...]
 
 
 def entry(graph: Graph, node: NodeProto) -> tuple[str, str, int] | None:
@@ -268,9 +269,8 @@ class _Placing:
     def operand(self, quantity: str, value: str, axes: Axes, factors: list[Factor]) -> None:
         self.place(quantity, float_source(self.graph, value), axes, self.numbers(factors))
 
-    def numbers(self, factors: list[Factor]) -> tuple[float | str, ...]:
-        """Constants as numbers; what the graph computes, or holds one a head, as the name of its tensor."""
-        return tuple(float(n) if np.ndim(n) == 0 else "\n".join(map(str, np.ravel(n))) for n, _ in factors)
+    def numbers(self, factors: list[Factor]) -> Factors:
+        return tuple(float(n) if np.ndim(n) == 0 else tuple(float(x) for x in np.ravel(n)) for n, _ in factors)
 
     def path(self, way: Way, reading: Reading, logits: str) -> None:
         factors = (*self.numbers(reading.query_factors), *self.numbers(reading.key_factors))

@@ -1,0 +1,176 @@
+"""Where a query, key or value comes from: the factors on it, and the stream of hidden states that it was projected from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.index import op_name
+from attnx.graph.paths import depends, scalar
+from attnx.graph.product import find_product
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+    from attnx.records import Array
+
+_PASS = frozenset(
+    "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
+    "DynamicQuantizeLinear Flatten Dropout".split()
+)
+_ROTATE = frozenset("Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split())
+_ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding")
+
+
+def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
+    """The numbers of a value that is one number a head (one axis of that size, before at least two others)."""
+    known = graph.known(value)
+    if known is None or heads in (None, 1) or known.size != heads or known.ndim < 3:
+        return None
+    return np.asarray(known, dtype=np.float64).ravel() if heads in known.shape[:-2] else None
+
+
+def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = None) -> float | Array | None:
+    """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise."""
+    if node.op_type not in ("Mul", "Div") or len(node.input) != 2 or node.input[0] == node.input[1]:
+        return None
+    other = node.input[1] if node.input[0] == source else node.input[0]
+    if node.op_type == "Div" and other == node.input[0]:
+        return None
+    number: float | Array | None = scalar(graph, other)
+    if number is None:
+        number = per_head(graph, other, heads)
+    if number is None or np.any(np.asarray(number) == 0):
+        return None
+    return 1.0 / number if node.op_type == "Div" else number
+
+
+def rotary_source(graph: Graph, value: str) -> str | None:
+    """x, where `value` is x turned by a rotary embedding written out (x*cos + rotated(x)*sin), or by an operator."""
+    node = graph.producer(value)
+    if node is None:
+        return None
+    if op_name(node) in _ROTARY_OPS:
+        return node.input[0]
+    if node.op_type == "Concat":  # partial rotary, or interleaved halves put together again
+        sources = {s for s in (_turned(graph, name) for name in node.input) if s is not None}
+        return sources.pop() if len(sources) == 1 else None
+    return _turned(graph, value)
+
+
+def _turned(graph: Graph, value: str) -> str | None:
+    """x, where value = x*a + f(x)*b with a and b that do not come from x."""
+    node = graph.producer(value)
+    if node is None or node.op_type not in ("Add", "Sub"):
+        return None
+    shape = graph.shape(value)
+    sides = [graph.producer(name) for name in node.input]
+    if any(side is None or side.op_type != "Mul" for side in sides):
+        return None
+    reach = [_rotated_from(graph, name, shape) for name in node.input]
+    common = [v for v in reach[0] if v in reach[1]]
+    return common[0] if common else None
+
+
+def _rotated_from(graph: Graph, value: str, shape: tuple[int | None, ...] | None) -> list[str]:
+    """Values upstream through the operators of a rotation, nearest first."""
+    found: list[str] = []
+    stack = [(value, 0)]
+    while stack:
+        name, depth = stack.pop(0)
+        if name in found or depth > 9:
+            continue
+        if depth and _rank(graph, name) == (len(shape) if shape is not None else -1):
+            found.append(name)
+        node = graph.producer(name)
+        if node is not None and node.op_type in _ROTATE and not node.domain:
+            stack += [(n, depth + 1) for n in node.input if n and depends(graph, n)]
+    return found
+
+
+def _rank(graph: Graph, value: str) -> int | None:
+    shape = graph.shape(value)
+    return None if shape is None else len(shape)
+
+
+def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float | Array, str]]:
+    """The constant factors that a query or key carries, nearest first, each with the name of what holds it.
+
+    Walks upstream through views, casts and rotary embeddings down to the projection, norm or bias that made the tensor.
+    """
+    found: list[tuple[float | Array, str]] = []
+    for _ in range(40):
+        node = graph.producer(value)
+        if node is None:
+            break
+        if node.op_type in _PASS:
+            value = node.input[0]
+            continue
+        step = next(
+            ((n, f) for n in node.input if n and (f := multiplier(graph, node, n, heads)) is not None and depends(graph, n)), None
+        )
+        if step is not None:
+            source, factor = step
+            found.append((factor, next(n for n in node.input if n != source)))
+            value = source
+            continue
+        turned = rotary_source(graph, value)
+        if turned is None:
+            break
+        value = turned
+    return found
+
+
+def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
+    """The values that a query, key or value was made from, back to the hidden states that its block reads.
+
+    Follows what carries content (projections by constant weights, norms, rotary, concatenations) and stops behind a
+    residual sum, a score product or a graph input. Two sides whose streams meet read the same sequence.
+    """
+    found: set[str] = set()
+    stack = [value]
+    while stack and len(found) < limit:
+        name = stack.pop()
+        if not name or name in found or not depends(graph, name):
+            continue
+        found.add(name)
+        node = graph.producer(name)
+        if node is None:
+            continue
+        product = find_product(graph, name)
+        if product is not None:
+            sides = [s for s in (product.left, product.right) if depends(graph, s)]
+            if len(sides) == 1:
+                stack.append(sides[0])
+            continue
+        if node.op_type in ("Softmax", "LogSoftmax", "If", "Loop", "Scan", "LSTM", "GRU", "RNN"):
+            continue
+        if node.op_type in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
+            continue
+        live = [n for n in node.input if n and depends(graph, n)]
+        if node.op_type == "Concat":
+            stack += live
+        elif node.op_type in ("Add", "Sub", "Mul", "Div", "Where", "Sum") and len(live) > 1:
+            turned = rotary_source(graph, name)
+            if turned is not None:
+                stack.append(turned)
+            else:
+                stack += _content(graph, name, live)
+        elif node.op_type in ("ScatterND", "ScatterElements"):
+            stack += [node.input[0], node.input[2]]
+        elif live:
+            stack.append(live[0])
+    return found
+
+
+def _content(graph: Graph, out: str, live: list[str]) -> list[str]:
+    """Of several data operands, those as wide as the result (not a mask, an angle or a norm); none for a residual sum."""
+    shape = graph.shape(out)
+    wide = [n for n in live if graph.shape(n) == shape]
+    if len(wide) != 1:
+        node = graph.producer(out)
+        residual = node is not None and node.op_type in ("Add", "Sum") and len(wide) > 1
+        return [] if residual else wide[:1] or live[:1]
+    return wide

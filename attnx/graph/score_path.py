@@ -1,0 +1,135 @@
+"""Read the steps between the score product and the softmax: where the scale sits, softcap, bias, mask, sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.origins import factors_of, multiplier
+from attnx.graph.paths import Step, Way, depends, scalar
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+
+Factor = tuple[float | Array, str]
+"""A number (or one a head), and the name of the tensor that holds it ("" where it is an attribute)."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What lies between the product and the softmax."""
+
+    query_factors: list[Factor]
+    key_factors: list[Factor]
+    product_factor: float
+    """Factor that the product itself carries (FusedMatMul's alpha)."""
+    path_factors: list[Factor] = field(default_factory=list)
+    """Scale factors met between the product and the softmax (a softcap's own division left out)."""
+    scaled: int | None = None
+    """How many steps behind the product the scaled scores stand as a tensor (0: the product); None: nowhere."""
+    capped: int | None = None
+    softcap: float | None = None
+    biases: list[str] = field(default_factory=list)
+    """What is added to or selected into the scores: masks and biases, nearest the product first."""
+    sink: tuple[int | None, int | None] | None = None
+    """[start, stop) of the last axis that belongs to keys, where a sink column was put beside them."""
+
+    def scale(self) -> float | tuple[float, ...]:
+        """The whole scale: every factor on the query, the key, the product and the way, multiplied."""
+        total: float | Array = self.product_factor
+        for number, _ in [*self.query_factors, *self.key_factors, *self.path_factors]:
+            total = total * number
+        return float(total) if np.ndim(total) == 0 else tuple(float(x) for x in np.ravel(total))
+
+    def where(self) -> str:
+        """Where the scale sits, in words."""
+        places = []
+        if self.query_factors and self.key_factors:
+            places.append("on query and key")
+        elif self.query_factors or self.key_factors:
+            places.append("on the query" if self.query_factors else "on the key")
+        if self.product_factor != 1.0:
+            places.append("in the product (alpha)")
+        if self.path_factors:
+            places.append("after QK^T")
+        return ", ".join(places) if places else "none in the graph"
+
+
+def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -> Reading:
+    """Read one way from a score product to a softmax."""
+    reading = Reading(factors_of(graph, query, heads), factors_of(graph, key, heads), way.product.factor)
+    multipliers = [multiplier(graph, s.node, s.source, heads) for s in way.steps]
+    tanh = next((i for i, s in enumerate(way.steps) if s.node.op_type == "Tanh"), None)
+    cap = None
+    if tanh is not None:
+        # c * tanh(x / c): the cap is what multiplies behind the tanh; what divides before it holds scale / c.
+        after = next((i for i in range(tanh + 1, len(way.steps)) if multipliers[i] is not None), None)
+        if after is not None and isinstance(multipliers[after], float):
+            cap, reading.softcap, reading.capped = after, float(multipliers[after]), after + 1  # type: ignore[arg-type]
+    contiguous, last = True, 0
+    for i, step in enumerate(way.steps):
+        factor = multipliers[i]
+        if factor is not None and i != cap:
+            reading.path_factors.append((factor, _holder(step)))
+            if contiguous:
+                last = i + 1
+            else:
+                last = -1  # scaled again behind a bias or mask: the scaled scores alone are no tensor
+        elif step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd") and i != cap:
+            contiguous = False
+            if step.node.op_type != "Tanh":
+                reading.biases += [n for n in step.node.input if n and n != step.source]
+        elif step.node.op_type == "Concat":
+            contiguous = False
+            reading.sink = _sink(graph, step)
+    if reading.softcap is not None and reading.path_factors:
+        reading.path_factors.append((reading.softcap, ""))
+        divided = _cap_division(multipliers, tanh or 0, reading.softcap)
+        last = divided if divided is not None else -1
+    reading.scaled = last if last >= 0 else None
+    return reading
+
+
+def _cap_division(multipliers: list[float | Array | None], tanh: int, cap: float) -> int | None:
+    """The step that divides by the cap, right before the tanh: the scaled scores are its input. None if merged."""
+    for i in range(tanh - 1, -1, -1):
+        factor = multipliers[i]
+        if factor is None:
+            continue
+        return i if np.ndim(factor) == 0 and abs(float(factor) * cap - 1) < 1e-6 else None
+    return None
+
+
+def _holder(step: Step) -> str:
+    return next((n for n in step.node.input if n != step.source), "")
+
+
+def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
+    """Which part of the last axis is keys, where the scores are concatenated with a sink column."""
+    node: NodeProto = step.node
+    at = list(node.input).index(step.source)
+    widths = []
+    for name in node.input:
+        shape = graph.shape(name)
+        widths.append(shape[-1] if shape else None)
+    before, after = widths[:at], widths[at + 1 :]
+    if None in before or None in after:
+        return None
+    start, stop = sum(w or 0 for w in before), sum(w or 0 for w in after)
+    return start or None, -stop or None
+
+
+def bias_kind(graph: Graph, reading: Reading, heads: int | None) -> str | None:
+    """Names what is added to the scores besides a mask: a bias that differs from head to head; None without one."""
+    for name in reading.biases:
+        shape = graph.shape(name)
+        if shape is None or scalar(graph, name) is not None or heads in (None, 1):
+            continue
+        if len(shape) >= 3 and heads in shape[:-2]:
+            return "one a head, added to the scores" if depends(graph, name) or True else None
+    return None
