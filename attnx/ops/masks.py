@@ -43,7 +43,8 @@ def padding(e: Emit, mask: str, batch: str, rows: str, total: str, fill: float, 
             visible = e.all_of(visible, e.at_most(e.unsqueeze(first, 1), j))
         visible = e.unsqueeze(visible, 1, 2)
     elif rank == 2:
-        ignored = e.op("Not", e.op("Equal", e.dim(mask, 1), total))
+        width = e.dim(mask, 1)
+        ignored = e.op("And", e.op("Equal", width, e.ints(1)), e.op("Not", e.op("Equal", width, total)))
         visible = e.unsqueeze(e.op("Or", e.op("Greater", wide, zero), ignored), 1, 2)
     elif rank == 3:
         visible = e.unsqueeze(e.op("Greater", wide, zero), 1)
@@ -100,3 +101,23 @@ def append(e: Emit, past: str, new: str, length: str) -> tuple[str, str]:
     filled = e.concat([e.slice(past, 0, length, 2), new], 2)
     buffer = e.concat([filled, e.slice(past, e.dim(filled, 2), e.dim(past, 2), 2)], 2)
     return filled, buffer
+
+
+def beams(e: Emit, x: str, indirection: str) -> str:
+    """Keys or values of a beam search, each past position read from the beam that it came from.
+
+    Args:
+        e: Where the nodes go.
+        x: [B*W,H,K,D], the last key being the new one, which every beam has of itself.
+        indirection: int32 [B,W,M]: the beam (0 .. W-1) that holds each position.
+    """
+    rows, length = e.dim(x, 0), e.dim(x, 2)
+    width = e.dim(indirection, 1)
+    source = e.reshape(e.slice(e.cast(indirection, INT64), 0, length, 2), rows, length)
+    row = e.unsqueeze(e.arange(rows), 1)
+    first = e.op("Mul", e.op("Div", row, width), width)
+    position = e.unsqueeze(e.arange(length), 0)
+    newest = e.op("Equal", position, e.op("Sub", length, e.ints(1)))
+    source = e.op("Where", newest, row, e.op("Add", first, source))
+    index = e.concat([e.unsqueeze(e.expand(v, rows, length), 2) for v in (source, position)], 2)
+    return e.transpose(e.op("GatherND", e.transpose(x, 0, 2, 1, 3), index), 0, 2, 1, 3)

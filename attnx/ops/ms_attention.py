@@ -1,7 +1,7 @@
 """com.microsoft Attention and QAttention: BERT, GPT-2 and ViT as onnxruntime's optimizer fuses them.
 
-The projection is inside: one weight whose columns are [Q of all heads | K | V]. Without its bias, which the schema calls
-optional, onnxruntime 1.31's CPU kernel ends the process, so such a node is always replaced.
+The projection is inside: one weight whose columns are [Q of all heads | K | V]. Without its bias, which the schema
+calls optional, onnxruntime 1.31's CPU kernel ends the process, so such a node is always replaced.
 Source: onnxruntime contrib operators, Attention and QAttention; the masks as its CPU kernels were measured.
 """
 
@@ -95,4 +95,4 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
 
 def _float(node: NodeProto) -> str:
     """The input whose type the outputs have."""
-    return node.input[3 if node.op_type == "QAttention" else 0]
+    return str(node.input[3 if node.op_type == "QAttention" else 0])

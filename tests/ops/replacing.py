@@ -29,15 +29,21 @@ def model_of(
     opset: int = 17,
     weights: Mapping[str, Array] | None = None,
     shapes: Mapping[str, Sequence[Any]] | None = None,
+    types: Mapping[str, Any] | None = None,
     opsets: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """A model of these nodes whose inputs are the feed's arrays, shapes fixed unless given."""
-    shapes = shapes or {}
+    """A model of these nodes whose inputs are the feed's arrays, shapes fixed unless given; outputs typed on wish."""
+    shapes, types = shapes or {}, types or {}
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), shapes.get(name, list(x.shape)))
         for name, x in feed.items()
     ]
-    outs = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    outs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(types[name])), None)
+        if name in types
+        else helper.make_empty_tensor_value_info(name)
+        for name in outputs
+    ]
     inits = [numpy_helper.from_array(np.asarray(x), name) for name, x in (weights or {}).items()]
     graph = helper.make_graph(list(nodes), "g", inputs, outs, inits)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MS, 1)]
