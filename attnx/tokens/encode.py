@@ -1,0 +1,220 @@
+"""A loaded tokenizer, and what it makes of texts and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from attnx.errors import InputError, UsageError
+from attnx.records import Tokens
+from attnx.tokens.given import from_ids, pad
+from attnx.tokens.pieces import BYTES, Spelling, shorten, visible
+from attnx.tokens.words import index_words
+
+_SHOWN_UNKNOWN = 5
+
+
+class Tokenizer:
+    """Text -> Tokens, for one model. Made by `load_tokenizer`.
+
+    Attributes:
+        path: The file it was read from.
+        limit: The most tokens the model takes, special ones included; None where unknown.
+        notes: What had to be guessed while loading.
+        size: Number of entries in the vocabulary, added tokens included.
+        special_ids: Ids of tokens that stand for no text: [CLS], </s>, <|endoftext|>, [PAD] (not [UNK], not [MASK]).
+        pad_id: The id that fills a batch.
+        unknown_id: The id that stands for what the vocabulary cannot write; None where it can write everything.
+
+    Not safe for use by several threads at once: a length that differs from the last one changes its state.
+    """
+
+    def __init__(
+        self,
+        raw: Any,
+        *,
+        path: Path,
+        limit: int | None = None,
+        spelling: Spelling | None = None,
+        roles: Mapping[str, str] | None = None,
+        pad: str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._raw = raw
+        self._spelling = spelling or Spelling()
+        roles = roles or {}
+        self.path = path
+        self.limit = limit
+        self.notes = notes
+        self.size: int = raw.get_vocab_size(with_added_tokens=True)
+        added = raw.get_added_tokens_decoder()
+        self._added = {number: token.content for number, token in added.items()}
+        unknown = getattr(raw.model, "unk_token", None) or roles.get("unk_token") or "<unk>"
+        writes_all = self._spelling.byte_level and all(raw.token_to_id(character) is not None for character in BYTES)
+        # GPT-2's configuration calls its end of text unknown too; a vocabulary of all bytes has no unknowns.
+        self.unknown_id: int | None = None if writes_all else raw.token_to_id(unknown)
+        mask = {roles.get("mask_token"), "[MASK]", "<mask>"}
+        special = {number for number, token in added.items() if token.special and token.content not in mask}
+        special |= {raw.token_to_id(text) for role, text in roles.items() if role not in {"mask_token", "unk_token"}}
+        wrapped = raw.encode("")
+        special |= {
+            number for number, is_added in zip(wrapped.ids, wrapped.special_tokens_mask, strict=True) if is_added
+        }
+        special -= {self.unknown_id}
+        self.special_ids: frozenset[int] = frozenset(number for number in special if number is not None)
+        names = (pad, roles.get("pad_token"), "[PAD]", "<pad>", roles.get("eos_token"))
+        found = (raw.token_to_id(name) for name in names if name)
+        self.pad_id: int = next((number for number in found if number is not None), 0)
+        self._longest: int | None = None
+
+    def token_id(self, entry: str) -> int | None:
+        """The id of a vocabulary entry, as the vocabulary writes it; None when there is none."""
+        number: int | None = self._raw.token_to_id(entry)
+        return number
+
+    def piece(self, number: int) -> str:
+        """The text of a token id, ready to show; "#" and the number when the vocabulary has no such id."""
+        if number in self._added:
+            return visible(self._added[number]) or "∅"
+        entry = self._raw.id_to_token(number) if 0 <= number < 2**32 else None
+        return f"#{number}" if entry is None else self._spelling.show(entry)
+
+    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Tokens:
+        """One text, or two as a pair, as the model sees it.
+
+        Args:
+            text: Any text; may be empty where the tokenizer adds special tokens.
+            pair: A second segment, as BERT takes it.
+            max_length: Cut to this many tokens, special ones included; the model's own limit holds in any case. Of a
+                pair, the longer text is cut first.
+
+        Returns:
+            Tokens of length Q. Its notes tell of text that was cut off, of unknown pieces, and of `notes`.
+
+        Raises:
+            InputError: The text is not valid Unicode, or gives no token at all.
+            UsageError: max_length leaves no room for any text.
+        """
+        for part in (text, pair or ""):
+            check_text(part)
+        longest = self._set_longest(max_length, pair is not None)
+        encoding = self._raw.encode(text, pair)
+        if not encoding.ids:
+            raise InputError("The text is empty: it gives no tokens.", "Give at least one word.")
+        ids: list[int] = encoding.ids
+        whole = text if pair is None else f"{text}\n{pair}"
+        shift = len(text) + 1
+        special = [
+            bool(added) or number in self.special_ids
+            for number, added in zip(ids, encoding.special_tokens_mask, strict=True)
+        ]
+        offsets: list[tuple[int, int]] = []
+        reached = [0, 0]
+        for (start, stop), segment, is_special in zip(encoding.offsets, encoding.sequence_ids, special, strict=True):
+            if segment is not None:
+                reached[segment] = max(reached[segment], stop)
+            if is_special:
+                offsets.append((0, 0))
+            else:
+                move = shift if segment == 1 else 0
+                offsets.append(_trim(whole, start + move, stop + move))
+        pieces = tuple(self.piece(number) for number in ids)
+        notes = list(self.notes)
+        if encoding.overflowing:
+            notes.append(self._cut_note((text, pair), reached, longest))
+        notes += self._unknown_note(ids, offsets, whole)
+        if all(special):
+            notes.append("The text gives no tokens of its own; only special tokens are left.")
+        return Tokens(
+            ids=np.array(ids, np.int64),
+            pieces=pieces,
+            offsets=tuple(offsets),
+            words=index_words(whole, offsets, special, pieces),
+            special=tuple(special),
+            mask=(True,) * len(ids),
+            type_ids=tuple(encoding.type_ids),
+            text=whole,
+            notes=tuple(notes),
+        )
+
+    def encode_batch(
+        self, texts: Iterable[str], max_length: int | None = None, side: Literal["right", "left"] = "right"
+    ) -> tuple[Tokens, ...]:
+        """Several texts, padded to the longest; `pad` of `encode` of each.
+
+        Args:
+            texts: At least one.
+            max_length: As in `encode`.
+            side: Where padding goes; decoders that generate want "left".
+        """
+        encoded = [self.encode(text, max_length=max_length) for text in texts]
+        return pad(encoded, self.pad_id, self.piece(self.pad_id), side)
+
+    def from_ids(self, ids: str | Iterable[int]) -> Tokens:
+        """Tokens of ids that were given: nothing is added, cut or padded. See the function `from_ids`."""
+        return from_ids(ids, self)
+
+    def is_special(self, number: int) -> bool:
+        """Whether an id stands for no text of its own."""
+        return number in self.special_ids
+
+    def _set_longest(self, max_length: int | None, is_pair: bool) -> int | None:
+        lengths = [n for n in (max_length, self.limit) if n is not None]
+        longest = min(lengths, default=None)
+        added = self._raw.num_special_tokens_to_add(is_pair)
+        if longest is not None and longest <= added:
+            raise UsageError(
+                f"A length of {longest} leaves no room for text: {added} special tokens are added.",
+                f"Allow at least {added + 1} tokens.",
+            )
+        if longest != self._longest:
+            if longest is None:
+                self._raw.no_truncation()
+            else:
+                self._raw.enable_truncation(longest)
+            self._longest = longest
+        return longest
+
+    def _cut_note(self, texts: tuple[str, str | None], reached: Sequence[int], longest: int | None) -> str:
+        why = "the model's limit" if longest == self.limit else "as asked"
+        lost = [
+            f"{len(part) - end} of the {len(part)} characters of the {name}"
+            for name, part, end in zip(("text", "pair"), texts, reached, strict=True)
+            if part and part[end:].strip()
+        ]
+        return f"Cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}."
+
+    def _unknown_note(self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> list[str]:
+        at = [i for i, number in enumerate(ids) if number == self.unknown_id]
+        if not at:
+            return []
+        shown = [f"{visible(shorten(text[slice(*offsets[i])]))} at {i}" for i in at[:_SHOWN_UNKNOWN]]
+        if len(at) > _SHOWN_UNKNOWN:
+            shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
+        count = "1 piece is" if len(at) == 1 else f"{len(at)} pieces are"
+        return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}."]
+
+
+def check_text(text: str) -> None:
+    """Raises InputError for half characters: what bytes that are not UTF-8 become on the command line."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"half a character, U+{code:04X},"
+        raise InputError(
+            f"The text is not valid UTF-8: {what} at character {error.start}.",
+            "Convert it first, for example: iconv -f latin1 -t utf-8 FILE.",
+        ) from None
+
+
+def _trim(text: str, start: int, stop: int) -> tuple[int, int]:
+    """The span without surrounding spaces; as it is when it has nothing else."""
+    span = text[start:stop]
+    bare = span.lstrip()
+    if not bare or (bare == span and not span[-1].isspace()):
+        return start, stop
+    return stop - len(bare), stop - len(bare) + len(bare.rstrip())

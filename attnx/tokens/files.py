@@ -1,0 +1,140 @@
+"""Where a model's tokenizer files lie, what its configuration says about them, and reading both with clear errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnx.errors import InputError, ModelError
+
+TOKENIZER, VOCAB_TXT, VOCAB_JSON, MERGES = "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"
+_OTHER_KINDS = ("*.spm", "spiece.model", "sentencepiece*.model", "tokenizer.model", "*.tiktoken", "tekken.json")
+_LARGEST_CONFIG = 32 << 20
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_sequence_length", "seq_length")
+_UNBOUNDED = 10**8
+"""Tokenizer configurations write 1e30 for "no limit"."""
+
+
+def find_tokenizer_file(path: Path) -> Path:
+    """The file to load a tokenizer from.
+
+    Args:
+        path: A tokenizer file, a folder, or a model file. Of a folder, it and its `tokenizer/` are searched, and its
+            parent when the folder is called `onnx`, as on the Hub. tokenizer.json comes before vocab.txt, before
+            vocab.json with merges.txt.
+
+    Returns:
+        tokenizer.json, vocab.txt, or vocab.json (with merges.txt beside it).
+
+    Raises:
+        InputError: The path does not exist.
+        ModelError: No tokenizer lies there, or only of a kind that cannot be read.
+    """
+    if not path.exists():
+        raise InputError(
+            f"There is no file or folder {str(path)!r}.", "Give the path of a tokenizer.json or its folder."
+        )
+    if path.is_file() and path.suffix in {".json", ".txt"}:
+        if path.name == MERGES:
+            path = path.with_name(VOCAB_JSON)
+        if path.name == VOCAB_JSON and not path.with_name(MERGES).is_file():
+            raise ModelError(
+                f"{str(path)!r} needs {MERGES} beside it.", "Put both files in one folder, or tokenizer.json."
+            )
+        return path
+    if path.is_file() and path.suffix in {".model", ".spm", ".tiktoken"}:
+        raise _unreadable(path)
+    folders = search_folders(path)
+    for names in ((TOKENIZER,), (VOCAB_TXT,), (VOCAB_JSON, MERGES)):
+        for folder in folders:
+            if all((folder / name).is_file() for name in names):
+                return folder / names[0]
+    for folder in folders:
+        for pattern in _OTHER_KINDS:
+            if found := sorted(folder.glob(pattern)):
+                raise _unreadable(found[0])
+    raise ModelError(
+        f"There is no tokenizer in {str(folders[0])!r}: no {TOKENIZER}, {VOCAB_TXT}, or {VOCAB_JSON} with {MERGES}.",
+        "Give one with --tokenizer PATH, or the token ids themselves with --ids 101,2023,102.",
+    )
+
+
+def _unreadable(path: Path) -> ModelError:
+    return ModelError(
+        f"{str(path)!r} is a sentencepiece or tiktoken model, which cannot be read as it is.",
+        'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
+        "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json. Or give the ids with --ids.",
+    )
+
+
+def search_folders(path: Path) -> tuple[Path, ...]:
+    """The folders in which a model's tokenizer and configuration may lie, nearest first."""
+    folder = path if path.is_dir() else path.parent
+    folders = [folder, folder / "tokenizer"]
+    if folder.resolve().name in {"onnx", "tokenizer"}:
+        folders.append(folder.resolve().parent)
+    return tuple(folders)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ModelError: It cannot be read, is not JSON, or is larger than any such file is.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG:
+            raise ModelError(
+                f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for."
+            )
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{str(path)!r} cannot be read as JSON: {error}.", "Fetch the file again, or remove it."
+        ) from error
+
+
+def read_config(path: Path, name: str) -> Mapping[str, Any]:
+    """`name` (config.json and the like) from the nearest of `search_folders`; empty when there is none.
+
+    Raises:
+        ModelError: It is there, but is not a JSON object.
+    """
+    for folder in search_folders(path):
+        if (folder / name).is_file():
+            content = read_json(folder / name)
+            if not isinstance(content, dict):
+                raise ModelError(
+                    f"{str(folder / name)!r} should hold a JSON object.", "Fetch the file again, or remove it."
+                )
+            return content
+    return {}
+
+
+def find_limit(path: Path) -> int | None:
+    """The most tokens that the model takes at once, special tokens included; None where no file says.
+
+    It is the smaller of config.json's number of positions (its text part's, where it has one) and
+    tokenizer_config.json's model_max_length. A tokenizer.json's own truncation is not a limit of the model.
+
+    Args:
+        path: The model's file or folder, or its tokenizer file.
+    """
+    config = read_config(path, "config.json")
+    parts = [
+        config,
+        *(part for key in ("text_config", "text_config_dict") if isinstance(part := config.get(key), dict)),
+    ]
+    found = [part[key] for part in reversed(parts) for key in _POSITIONS if key in part][:1]
+    found.append(read_config(path, "tokenizer_config.json").get("model_max_length"))
+    limits = [int(n) for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < _UNBOUNDED]
+    return min(limits, default=None)
+
+
+def token_text(entry: object) -> str | None:
+    """The text of a special token as configurations write it: a string, or an object with `content`."""
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) and entry else None
