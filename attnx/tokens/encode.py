@@ -27,6 +27,7 @@ class Tokenizer:
         size: Number of entries in the vocabulary, added tokens included.
         special_ids: Ids of tokens that stand for no text: [CLS], </s>, <|endoftext|>, [PAD] (not [UNK], not [MASK]).
         pad_id: The id that fills a batch.
+        roles: Special tokens by role ("bos_token", "eos_token", ...), where a configuration names them.
         unknown_id: The id that stands for what the vocabulary cannot write; None where it can write everything.
 
     Not safe for use by several threads at once: a length that differs from the last one changes its state.
@@ -45,27 +46,29 @@ class Tokenizer:
     ) -> None:
         self._raw = raw
         self._spelling = spelling or Spelling()
-        roles = roles or {}
+        self.roles: Mapping[str, str] = roles or {}
         self.path = path
         self.limit = limit
         self.notes = notes
         self.size: int = raw.get_vocab_size(with_added_tokens=True)
         added = raw.get_added_tokens_decoder()
         self._added = {number: token.content for number, token in added.items()}
-        unknown = getattr(raw.model, "unk_token", None) or roles.get("unk_token") or "<unk>"
+        unknown = getattr(raw.model, "unk_token", None) or self.roles.get("unk_token") or "<unk>"
         writes_all = self._spelling.byte_level and all(raw.token_to_id(character) is not None for character in BYTES)
         # GPT-2's configuration calls its end of text unknown too; a vocabulary of all bytes has no unknowns.
         self.unknown_id: int | None = None if writes_all else raw.token_to_id(unknown)
-        mask = {roles.get("mask_token"), "[MASK]", "<mask>"}
+        mask = {self.roles.get("mask_token"), "[MASK]", "<mask>"}
         special = {number for number, token in added.items() if token.special and token.content not in mask}
-        special |= {raw.token_to_id(text) for role, text in roles.items() if role not in {"mask_token", "unk_token"}}
+        special |= {
+            raw.token_to_id(text) for role, text in self.roles.items() if role not in {"mask_token", "unk_token"}
+        }
         wrapped = raw.encode("")
         special |= {
             number for number, is_added in zip(wrapped.ids, wrapped.special_tokens_mask, strict=True) if is_added
         }
         special -= {self.unknown_id}
         self.special_ids: frozenset[int] = frozenset(number for number in special if number is not None)
-        names = (pad, roles.get("pad_token"), "[PAD]", "<pad>", roles.get("eos_token"))
+        names = (pad, self.roles.get("pad_token"), "[PAD]", "<pad>", self.roles.get("eos_token"))
         found = (raw.token_to_id(name) for name in names if name)
         self.pad_id: int = next((number for number in found if number is not None), 0)
         self._longest: int | None = None
@@ -78,7 +81,8 @@ class Tokenizer:
     def piece(self, number: int) -> str:
         """The text of a token id, ready to show; "#" and the number when the vocabulary has no such id."""
         if number in self._added:
-            return visible(self._added[number]) or "∅"
+            # Added tokens are plain text, never bytes.
+            return Spelling(space=self._spelling.space).show(self._added[number])
         entry = self._raw.id_to_token(number) if 0 <= number < 2**32 else None
         return f"#{number}" if entry is None else self._spelling.show(entry)
 

@@ -9,10 +9,14 @@ from difflib import get_close_matches
 
 from attnx.errors import UsageError
 from attnx.records import Tokens
-from attnx.tokens.pieces import visible
+from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import group_words, label, split_words
 
 _SHOWN = 12
+_LONGEST = 40
+"""Choices that a message lists, and characters of one that it shows."""
+_COMPARED = 5000
+"""Words that a misspelt one is compared with: the rest of a long text would take seconds."""
 
 
 def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
@@ -137,7 +141,7 @@ def _fold(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    return f'"{visible(text if len(text) <= 40 else text[:39] + "…")}"'
+    return f'"{visible(shorten(text, _LONGEST))}"'
 
 
 def _shown(tokens: Tokens, position: int) -> str:
@@ -145,7 +149,7 @@ def _shown(tokens: Tokens, position: int) -> str:
 
 
 def _name(tokens: Tokens, group: Sequence[int]) -> str:
-    name = f"{label(tokens, group)}@{group[0]}"
+    name = f"{shorten(label(tokens, group), _LONGEST)}@{group[0]}"
     return f'"{name}"' if " " in name else name
 
 
@@ -153,7 +157,7 @@ def _context(tokens: Tokens, group: Sequence[int]) -> str:
     """The group between its neighbours: "because it was"."""
     groups = group_words(tokens)
     around = [g for g in groups if g[-1] >= group[0] - 2 and g[0] <= group[-1] + 2]
-    return " ".join(label(tokens, g) for g in around)
+    return " ".join(shorten(label(tokens, g), _LONGEST) for g in around)
 
 
 def _list(choices: Sequence[str], total: int = 0) -> str:
@@ -165,7 +169,7 @@ def _list(choices: Sequence[str], total: int = 0) -> str:
 
 def _hint_near(tokens: Tokens, wanted: str) -> str:
     names: dict[str, str] = {}
-    for group in group_words(tokens):
+    for group in group_words(tokens)[:_COMPARED]:
         names.setdefault(_fold(label(tokens, group)), _name(tokens, group))
     near = get_close_matches(_fold(wanted), list(names), n=5, cutoff=0.6)
     return f"Did you mean {_list([names[word] for word in near])}?" if near else _hint_all(tokens)

@@ -250,3 +250,10 @@ def test_padding_and_truncation_of_the_file_are_left_out() -> None:
     raw = (MINILM / "tokenizer.json").read_text(encoding="utf-8")
     assert '"Fixed":128' in raw.replace(" ", "")  # the file would pad and cut to 128
     assert len(load_tokenizer(MINILM).encode("word " * 300)) == 302
+
+
+def test_added_tokens_are_plain_text(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_bpe(tmp_path))
+    tokenizer._raw.add_tokens(["   ", "한\x1b"])
+    tokenizer = Tokenizer(tokenizer._raw, path=tokenizer.path, spelling=tokenizer._spelling)
+    assert tokenizer.encode("the   it한\x1b").pieces == ("the", "␠␠␠", "it", "한␛")

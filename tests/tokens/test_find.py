@@ -119,3 +119,10 @@ def test_what_is_typed_cannot_act_on_a_terminal(minilm: Tokenizer) -> None:
     message, hint = error(minilm, "a \x1b b", "\x1b[2J")
     assert "\x1b" not in message + hint
     assert "␛[2J" in message
+
+
+def test_messages_stay_short_whatever_the_text(minilm: Tokenizer) -> None:
+    for what in ("a" * 10_000, "b"):
+        message, hint = error(minilm, "a" * 1000 + " " + "'" * 1000, what)
+        assert len(message) < 100
+        assert len(hint) < 300

@@ -91,6 +91,9 @@ def test_byte_level_bpe_of_gpt2_and_of_roberta(tmp_path: Path) -> None:
     assert gpt.unknown_id is None
     assert "nothing is put around" in gpt.notes[0]
     assert gpt.piece(gpt.pad_id) == "<|endoftext|>"
+    assert gpt.roles["eos_token"] == "<|endoftext|>"
+    assert gpt.token_id("<|endoftext|>") == gpt.pad_id
+    assert gpt.token_id("no such entry") is None
     (tmp_path / "roberta").mkdir()
     roberta = load_tokenizer(write_bpe(tmp_path / "roberta", "<s>", "<pad>", "</s>", "<unk>", "<mask>"))
     tokens = roberta.encode("the cat", "it")
