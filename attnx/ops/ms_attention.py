@@ -15,7 +15,7 @@ from attnx.graph.index import attributes, op_name
 from attnx.ops.emit import INT8, INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
 from attnx.ops.masks import FILTER, append, hide_future, padding
-from attnx.ops.stages import attend, default_scale, found, input_of, merge_heads, output_of, split_heads
+from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of, split_heads
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
         e, node, required=required or bool(mask and e.rank(mask) == 4) or bool(length), heads=heads, kv_heads=heads,
         head_size=size, scale=number, scale_place=f"inside {node.op_type}", kind="self",
         causal=True if causal else None if square or given["bias"] else False,
-        bias="attention_bias" if given["bias"] else None,
+        bias=bias_name(e, given["bias"]),
         query_from=node.input[0], key_from=node.input[0], value_from=node.input[0],
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from attnx.graph.index import attributes, op_name
 from attnx.ops.emit import INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
 from attnx.ops.masks import FILTER, append, beams, hide_future, padding
-from attnx.ops.stages import attend, default_scale, found, input_of, merge_heads, output_of, split_heads
+from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of, split_heads
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -64,14 +64,15 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     merge_heads(e, context, node.input[0], node.output[0])
     if output_of(node, 3):
         e.back(e.name("masked"), node.output[3] if e.dtype(node.output[3]) else node.input[0], out=node.output[3])
+    value_in = input_of(node, 2) or key_in or node.input[0]
     same = past_key or packed or graph.shape(node.input[0]) == graph.shape(key_in)
     square = mask and e.rank(mask) == 3
     return found(
         e, node, required=_refused(e, node), heads=heads, kv_heads=heads, head_size=size, scale=number,
         scale_place="inside MultiHeadAttention",
         causal=(True if same else None) if causal else None if square or bias_in else False,
-        bias="attention_bias" if bias_in else None,
-        query_from=node.input[0], key_from=key_in or node.input[0], value_from=input_of(node, 2) or key_in or node.input[0],
+        bias=bias_name(e, bias_in),
+        query_from=node.input[0], key_from=key_in or node.input[0], value_from=value_in,
     )  # fmt: skip
 
 

@@ -48,5 +48,12 @@ FUSED: Mapping[str, Recogniser] = {
 }
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
-REWRITES: Mapping[str, Rewriter] = {}
+REWRITES: Mapping[str, Rewriter] = {
+    "com.microsoft.BiasSoftmax": _rewriter("cuda_only", "bias_softmax"),
+    "com.microsoft.GatedRelativePositionBias": _rewriter("relative_position", "gated"),
+    "com.microsoft.GemmaRotaryEmbedding": _rewriter("cuda_only", "gemma_rotary"),
+    "com.microsoft.RelativePositionBias": _rewriter("relative_position", "relative"),
+    "com.microsoft.RemovePadding": _rewriter("cuda_only", "remove_padding"),
+    "com.microsoft.RestorePadding": _rewriter("cuda_only", "restore_padding"),
+}
 """Operators that are no attention, but that feed one and that the CPU cannot run -> the function that replaces them."""

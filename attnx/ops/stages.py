@@ -176,6 +176,22 @@ def attend(
     return e.op("MatMul", names["weights"], v, out=names["context"])
 
 
+def bias_name(e: Emit, bias: str) -> str | None:
+    """What a site's bias input is, in words, as far as the node that makes it tells; None without one."""
+    if not bias:
+        return None
+    for _ in range(4):
+        maker = e.graph.producer(bias)
+        if maker is None:
+            break
+        if maker.op_type in ("RelativePositionBias", "GatedRelativePositionBias"):
+            return "relative position"
+        if maker.op_type not in ("Slice", "Add", "Cast", "Identity", "Unsqueeze", "Squeeze", "Expand"):
+            break
+        bias = maker.input[0]
+    return "attention_bias"
+
+
 def found(e: Emit, node: NodeProto, *, required: bool = False, **facts: Any) -> Finding:
     """The finding for the stages that `attend` named under the prefix of `e`.
 

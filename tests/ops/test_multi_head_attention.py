@@ -204,7 +204,7 @@ def test_attributes(attributes: dict[str, Any]) -> None:
 
 def test_half_precision() -> None:
     feed = feed_of(past=2, dtype=np.float16)
-    finding, s = compare(model(feed, unidirectional=1, qk=True), feed, tolerance=2e-3)
+    _, s = compare(model(feed, unidirectional=1, qk=True), feed, tolerance=2e-3)
     assert s["weights"].shape == (B, N, S, S + 2)
 
 
