@@ -67,6 +67,22 @@ class Rows:
         """Flags of the key tokens as bool [K]; past keys, and axes that are not these tokens, are False."""
         return _flags(flags, self.weights.shape[2], front=True, fill=False)
 
+    def importance(self, leaving_out: Sequence[int] = (), at_least: int = 1) -> Array:
+        """Importance of every key for every head: alpha_k = mean over the real rows that see key k of a_ik.
+
+        Args:
+            leaving_out: Queries that do not count.
+            at_least: A key that fewer rows see is NaN.
+
+        Returns:
+            float64 [H,K].
+
+        Source: Gu et al. 2025, "When Attention Sink Emerges in Language Models", section 3.
+        """
+        seen = self.visible & self.real[..., None]
+        seen[:, list(leaving_out)] = False
+        return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+
     def mean(self, values: Array) -> Array:
         """Mean over the real rows: [H,Q] to [H]; NaN where no row is left."""
         return average(values, axis=1, where=self.real)

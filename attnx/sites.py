@@ -51,7 +51,7 @@ def find(path: Path, choose: Choose | None = None) -> Found:
         ModelError: The file cannot be read as an ONNX model.
     """
     loaded = load(path)
-    graph, branches = _flat(loaded, choose or _without_cache)
+    graph, branches = _flat(loaded, choose or without_cache)
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
     hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
@@ -91,7 +91,7 @@ def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
     return Graph(loaded, proto, sort_nodes(graph.node, known))
 
 
-def _without_cache(node: NodeProto) -> bool | None:
+def without_cache(node: NodeProto) -> bool | None:
     """The branch of an If that holds attention; of two, the one that reads no past (the first call)."""
     from attnx.graph.flatten import outer_names
 
@@ -109,7 +109,8 @@ def _without_cache(node: NodeProto) -> bool | None:
 
 def _has_attention(nodes: list[NodeProto]) -> bool:
     return any(
-        n.op_type == "Softmax" or "Attention" in n.op_type or any(_has_attention(g.node) for _, g in subgraphs(n)) for n in nodes
+        n.op_type == "Softmax" or "Attention" in n.op_type or any(_has_attention(g.node) for _, g in subgraphs(n))
+        for n in nodes
     )
 
 
@@ -194,7 +195,10 @@ def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], di
             seen = visible.get(f.places["masked"].value)
             causal.append(None if seen is None else (seen.causal and kind == "self") or seen.causal)
     components = _components(graph, by_place, kinds, causal)
-    order = sorted(range(len(by_place)), key=lambda i: (components[i] == "decoder" and "encoder" in components and "cross" in kinds, i))
+    order = sorted(
+        range(len(by_place)),
+        key=lambda i: (components[i] == "decoder" and "encoder" in components and "cross" in kinds, i),
+    )
     sites: list[Site] = []
     fused_of: dict[int, str] = {}
     counts: dict[tuple[Component, Kind], int] = {}

@@ -1,0 +1,122 @@
+"""Arrays in and out of files: .npz feeds, .npz and .safetensors results, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from attnx.errors import InputError, RunError, UsageError
+from attnx.records import QUANTITIES, Array, Trace
+
+
+def load_feed(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, by name.
+
+    Raises:
+        InputError: No such file, or not an .npz file of plain arrays.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(
+                    f"{path} holds one array without a name", "Save it with numpy.savez(FILE, name=array)."
+                )
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}", "--inputs takes an .npz file.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise InputError(
+            f"{path} is not an .npz file of plain arrays: {str(error)[:150]}",
+            "Save it with numpy.savez(FILE, name=array).",
+        ) from None
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool = False) -> None:
+    """Write a file whole or not at all: beside its place first, then moved there.
+
+    Raises:
+        UsageError: It exists and `force` is not given.
+        RunError: It cannot be written (folder missing, no right, disk full).
+    """
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder")
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        mode = 0o666 & ~_umask()
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def trace_arrays(trace: Trace) -> dict[str, Array]:
+    """The arrays of a trace under the names that scripts rely on: "attention.{i}.{quantity}", "output.{name}"."""
+    out: dict[str, Array] = {}
+    for attention in trace.attentions:
+        for quantity in QUANTITIES:
+            array = getattr(attention, quantity)
+            if array is not None:
+                out[f"attention.{attention.site.index}.{quantity}"] = array
+    out |= {f"output.{name}": array for name, array in trace.outputs.items()}
+    return out
+
+
+def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
+    """Write the arrays of a trace to .npz or .safetensors.
+
+    Raises:
+        UsageError: Another ending, or the file exists.
+    """
+    arrays = trace_arrays(trace)
+    if path.suffix == ".npz":
+        write_whole(path, lambda file: np.savez(file, **arrays), force=force)  # type: ignore[arg-type]
+    elif path.suffix == ".safetensors":
+        write_whole(path, lambda file: _write_safetensors(file, arrays), force=force)
+    else:
+        raise UsageError(f"arrays are written to .npz or .safetensors, not {path.suffix or 'a name without an ending'}")
+
+
+_SAFETENSORS = {
+    "float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
+    "bool": "BOOL",
+}  # fmt: skip
+
+
+def _write_safetensors(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Source: the safetensors format: 8 bytes of header length, a JSON header padded to 8, then the arrays' bytes."""
+    header: dict[str, object] = {}
+    at = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for array in arrays.values():
+        file.write(np.ascontiguousarray(array).tobytes())

@@ -1,0 +1,96 @@
+"""Bring a tapped tensor into the order that attnx shows: [B,H,Q,K], [B,H,Q,D], [B,Hkv,K,D]."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnx.records import Array, Place
+
+ORDER = {"query": "bhqd", "key": "bhkd", "value": "bhkd", "context": "bhqd"}
+"""Axes of each quantity; every other one is "bhqk"."""
+
+_WORD = re.compile(r"\(([^)]*)\)|(\S+)")
+
+
+def parse(layout: str) -> list[list[tuple[str, int | None]]]:
+    """ "(b h:4) q k" -> for each axis its tokens, each with its size where the layout says it; "1" has none."""
+    axes: list[list[tuple[str, int | None]]] = []
+    for match in _WORD.finditer(layout):
+        tokens = [] if match.group(2) == "1" else (match.group(1) or match.group(2)).split()
+        axes.append([_token(t) for t in tokens])
+    return axes
+
+
+def _token(text: str) -> tuple[str, int | None]:
+    name, _, size = text.partition(":")
+    return name, int(size) if size else None
+
+
+def axis_of(layout: str, letter: str) -> int | None:
+    """Which axis of a tensor holds one letter and nothing else; None where it is merged, split or absent."""
+    hits = [i for i, axis in enumerate(parse(layout)) if any(name[0] == letter for name, _ in axis)]
+    return hits[0] if len(hits) == 1 and len(parse(layout)[hits[0]]) == 1 else None
+
+
+def arrange(array: Array, layout: str, order: str, batch: int | None = None) -> Array:
+    """Split, transpose and merge the axes of `array` into `order`.
+
+    Args:
+        array: The tensor as the graph has it.
+        layout: Its axes, see `Place.layout`.
+        order: The letters wanted, "bhqk"; letters that the tensor lacks become axes of size 1.
+        batch: Size of b, where it is merged with heads of unknown number.
+
+    Raises:
+        ValueError: The array does not fit the layout.
+    """
+    axes = parse(layout)
+    if len(axes) != array.ndim:
+        raise ValueError(f"an array of shape {array.shape} does not fit the layout {layout!r}")
+    names: list[str] = []
+    sizes: list[int] = []
+    for size, tokens in zip(array.shape, axes, strict=True):
+        known = [n if n is not None else batch if len(tokens) > 1 and name[0] == "b" else None for name, n in tokens]
+        if len(tokens) == 1:
+            known = [size]
+        missing = [i for i, n in enumerate(known) if n is None]
+        rest = int(np.prod([n for n in known if n is not None]))
+        if len(missing) == 1:
+            known[missing[0]] = size // rest if rest else 0
+        if len(missing) > 1 or int(np.prod([n or 0 for n in known])) != size:
+            raise ValueError(f"an axis of {size} does not divide as {' '.join(n for n, _ in tokens) or '1'} says")
+        names += [name for name, _ in tokens]
+        sizes += [int(n or 0) for n in known]
+    whole = array.reshape(sizes)
+    rank = {letter: i for i, letter in enumerate(order)}
+    perm = sorted(range(len(names)), key=lambda i: (rank[names[i][0]], names[i]))
+    whole = whole.transpose(perm)
+    shape = [int(np.prod([sizes[i] for i in perm if names[i][0] == letter])) for letter in order]
+    return whole.reshape(shape)
+
+
+def read_place(array: Array, place: Place, quantity: str, batch: int | None = None) -> Array:
+    """The quantity that a tapped tensor holds: float32, in attnx's order, its factors divided out, its window cut.
+
+    Raises:
+        ValueError: The array does not fit the place.
+    """
+    out = arrange(array, place.layout, ORDER.get(quantity, "bhqk"), batch)
+    if place.window is not None:
+        out = out[..., slice(*place.window)]
+    out = np.asarray(out, dtype=np.float32)
+    factor = whole_factor(place.factors)
+    if isinstance(factor, np.ndarray):
+        return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
+    return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)
+
+
+def whole_factor(factors: Sequence[float | tuple[float, ...]]) -> float | Array:
+    """The product of factors: a number, or float64 [H]."""
+    total: float | Array = 1.0
+    for factor in factors:
+        total = total * (factor if isinstance(factor, float) else np.asarray(factor))
+    return total

@@ -1,0 +1,153 @@
+"""Sites + what is wanted -> tapped model: outputs are added, fused nodes that are looked at are opened, nothing else changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnx.errors import ModelError
+from attnx.graph.load import SELF, tensors
+from attnx.records import Place, Site
+from attnx.sites import Found, replaced
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from attnx.graph.index import Graph
+
+_QUANTISED = {
+    "QLinearMatMul": (6, 7),
+    "QLinearAdd": (6, 7),
+    "QLinearMul": (6, 7),
+    "QLinearSoftmax": (3, 4),
+    "QuantizeLinear": (1, 2),
+}
+"""Operators with an integer result -> which inputs hold its scale and zero point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """A model with taps, ready for a session."""
+
+    model: bytes
+    """Serialised; large weights are references into the files of `folder`."""
+    folder: Path
+    """Folder that external data is relative to."""
+    taps: Mapping[int, Mapping[str, str]]
+    """Site index -> quantity -> name of the output that holds it, as its Place says."""
+    outputs: tuple[str, ...]
+    """The model's own outputs that were kept."""
+
+
+def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collection[str] | None = None) -> Tapped:
+    """Add outputs for the quantities wanted.
+
+    Args:
+        found: The model and its sites.
+        wanted: Site index -> quantities; those without a place are left out.
+        outputs: Which of the model's own outputs to keep; all where None.
+
+    Returns:
+        The tapped model. Without taps and with all outputs it computes exactly what the file does.
+
+    Raises:
+        ModelError: A weight file is missing.
+    """
+    if found.loaded.missing:
+        raise ModelError(
+            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
+            "Put the weight files beside the .onnx file. `attnx sites` works without them.",
+        )
+    keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
+    keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
+    proto = replaced(found.graph, found.replacements, keys)
+    taps: dict[int, dict[str, str]] = {}
+    added: dict[str, str] = {}
+    for i, quantities in wanted.items():
+        for quantity in quantities:
+            place = found.sites[i].places.get(quantity)
+            if place is not None:
+                taps.setdefault(i, {})[quantity] = _output(found.opened, proto, place, added)
+    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    _set_outputs(proto, kept, list(dict.fromkeys(added.values())))
+    folder = _relocate(found, proto)
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept))
+
+
+def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
+    """The name under which a place's tensor can be an output: its own, or a copy's where that cannot be one."""
+    from onnx import helper
+
+    value = place.value
+    if value in added:
+        return added[value]
+    name = value
+    node: NodeProto | None = graph.producer(value)
+    fact = graph.facts.get(value)
+    if node is None or value in graph.initializers:
+        name = f"attnx/tap/{value}"
+        proto.graph.node.append(helper.make_node("Identity", [value], [name], name=name))
+    elif fact is not None and fact.dtype in (2, 3, 4, 5) and node.op_type in _QUANTISED:
+        name = f"attnx/tap/{value}"
+        scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
+        proto.graph.node.append(
+            helper.make_node("DequantizeLinear", [value, scale, *([zero] if zero else [])], [name], name=name)
+        )
+    elif fact is not None and fact.dtype == 16:  # bfloat16: numpy has no such type
+        name = f"attnx/tap/{value}"
+        proto.graph.node.append(helper.make_node("Cast", [value], [name], name=name, to=1))
+    added[value] = name
+    return name
+
+
+def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
+    from onnx import helper
+
+    own = {o.name: o for o in proto.graph.output}
+    infos = [own[name] for name in kept]
+    infos += [helper.make_empty_tensor_value_info(name) for name in added if name not in own or name not in kept]
+    copies = []
+    for info in infos:
+        copy = type(info)()
+        copy.CopyFrom(info)
+        copies.append(copy)
+    del proto.graph.output[:]
+    proto.graph.output.extend(copies)
+
+
+def _relocate(found: Found, proto: ModelProto) -> Path:
+    """Write every external location relative to one folder; onnxruntime takes no other form with a model in memory."""
+    folder = found.loaded.folder()
+    for tensor in tensors(proto):
+        if tensor.data_location != 1:
+            continue
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = os.path.relpath(found.loaded.files[entry.value], folder)
+    return folder
+
+
+def places_for(site: Site, quantities: Collection[str]) -> set[str]:
+    """What must be tapped at a site so that the quantities can be shown: their own places, or what they are computed from."""
+    needs = {
+        "query": (), "key": (), "value": (), "scores": ("query", "key"), "scaled": ("scores",), "capped": ("scaled",),
+        "masked": (), "weights": ("masked",), "context": ("weights", "value"),
+    }  # fmt: skip
+    out: set[str] = set()
+
+    def add(quantity: str) -> None:
+        if quantity in site.places:
+            out.add(quantity)
+        else:
+            for source in needs[quantity]:
+                add(source)
+
+    for quantity in quantities:
+        add(quantity)
+    return out
+
+
+__all__ = ["SELF", "Tapped", "places_for", "tap"]

@@ -1,0 +1,186 @@
+"""Model + inputs -> Trace: what was tapped brought into order, what was not computed from it, and both checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from attnx import formula
+from attnx.errors import RunError
+from attnx.layout import read_place
+from attnx.records import QUANTITIES, Array, Attention, Check, Origin, Quantity, Site
+from attnx.session import Session
+from attnx.taps import Tapped
+
+TOLERANCE = {"float32": 1e-4, "low": 2e-2}
+"""Largest difference, relative to the larger of 1 and the reference, that a check lets pass: float32, and half
+precision or integer graphs."""
+
+
+def run(session: Session, tapped: Tapped, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a tapped model once.
+
+    Returns:
+        Every output by name, as onnxruntime gives it.
+    """
+    return session.run(feed)
+
+
+def read(
+    sites: Collection[Site],
+    tapped: Tapped,
+    values: Mapping[str, Array],
+    quantities: Collection[str],
+    verify: bool = True,
+) -> tuple[Attention, ...]:
+    """Turn the outputs of a run into attentions.
+
+    Args:
+        sites: The sites wanted.
+        tapped: The model that was run.
+        values: What it gave.
+        quantities: What is wanted of each site; the rest is dropped.
+        verify: Make the checks that the arrays at hand allow.
+    """
+    return tuple(_attention(site, tapped, values, quantities, verify) for site in sites)
+
+
+def _attention(
+    site: Site, tapped: Tapped, values: Mapping[str, Array], quantities: Collection[str], verify: bool
+) -> Attention:
+    arrays: dict[str, Array] = {}
+    origin: dict[str, Origin] = {}
+    low = False
+    batch = _batch(site, tapped, values)
+    for quantity, name in tapped.taps.get(site.index, {}).items():
+        raw = values[name]
+        low = low or raw.dtype == np.float16
+        arrays[quantity] = read_place(raw, site.places[quantity], quantity, batch)
+        origin[quantity] = "tapped"
+    _align(arrays)
+    compute(site, arrays, origin, quantities)
+    checks = check(site, arrays, origin, low or _is_quantised(site)) if verify else ()
+    kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}
+    return Attention(site, **kept, origin={q: o for q, o in origin.items() if q in kept}, checks=checks)
+
+
+def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | None:
+    """The batch size, read off a quantity in which it stands alone."""
+    from attnx.layout import parse
+
+    for quantity, name in tapped.taps.get(site.index, {}).items():
+        sizes = [
+            size
+            for size, axis in zip(values[name].shape, parse(site.places[quantity].layout), strict=False)
+            if len(axis) == 1 and axis[0][0][0] == "b"
+        ]
+        if sizes:
+            return int(np.prod(sizes))
+    return None
+
+
+def _align(arrays: dict[str, Array]) -> None:
+    """Stretch axes that the graph broadcasts: a mask or a learned query that stands for every batch row or head."""
+    full = arrays.get("weights")
+    if full is None:
+        full = arrays.get("masked")
+    if full is None:
+        return
+    for quantity in ("scores", "scaled", "capped", "masked"):
+        array = arrays.get(quantity)
+        if array is not None and array.shape != full.shape:
+            try:
+                arrays[quantity] = np.ascontiguousarray(np.broadcast_to(array, full.shape))
+            except ValueError:
+                continue
+    for quantity in ("query", "key", "value"):
+        array = arrays.get(quantity)
+        if array is not None and array.shape[0] != full.shape[0] and array.shape[0] == 1:
+            arrays[quantity] = np.ascontiguousarray(np.broadcast_to(array, (full.shape[0], *array.shape[1:])))
+
+
+def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], quantities: Collection[str]) -> None:
+    """Fill in what is wanted and was not tapped, from what was."""
+
+    def put(quantity: Quantity, array: Array) -> None:
+        arrays[quantity], origin[quantity] = array, "computed"
+
+    plain = site.kind in ("self", "cross")
+    if plain and "scores" not in arrays and {"query", "key"} <= arrays.keys() and not site.notes:
+        put("scores", formula.scores(arrays["query"], arrays["key"]))
+    if plain and "scaled" not in arrays and "scores" in arrays and site.scale is not None:
+        put("scaled", formula.scaled(arrays["scores"], site.scale))
+    if plain and "capped" not in arrays and "scaled" in arrays:
+        put("capped", formula.capped(arrays["scaled"], site.softcap))
+    if "weights" not in arrays and "masked" in arrays and not site.sink:
+        put("weights", formula.softmax(arrays["masked"]))
+    if "context" not in arrays and {"weights", "value"} <= arrays.keys() and "context" in quantities:
+        put("context", formula.context(arrays["weights"], arrays["value"]))
+
+
+def _is_quantised(site: Site) -> bool:
+    return any(site.places[q].value.startswith("attnx/quantised") for q in site.places)
+
+
+def difference(got: Array, want: Array) -> float:
+    """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
+    if got.shape != want.shape:
+        return float("inf")
+    finite = np.isfinite(want)
+    if not finite.any():
+        return 0.0
+    gap = np.abs(got[finite].astype(np.float64) - want[finite])
+    return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
+
+
+def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool) -> tuple[Check, ...]:
+    """Hold the tapped arrays against one another: what the graph says must follow from what it holds."""
+    tolerance = TOLERANCE["low" if low else "float32"]
+    checks: list[Check] = []
+
+    def compare(name: str, got: Array, want: Array, within: float = tolerance) -> None:
+        checks.append(Check(name, difference(got, want), within))
+
+    weights, masked = arrays.get("weights"), arrays.get("masked")
+    if weights is not None and origin.get("weights") == "tapped":
+        total = weights.sum(axis=-1)
+        over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))  # a fully hidden row is 0
+        checks.append(
+            Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
+        )
+        if masked is not None:
+            own = formula.softmax(masked)
+            if site.sink:
+                own = own * total[..., None]
+            own = np.where(total[..., None] == 0, 0.0, own)
+            compare("weights = softmax(masked)", weights, own)
+    if origin.get("context") == "tapped" and weights is not None and "value" in arrays:
+        compare(
+            "weights x value = context", formula.context(weights, arrays["value"]), arrays["context"], tolerance * 10
+        )
+    if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
+        own = formula.scores(arrays["query"], arrays["key"])
+        compare("query x key = scores", own, arrays["scores"], tolerance * 10)
+    return tuple(checks)
+
+
+def compare_outputs(plain: Session, feed: Mapping[str, Array], tapped: Mapping[str, Array]) -> tuple[str, ...]:
+    """Run the model without taps and say by how much its own outputs differ.
+
+    Raises:
+        RunError: They differ by more than rounding: the taps changed the model, and nothing of it must be shown.
+    """
+    notes = []
+    for name, value in plain.run(feed).items():
+        if name not in tapped or value.dtype.kind not in "fi":
+            continue
+        gap = difference(np.asarray(tapped[name]), np.asarray(value))
+        low = value.dtype == np.float16
+        if gap > TOLERANCE["low" if low else "float32"] * 10:
+            raise RunError(
+                f"with taps, the model's output {name!r} differs by {gap:.2g}: nothing is shown",
+                "Please report this model.",
+            )
+        notes.append(f"output {name!r} with and without taps differs by {gap:.2g}")
+    return tuple(notes)
