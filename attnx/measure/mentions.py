@@ -31,7 +31,8 @@ STOP_WORDS = frozenset(
     might must ought need get got gets let
     not never only just very too also even still already always often quite rather almost enough much many more most
     less least few little there here now soon later today yes
-    don't doesn't didn't isn't aren't wasn't weren't can't cannot couldn't won't wouldn't shouldn't hasn't haven't hadn't
+    don't doesn't didn't isn't aren't wasn't weren't can't cannot couldn't won't wouldn't shouldn't hasn't haven't
+    hadn't
     it's he's she's that's there's they're we're you're i'm i've
     """.split()
 )
@@ -95,6 +96,9 @@ def _words(tokens: Tokens) -> list[re.Match[str]]:
 
 
 def _mentions(tokens: Tokens, hits: Sequence[re.Match[str]]) -> list[Mention]:
-    """Mentions of words that have tokens; what was cut off the end of a long text has none and is no candidate."""
-    reach = max((end for start, end in tokens.offsets if end > start), default=0)
-    return [mention(tokens, hit.start(), hit.end()) for hit in hits if hit.start() < reach]
+    """Mentions of words that have tokens; what was cut off the end of a long text has none and is left out."""
+    covered = [
+        (a, b) for at, (a, b) in enumerate(tokens.offsets) if a < b and tokens.mask[at] and not tokens.special[at]
+    ]
+    kept = [hit for hit in hits if any(a < hit.end() and b > hit.start() for a, b in covered)]
+    return [mention(tokens, hit.start(), hit.end()) for hit in kept]

@@ -53,7 +53,7 @@ def sink(trace: Trace) -> Measurement:
 
     def compute(rows: Rows) -> Array:
         real = rows.key_flags(rows.keys.mask)
-        return importance(rows)[:, int(np.argmax(real)) if real.any() else 0]
+        return rows.importance()[:, int(np.argmax(real)) if real.any() else 0]
 
     return by_head(
         trace,
@@ -130,15 +130,3 @@ def sinks(trace: Trace, epsilon: float = EPSILON) -> Sinks:
         ),
         epsilon=epsilon,
     )
-
-
-def importance(rows: Rows) -> Array:
-    """Importance of every key for every head: alpha_k = mean over real rows that see key k of a_ik.
-
-    Returns:
-        float64 [H,K]; NaN for a key that no row sees.
-
-    Source: Gu et al. 2025, section 3.
-    """
-    seen = rows.visible & rows.real[..., None]
-    return average(rows.weights, axis=1, where=seen)

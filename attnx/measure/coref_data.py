@@ -1,0 +1,270 @@
+"""Coreference datasets, read as their authors publish them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from attnx.errors import InputError
+
+Spot = tuple[int, int]
+"""First character and one past the last."""
+OCCUPATIONS = (
+    "accountant", "analyst", "assistant", "attendant", "auditor", "baker", "carpenter", "cashier", "ceo", "chief",
+    "cleaner", "clerk", "construction worker", "cook", "counselor", "designer", "developer", "driver", "editor",
+    "farmer", "guard", "hairdresser", "housekeeper", "janitor", "laborer", "lawyer", "librarian", "manager",
+    "mechanic", "mover", "nurse", "physician", "receptionist", "salesperson", "secretary", "sheriff", "supervisor",
+    "tailor", "teacher", "writer",
+)  # fmt: skip
+"""The 40 occupations of WinoBias. Source: Zhao et al. 2018, "Gender Bias in Coreference Resolution", table 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One pronoun with its candidates."""
+
+    text: str
+    pronoun: Spot
+    candidates: tuple[Spot, ...]
+    answer: int
+    """Index of the candidate that the pronoun stands for."""
+    pair: str
+    """Examples of one minimal pair share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What a file holds."""
+
+    name: str
+    """What kind of file it was: "Winograd", "WinoBias", "GAP", "pairs"."""
+    examples: tuple[Example, ...]
+    skipped: tuple[str, ...]
+    """What was left out, and why, a line each."""
+
+
+Found = Iterator[Example | str]
+"""What a reader yields: examples, and for entries that cannot be one, the reason."""
+
+
+def read(path: str | Path) -> Dataset:
+    """Read a dataset file; which kind it is follows from its name and first characters.
+
+    - `.jsonl`: an object a line with text, pronoun [start, end], candidates [[start, end], ...], answer, pair.
+    - `.xml`: the Winograd Schema collection (Davis), WSCollection.xml; WSC273 is its first 273 schemas.
+    - `.json`: the same collection as a list of objects with text, pronoun, pronoun_loc, options, label.
+    - `.tsv`: GAP (Webster et al. 2018). Rows where neither name is meant are left out.
+    - else: WinoBias (Zhao et al. 2018), a numbered sentence a line with the two mentions in brackets.
+
+    Args:
+        path: The file, UTF-8.
+
+    Returns:
+        Its examples, and what was left out.
+
+    Raises:
+        InputError: The file cannot be read, is of none of these kinds, or holds no example.
+    """
+    where = Path(path)
+    try:
+        content = where.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where} cannot be read: {error}.", "Give a text file in UTF-8.") from error
+    return parse(content, where.suffix.lower(), str(where))
+
+
+def bundled() -> Dataset:
+    """The minimal pairs that ship with attnx: written for it, two sentences a pair that differ in a word or two."""
+    content = (files("attnx") / "data" / "minimal_pairs.jsonl").read_text(encoding="utf-8")
+    return parse(content, ".jsonl", "minimal_pairs.jsonl")
+
+
+def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
+    """Read a dataset from text.
+
+    Args:
+        content: The whole file.
+        suffix: ".jsonl", ".xml", ".json", ".tsv" or any other (WinoBias).
+        said: What to call it in messages.
+
+    Returns:
+        See `read`.
+
+    Raises:
+        InputError: See `read`.
+    """
+    name, entries = _KINDS.get(suffix, ("WinoBias", _winobias))
+    examples: list[Example] = []
+    skipped: list[str] = []
+    try:
+        for at, found in enumerate(entries(content), start=1):
+            made = _sound(found) if isinstance(found, Example) else found
+            if isinstance(made, Example):
+                examples.append(made)
+            else:
+                skipped.append(f"entry {at}: {made}")
+    except (ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
+        raise InputError(
+            f"{said} is not a {name} file: {error!r}.", "See attnx coref --help for the kinds of files that are read."
+        ) from error
+    if not examples:
+        raise InputError(f"{said} holds no example as {name}.", *skipped[:1])
+    return Dataset(name, tuple(examples), tuple(skipped))
+
+
+def _sound(example: Example) -> Example | str:
+    """The example itself, or why its spans cannot be used."""
+    spots = (example.pronoun, *example.candidates)
+    if not 0 <= example.answer < len(example.candidates):
+        return f"answer {example.answer} is not one of {len(example.candidates)} candidates"
+    if any(not 0 <= a < b <= len(example.text) for a, b in spots):
+        return "a span lies outside the text"
+    if any(a < d and c < b for at, (a, b) in enumerate(spots) for c, d in spots[at + 1 :]):
+        return "spans overlap"
+    return example
+
+
+def _pairs(content: str) -> Found:
+    for at, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            entry = json.loads(line)
+            yield Example(
+                text=entry["text"],
+                pronoun=_spot(entry["pronoun"]),
+                candidates=tuple(_spot(one) for one in entry["candidates"]),
+                answer=int(entry["answer"]),
+                pair=str(entry.get("pair", at)),
+            )
+
+
+def _spot(value: Any) -> Spot:
+    start, end = value
+    return int(start), int(end)
+
+
+def _winograd_xml(content: str) -> Found:
+    # A schema collection needs no entities; refusing them keeps a hostile file from growing in memory.
+    if "<!ENTITY" in content:
+        raise ValueError("it declares XML entities")
+    entries = []
+    for schema in ElementTree.fromstring(content).iter("schema"):
+        before, pronoun, after = (
+            " ".join((schema.findtext(f"text/{tag}") or "").split()) for tag in ("txt1", "pron", "txt2")
+        )
+        front = f"{before} " if before else ""
+        gap = "" if re.match(r"[.,;:!?'’]", after) else " "
+        answers = [" ".join((answer.text or "").split()) for answer in schema.iter("answer")]
+        letter = (schema.findtext("correctAnswer") or "").strip(" .\n\t").upper()
+        place = (len(front), len(front) + len(pronoun))
+        entries.append((f"{front}{pronoun}{gap}{after}".strip(), place, answers, "AB".find(letter) if letter else -1))
+    yield from _named(entries)
+
+
+def _winograd_json(content: str) -> Found:
+    yield from _named(
+        [
+            (
+                str(entry["text"]),
+                (int(entry["pronoun_loc"]), int(entry["pronoun_loc"]) + len(entry["pronoun"])),
+                [str(one) for one in entry["options"]],
+                int(entry["label"]),
+            )
+            for entry in json.loads(content)
+        ]
+    )
+
+
+def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
+    """Examples whose candidates are given as words; neighbours with the same candidates are one pair."""
+    pair, before = 0, None
+    for text, pronoun, answers, answer in entries:
+        now = [core.lower() for core in map(_core, answers)]
+        pair += now != before
+        before = now
+        spots = [_located(text, pronoun, said) for said in answers]
+        missing = [said for said, spot in zip(answers, spots, strict=True) if spot is None]
+        if missing:
+            yield f"{missing[0]!r} does not stand in {text!r}"
+        else:
+            yield Example(text, pronoun, tuple(spot for spot in spots if spot), answer, str(pair))
+
+
+def _located(text: str, pronoun: Spot, said: str) -> Spot | None:
+    """Where a candidate stands: nearest before the pronoun, else first after it; without its article or possessive."""
+    pattern = rf"(?<!\w){re.escape(_core(said))}(?!\w)"
+    hits = [hit.span() for hit in re.finditer(pattern, text, re.IGNORECASE)]
+    before = [hit for hit in hits if hit[1] <= pronoun[0]]
+    after = [hit for hit in hits if hit[0] >= pronoun[1]]
+    return before[-1] if before else after[0] if after else None
+
+
+def _core(said: str) -> str:
+    """A noun phrase without what leads it: "The city councilmen" -> "city councilmen"."""
+    lead = r"^(?:the|an?|my|his|her|their|its|our|your|some|this|that)\s+"
+    return re.sub(lead, "", said.strip(" ."), flags=re.IGNORECASE) or said
+
+
+def _gap(content: str) -> Found:
+    for entry in csv.DictReader(content.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
+        right = [entry[f"{name}-coref"].strip().upper() == "TRUE" for name in ("A", "B")]
+        start = int(entry["Pronoun-offset"])
+        names = [(int(entry[f"{name}-offset"]), entry[name]) for name in ("A", "B")]
+        if sum(right) != 1:
+            yield f"{entry['ID']}: {'both' if all(right) else 'neither'} of the names is meant"
+            continue
+        yield Example(
+            text=entry["Text"],
+            pronoun=(start, start + len(entry["Pronoun"])),
+            candidates=tuple((at, at + len(name)) for at, name in names),
+            answer=right.index(True),
+            pair=entry["ID"],
+        )
+
+
+def _winobias(content: str) -> Found:
+    jobs = re.compile(rf"(?<!\w)(?:{'|'.join(OCCUPATIONS)})(?!\w)", re.IGNORECASE)
+    pair, before = 0, None
+    for line in content.splitlines():
+        if not line.strip():
+            continue
+        text, spots = _brackets(re.sub(r"^\s*\d+\s+", "", line).strip())
+        named = [spot for spot in spots if jobs.search(text[slice(*spot)])]
+        if len(spots) != 2 or len(named) != 1:
+            yield f"an occupation and a pronoun were expected in brackets: {line.strip()!r}"
+            continue
+        others = [hit.span() for hit in jobs.finditer(text) if hit.end() <= named[0][0] or hit.start() >= named[0][1]]
+        if not others:
+            yield f"no second occupation is named: {line.strip()!r}"
+            continue
+        candidates = sorted([named[0], others[0]])
+        now = [text[slice(*spot)].lower() for spot in candidates]
+        pair += now != before
+        before = now
+        pronoun = next(spot for spot in spots if spot != named[0])
+        yield Example(text, pronoun, tuple(candidates), candidates.index(named[0]), str(pair))
+
+
+def _brackets(line: str) -> tuple[str, list[Spot]]:
+    """A sentence without its brackets, and where what they held stands, articles dropped."""
+    text, spots = "", []
+    for piece in re.split(r"(\[[^\]]*\])", line):
+        inner = piece.strip("[]") if piece.startswith("[") else piece
+        if piece.startswith("["):
+            spots.append((len(text) + len(inner) - len(_core(inner)), len(text) + len(inner)))
+        text += inner
+    return text, spots
+
+
+_KINDS: dict[str, tuple[str, Callable[[str], Found]]] = {
+    ".jsonl": ("pairs", _pairs),
+    ".xml": ("Winograd", _winograd_xml),
+    ".json": ("Winograd", _winograd_json),
+    ".tsv": ("GAP", _gap),
+}

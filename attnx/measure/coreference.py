@@ -1,0 +1,241 @@
+"""Coreference: which candidate every head and layer points at from a pronoun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from attnx.choice import Verdict, margin, shares, verdict
+from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.formula import average
+from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.rows import Rows, head_labels, read, stack
+from attnx.spans import Mention
+
+ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
+SINK = 0.3
+"""A key is a sink for a head where the other queries give it more than this on average. Source: Gu et al. 2025."""
+SINK_ROWS = 4
+"""With fewer other queries that see a key, it is not judged to be a sink."""
+PARTS = ("candidates", "special", "self", "sink", "other")
+SOURCE = "Clark et al. 2019, sections 4.1 and 4.3"
+
+
+@dataclass(frozen=True, slots=True)
+class Coreference:
+    """What all heads of a model say of one pronoun."""
+
+    pronoun: Mention
+    candidates: tuple[Mention, ...]
+    sites: tuple[int, ...]
+    """Positions in `trace.attentions` of the layers measured."""
+    weights: Measurement
+    """[S,H,C]: weight from the pronoun (mean over its pieces) to each candidate (sum over its pieces)."""
+    shares: Measurement
+    """[S,H,C]: the same as shares among the candidates."""
+    aside: Measurement
+    """[S,H,5]: where all the pronoun's weight goes: candidates, special tokens, the pronoun itself, sinks, other."""
+    margin: Measurement
+    """[S,H]: weight of the first candidate less that of the second."""
+    layer_means: tuple[Verdict, ...]
+    """One a layer: the mean of its heads."""
+    layer_best: tuple[int, ...]
+    """One a layer: the head with the largest margin; -1 where no head has any."""
+    ranked: tuple[tuple[int, int], ...]
+    """(layer position, head) by margin, largest first."""
+    verdicts: tuple[Verdict, ...]
+    """Best head, mean of all heads, then each map that was given."""
+    baselines: tuple[Verdict, ...]
+    """Uniform, nearest candidate, first candidate."""
+    unseen: tuple[int, ...]
+    """Candidates that no site lets the pronoun see (in a causal model, those after it)."""
+    notes: tuple[str, ...]
+
+
+def coreference(
+    trace: Trace,
+    pronoun: Mention,
+    candidates: Sequence[Mention],
+    *,
+    maps: Mapping[str, Array] = MappingProxyType({}),
+    tokens: Tokens | None = None,
+) -> Coreference:
+    """What every head and layer points at from a pronoun, against baselines.
+
+    The weight to a candidate is the sum over its pieces, from the pronoun the mean over its pieces. Special tokens, the
+    pronoun itself and sinks are set aside first: a key is a sink for a head where the queries other than the pronoun
+    give it more than 0.3 of their weight on average, be it a candidate or not.
+
+    Args:
+        trace: With weights [B,H,Q,K]; masked tells hidden keys from keys of no weight.
+        pronoun: Where to look from.
+        candidates: Where to look to; at least one, none overlapping the pronoun.
+        maps: Other matrices [Q,K] to take a verdict from, by name ("rollout", "value norm").
+        tokens: The text; by default the encoder's side where there is one, else the query side. The self-attentions
+            over it are measured.
+
+    Returns:
+        See `Coreference`; weights in shares of a row.
+
+    Raises:
+        UsageError: No candidates, or one overlaps the pronoun.
+        UnsupportedError: No self-attention is over this text, or a site has no weights.
+        InputError: A map does not fit the text.
+
+    Source: Clark et al. 2019, section 4.1 (pieces), 4.3 (antecedents); sinks Gu et al. 2025.
+    """
+    text = tokens or trace.memory or trace.tokens
+    _check(pronoun, candidates)
+    sites = tuple(at for at, a in enumerate(trace.attentions) if a.site.kind == "self" and trace.queries_of(a) is text)
+    if not sites:
+        raise UnsupportedError("No self-attention of this model is over that text.", "See attnx sites.")
+    parts, found = [], []
+    seen: Array = np.zeros(len(candidates), bool)
+    for at in sites:
+        weight, part, sees = _site(read(trace, trace.attentions[at]), pronoun, candidates)
+        found.append(weight)
+        parts.append(part)
+        seen = np.asarray(seen | sees)
+    weights = stack(found)
+    axes = (
+        Axis("layer", tuple(trace.labels[at] for at in sites)),
+        Axis("head", head_labels(weights.shape[1])),
+        Axis("candidate", tuple(one.text for one in candidates)),
+    )
+    margins = margin(weights)
+    order = np.argsort(-np.where(np.isnan(margins), -np.inf, margins), axis=None, kind="stable")
+    places = [np.unravel_index(int(at), margins.shape) for at in order]
+    ranked = tuple((int(s), int(h)) for s, h in places if margins[s, h] > 0)
+    verdicts = []
+    if ranked:
+        s, h = ranked[0]
+        verdicts.append(verdict("best head", f"{axes[0].labels[s]} {axes[1].labels[h]}", weights[s, h]))
+    verdicts.append(verdict("mean of all heads", "", average(weights, axis=(0, 1))))
+    for name, matrix in maps.items():
+        verdicts.append(verdict(name, "", _from_map(name, matrix, text, pronoun, candidates, seen)))
+    unseen = tuple(int(at) for at in np.flatnonzero(~seen))
+    return Coreference(
+        pronoun=pronoun,
+        candidates=tuple(candidates),
+        sites=sites,
+        weights=_measured("coreference weight", axes, weights, "from the pronoun mean, to the candidate sum of a"),
+        shares=_measured("coreference share", axes, shares(weights), "a / sum of a over the candidates"),
+        aside=_measured(
+            "where the weight goes",
+            (*axes[:2], Axis("part", PARTS)),
+            stack(parts),
+            "sum of the pronoun's a over each part",
+        ),
+        margin=_measured("margin", axes[:2], margins, "weight of the first candidate - weight of the second"),
+        layer_means=tuple(
+            verdict("layer mean", axes[0].labels[s], average(weights[s], axis=0)) for s in range(len(sites))
+        ),
+        layer_best=tuple(
+            int(np.argmax(np.nan_to_num(m, nan=-1.0))) if (np.nan_to_num(m) > 0).any() else -1 for m in margins
+        ),
+        ranked=ranked,
+        verdicts=tuple(verdicts),
+        baselines=_baselines(pronoun, candidates, seen),
+        unseen=unseen,
+        notes=_notes(trace, sites, pronoun, candidates, unseen, stack(parts)),
+    )
+
+
+def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
+    if not candidates:
+        raise UsageError(f"There is nothing that {pronoun.text!r} could stand for.", "Name candidates with --to.")
+    for one in candidates:
+        if set(one.pieces) & set(pronoun.pieces):
+            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate.")
+
+
+def _site(rows: Rows, pronoun: Mention, candidates: Sequence[Mention]) -> tuple[Array, Array, Array]:
+    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], and which candidates can be seen, [C]."""
+    heads, count, keys = rows.weights.shape
+    shift = keys - len(rows.keys)
+    queries = [at + count - len(rows.queries) for at in pronoun.pieces]
+    if shift < 0 or min(queries) < 0:
+        raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens.")
+    kept = rows.real[:, queries]
+    line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
+    sink = np.nan_to_num(rows.importance(queries, SINK_ROWS), nan=0.0) > SINK
+    special, self_ = rows.key_flags(rows.keys.special), np.zeros(keys, bool)
+    self_[[at + shift for at in pronoun.pieces]] = True
+    sees = rows.visible[:, queries].any(axis=(0, 1))
+    wanted = np.zeros((len(candidates), keys), bool)
+    for at, one in enumerate(candidates):
+        wanted[at, [piece + shift for piece in one.pieces]] = True
+    seen = np.asarray((wanted & sees).any(axis=1))
+    plain = ~(special | self_) & ~sink
+    weight = np.stack([np.where(plain & cells, line, 0.0).sum(axis=1) for cells in wanted], axis=-1)
+    says = np.asarray(kept.any(axis=1))[:, None]
+    weight = np.where(seen & says, weight, np.nan)
+    any_wanted = wanted.any(axis=0)
+    cells = (plain & any_wanted, special & np.ones((heads, 1), bool), self_ & np.ones((heads, 1), bool))
+    masks = (*cells, sink & ~(special | self_), plain & ~any_wanted)
+    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen
+
+
+def _from_map(
+    name: str, matrix: Array, text: Tokens, pronoun: Mention, candidates: Sequence[Mention], seen: Array
+) -> Array:
+    """Weight to each candidate by a map [Q,K] over the text."""
+    if matrix.shape != (len(text), len(text)):
+        raise InputError(f"The map {name!r} is {matrix.shape}, the text has {len(text)} tokens.")
+    line = np.asarray(matrix, np.float64)[list(pronoun.pieces)].mean(axis=0)
+    sums = np.array([line[list(one.pieces)].sum() for one in candidates])
+    return np.where(seen, sums, np.nan)
+
+
+def _baselines(pronoun: Mention, candidates: Sequence[Mention], seen: Array) -> tuple[Verdict, ...]:
+    """Uniform over, nearest and first of the candidates that can be seen. Level distances go to the one before."""
+    there = [at for at in range(len(candidates)) if seen[at]]
+    if not there:
+        return ()
+    own = pronoun.pieces
+
+    def away(at: int) -> tuple[int, int]:
+        pieces = candidates[at].pieces
+        before = pieces[-1] < own[0]
+        return (own[0] - pieces[-1] if before else pieces[0] - own[-1]), (0 if before else 1)
+
+    def only(chosen: Sequence[int]) -> Array:
+        return np.array([np.nan if not seen[at] else float(at in chosen) for at in range(len(candidates))])
+
+    nearest, first = min(there, key=away), min(there, key=lambda at: candidates[at].pieces)
+    return (
+        verdict("uniform", "", only(there)),
+        verdict("nearest", "", only([nearest])),
+        verdict("first", "", only([first])),
+    )
+
+
+def _measured(name: str, axes: tuple[Axis, ...], values: Array, formula: str) -> Measurement:
+    return Measurement(name, "share", axes, values, (0.0, 1.0), SOURCE, formula)
+
+
+def _notes(
+    trace: Trace,
+    sites: Sequence[int],
+    pronoun: Mention,
+    candidates: Sequence[Mention],
+    unseen: Sequence[int],
+    parts: Array,
+) -> tuple[str, ...]:
+    """What must be said next to the numbers."""
+    notes = [ONE_SENTENCE]
+    later = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] > pronoun.pieces[0]]
+    other = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] < pronoun.pieces[0]]
+    if later:
+        notes.append(f"{', '.join(later)} comes after {pronoun.text!r}: this model looks back only and cannot see it")
+    if other:
+        notes.append(f"{', '.join(other)} is hidden from {pronoun.text!r} at every layer")
+    if any(trace.attentions[at].site.causal for at in sites):
+        notes.append("a causal model reads the pronoun before what follows it, so a later clue cannot count")
+    sinks = int((parts[..., PARTS.index("sink")] > 0).sum())
+    if sinks:
+        notes.append(f"in {sinks} heads weight on a sink is set aside (other queries look there as well)")
+    return tuple(notes)
