@@ -1,0 +1,341 @@
+"""Every layer and head on one screen, each as a thumbnail of its matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement as Extent
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from attnx.errors import UsageError
+from attnx.records import Array, Quantity, Trace
+from attnx.view import colour, scale
+from attnx.view.cells import cell_len, fit, in_ascii, number, safe
+from attnx.view.colour import Ramp
+from attnx.view.matrix import block_means, edges
+from attnx.view.page import Depth, Page, page
+
+LEAST, MOST = 3, 16
+"""Columns of the narrowest thumbnail in which a pattern can be made out, and of the widest that is of use."""
+PANELS = 6
+AROUND = 4
+"""Lines besides the thumbnails: title, legend, notes, the prompt."""
+DOT = 1 / 3
+"""In dots, a block counts from this share of the scale on."""
+_FAINT, _STRONG = Style(dim=True), Style(bold=True)
+_MARK, _MARK_ASCII = "▸", ">"
+
+
+def grid(
+    trace: Trace,
+    stage: Quantity = "weights",
+    *,
+    kind: scale.ScaleKind = "linear",
+    shared: bool = False,
+    diverging: bool = False,
+    mute: Collection[int] = (),
+    mark: Collection[tuple[int, int]] = (),
+    height: int | None = None,
+) -> Grid:
+    """Draw every head of every site as a thumbnail.
+
+    Args:
+        trace: With that stage at some site at least; a site without it is left blank, and that is said.
+        stage: "weights", "masked", "scaled", ...
+        kind: "linear", "log" or "row".
+        shared: One scale for all heads; else every head runs to its own largest block, so that its pattern shows
+            however faint it is.
+        diverging: Two-sided about 0.
+        mute: Key positions that are left out.
+        mark: Heads to point at: (position in `trace.attentions`, head).
+        height: Lines that may be used; the terminal's where None.
+
+    Returns:
+        A renderable. Thumbnails are block means, and the legend says of how many queries and keys. A weight of
+        exactly 0 is taken as hidden here and left blank.
+
+    Raises:
+        UsageError: No site has the stage; log of values that are negative.
+    """
+    layers = [getattr(attention, stage) for attention in trace.attentions]
+    if all(layer is None for layer in layers):
+        raise UsageError(f"No site has {stage}.", f"Trace it with {stage} included.")
+    if kind not in scale.SCALES:
+        raise UsageError(f"{kind!r} is no scale.", f"Choose from {', '.join(scale.SCALES)}.")
+    names = tuple(safe(name) for name in trace.labels)
+    first = tuple(None if layer is None else layer[0] for layer in layers)
+    return Grid(safe(trace.model), stage, names, first, kind, shared, diverging, frozenset(mute), frozenset(mark), height)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where thumbnails go."""
+
+    panels: int
+    """Groups of layers side by side."""
+    heads: int
+    """Heads in a line; more continue below."""
+    wide: int
+    """Columns of a thumbnail, without the gap."""
+    tall: int
+    """Lines of a thumbnail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """See `grid`."""
+
+    model: str
+    stage: str
+    names: tuple[str, ...]
+    layers: tuple[Array | None, ...]
+    """[H,Q,K] each."""
+    kind: scale.ScaleKind
+    shared: bool
+    diverging: bool
+    mute: frozenset[int]
+    mark: frozenset[tuple[int, int]]
+    height: int | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Plan, reduce every head to its thumbnail, draw line by line."""
+        here = page(console, options)
+        if self.height is not None:
+            here = replace(here, height=self.height)
+        plan = self._plan(here)
+        heads = max(len(layer) for layer in self.layers if layer is not None)
+        times = "x" if here.ascii else "×"
+        title = f"{self.model} · {self.stage} · {len(self.layers)} layers {times} {heads} heads"
+        yield Text(in_ascii(title) if here.ascii else title, "bold", no_wrap=True, overflow="ellipsis")
+        dots = _dotted(plan, here)
+        across, down = (plan.wide, plan.tall) if here.ascii else (2 * plan.wide, (4 if dots else 2) * plan.tall)
+        if not here.ascii:
+            down -= 1  # the last row of blocks or dots stays empty and keeps layers apart
+        thumbs, high, sizes = self._thumbs(down, across)
+        ramp = colour.DIVERGING if self.diverging else colour.SEQUENTIAL
+        cells = [None if thumb is None else _draw(thumb, ramp, here, dots) for thumb in thumbs]
+        yield from self._lines(plan, cells, here, heads)
+        yield from self._legend(here, ramp, high, sizes, dots)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
+        """Take all the width there is."""
+        return Extent(min(40, options.max_width), options.max_width)
+
+    def _plan(self, here: Page) -> _Plan:
+        """Choose how many panels of layers stand side by side: the most square and largest thumbnails that fit."""
+        heads = max(len(layer) for layer in self.layers if layer is not None)
+        keys = max(layer.shape[2] for layer in self.layers if layer is not None)
+        beside = max(cell_len(name) for name in self.names) + 1
+        most = max(LEAST, min(MOST, keys))
+        best: tuple[float, int, _Plan] | None = None
+        for panels in range(1, min(PANELS, len(self.layers)) + 1):
+            rows = -(-len(self.layers) // panels)
+            wide = min(most, ((here.width + 1) // panels - beside) // heads - 1)
+            if wide < LEAST:
+                continue
+            tall = max(1, (wide + 1) // 2)
+            if here.height is not None:
+                tall = min(tall, (here.height - AROUND - 1) // rows)
+            if tall < 1:
+                continue
+            size = min(wide, 2 * tall)
+            if best is None or (size, -panels) > best[:2]:
+                best = (size, -panels, _Plan(panels, heads, wide, tall))
+        if best is not None:
+            return best[2]
+        fit_heads = max(1, min(heads, (here.width - beside) // (LEAST + 1)))
+        wide = min(most, max(LEAST, (here.width - beside) // fit_heads - 1))
+        return _Plan(1, fit_heads, wide, 1 if fit_heads < heads or here.height is not None else max(1, (wide + 1) // 2))
+
+    def _thumbs(self, down: int, across: int) -> tuple[list[Array | None], float, tuple[int, int]]:
+        """Reduce every head to block means and put them on the scale.
+
+        Returns:
+            Places [H,rows,columns] for each layer (NaN where hidden or muted); the largest value of a shared scale;
+            the most queries and keys in a block.
+        """
+        small: list[Array | None] = []
+        sizes = (1, 1)
+        for layer in self.layers:
+            if layer is None:
+                small.append(None)
+                continue
+            rows, columns = edges(layer.shape[1], down), edges(layer.shape[2], across)
+            blocks = (np.diff([*rows, layer.shape[1]]).max(), np.diff([*columns, layer.shape[2]]).max())
+            sizes = (max(sizes[0], int(blocks[0])), max(sizes[1], int(blocks[1])))
+            shown = layer
+            if self.stage == "weights":
+                shown = np.where(layer == 0, np.nan, layer)
+            if self.mute:
+                shown = np.where(np.isin(np.arange(layer.shape[2]), list(self.mute)), np.nan, shown)
+            small.append(block_means(shown, rows, columns)[0])
+        there = [part[np.isfinite(part)] for part in small if part is not None]
+        low = min((float(part.min()) for part in there if part.size), default=0.0)
+        high = max((float(part.max()) for part in there if part.size), default=0.0)
+        if self.kind == "log" and low < 0:
+            scale.choose(np.array([low, high]), "log")  # refuses, and says why
+        return [None if part is None else self._places(part, low, high) for part in small], high, sizes
+
+    def _places(self, part: Array, low: float, high: float) -> Array:
+        axes = -1 if self.kind == "row" else (-2, -1)
+        there = np.isfinite(part)
+        top: Array | float = np.max(np.where(there, part, -np.inf), axis=axes, keepdims=True)
+        bottom: Array | float = np.min(np.where(there, part, np.inf), axis=axes, keepdims=True)
+        if self.shared and self.kind != "row":
+            top, bottom = high, low
+        if self.diverging:
+            top = np.maximum(np.abs(top), np.abs(bottom))
+            bottom = np.negative(top)
+        elif low >= 0:
+            bottom = np.zeros_like(bottom)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if self.kind == "log":
+                part = np.log10(np.where(part <= 0, 1e-300, part) / top) / scale.DECADES + 1
+                return np.asarray(np.clip(part, 0, 1))
+            wide = np.subtract(top, bottom)
+            return np.asarray(np.clip(np.where(wide > 0, (part - bottom) / wide, np.where(there, 0.0, np.nan)), 0, 1))
+
+    def _lines(self, plan: _Plan, cells: Sequence[_Cells | None], here: Page, heads: int) -> Iterator[Segment]:
+        beside = max(cell_len(name) for name in self.names) + 1
+        rows = -(-len(self.layers) // plan.panels)
+        arrow = _MARK_ASCII if here.ascii else _MARK
+        for start in range(0, heads, plan.heads):
+            group = range(start, min(heads, start + plan.heads))
+            for _ in range(plan.panels):
+                yield Segment(" " * beside)
+                for head in group:
+                    name = f"H{head}" if plan.wide >= len(f"H{heads - 1}") else str(head)
+                    yield Segment(fit(name, plan.wide + 1), _FAINT)
+            yield Segment.line()
+            for row in range(rows):
+                for line in range(plan.tall):
+                    for panel in range(plan.panels):
+                        layer = panel * rows + row
+                        if layer >= len(self.layers):
+                            continue
+                        marked = line == 0 and (layer, start) in self.mark
+                        yield Segment(fit(self.names[layer] if line == 0 else "", beside - 1), _FAINT)
+                        yield Segment(arrow if marked else " ", _STRONG)
+                        drawn = cells[layer]
+                        for head in group:
+                            if drawn is None or head >= len(drawn):
+                                yield Segment(" " * (plan.wide + 1))
+                                continue
+                            strip = drawn[head][line]
+                            used = sum(len(segment.text) for segment in strip)
+                            yield from strip
+                            follows = (layer, head + 1) in self.mark and line == 0 and head + 1 in group
+                            yield Segment(" " * (plan.wide - used) + (arrow if follows else " "), _STRONG)
+                    yield Segment.line()
+
+    def _legend(self, here: Page, ramp: Ramp, high: float, sizes: tuple[int, int], dots: bool) -> RenderResult:
+        arrows = ("v", ">") if here.ascii else ("↓", "→")
+        line = Text(f"query {arrows[0]}  key {arrows[1]}   ")
+        what = "row's largest" if self.kind == "row" else number(high) if self.shared else "each head's largest"
+        third = "away from 0 by a third of" if self.diverging else "a third of"
+        if dots and here.depth == "none":
+            line.append(f"a dot: {third} {what} or more")
+        else:
+            line.append(f"-{what} " if self.diverging else "0 ")
+            line.append_text(scale.bar(ramp, here))
+            line.append(f" {what}")
+            line.append("; dots from a third on" if dots else "")
+        line.append(", log" if self.kind == "log" else "")
+        yield line
+        said = []
+        if sizes != (1, 1):
+            said.append(f"a block is the mean of up to {sizes[0]} x {sizes[1]} (queries x keys)")
+        if self.empty:
+            said.append("blank: hidden" if not dots else "hidden: no dot")
+        if self.mute:
+            said.append(f"{len(self.mute)} {'key' if len(self.mute) == 1 else 'keys'} muted")
+        if missing := [name for name, layer in zip(self.names, self.layers, strict=True) if layer is None]:
+            said.append(f"no {self.stage}: {', '.join(missing)}")
+        if said:
+            yield Text(" · ".join(said), "dim")
+
+    @property
+    def empty(self) -> bool:
+        """Whether any cell is hidden: not finite, or a weight of exactly 0."""
+        return any(
+            bool((layer == 0).any() if self.stage == "weights" else not np.isfinite(layer).all())
+            for layer in self.layers
+            if layer is not None
+        )
+
+
+_Cells = list[list[list[Segment]]]
+"""For each head, for each line, the segments of its thumbnail."""
+
+
+def _dotted(plan: _Plan, here: Page) -> bool:
+    """Tell whether thumbnails are drawn in braille dots: where colours are few, or lines."""
+    return not here.ascii and (not colour.smooth(here.depth) or plan.tall == 1)
+
+
+def _draw(thumbs: Array, ramp: Ramp, here: Page, dots: bool) -> _Cells:
+    """Draw the thumbnails [H,rows,columns] of one layer."""
+    if here.ascii:
+        return [
+            [[Segment("".join(" " if np.isnan(p) else colour.shade(ramp, p, ascii_only=True) for p in row))] for row in thumb]
+            for thumb in thumbs
+        ]
+    step = 4 if dots else 2
+    rows, columns = -(-thumbs.shape[1] // step) * step, -(-thumbs.shape[2] // 2) * 2
+    full = np.full((len(thumbs), rows, columns), np.nan)
+    full[:, : thumbs.shape[1], : thumbs.shape[2]] = thumbs
+    tiles = full.reshape(len(thumbs), rows // step, step, columns // 2, 2).transpose(0, 1, 3, 2, 4)
+    draw = _braille if dots else _quarters
+    return [[[draw(tile, ramp, here.depth) for tile in line] for line in thumb] for thumb in tiles]
+
+
+_BITS = (0x01, 0x08, 0x02, 0x10, 0x04, 0x20, 0x40, 0x80)
+
+
+def _braille(tile: Array, ramp: Ramp, depth: Depth) -> Segment:
+    """Draw 4 x 2 blocks as dots, in the colour of the largest."""
+    flat = tile.ravel()
+    away = np.abs(flat - 0.5) * 2 if ramp.diverging else flat
+    on = np.nan_to_num(away, nan=0.0) >= DOT
+    if not on.any():
+        return Segment(" ")
+    code = sum(bit for bit, lit in zip(_BITS, on, strict=True) if lit)
+    return Segment(chr(0x2800 + code), _solid(ramp, colour.level(float(flat[np.nanargmax(away)])), depth))
+
+
+_QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
+
+
+def _quarters(tile: Array, ramp: Ramp, depth: Depth) -> Segment:
+    """Draw 2 x 2 blocks in two colours, the mean of the higher and of the lower ones; hidden blocks stay empty."""
+    flat = [-1 if np.isnan(p) else colour.level(float(p)) for p in tile.ravel()]
+    return Segment(*_quartered(ramp, (flat[0], flat[1], flat[2], flat[3]), depth))
+
+
+@lru_cache(maxsize=65536)
+def _quartered(ramp: Ramp, levels: tuple[int, int, int, int], depth: Depth) -> tuple[str, Style]:
+    shown = [level for level in levels if level >= 0]
+    if not shown:
+        return " ", Style.null()
+    if len(shown) < 4:
+        bits = sum(1 << at for at, level in enumerate(levels) if level >= 0)
+        return _QUARTERS[bits], _solid(ramp, sum(shown) // len(shown), depth)
+    middle = (min(shown) + max(shown)) / 2
+    high = [level for level in shown if level > middle]
+    low = [level for level in shown if level <= middle]
+    if not high:
+        return " ", Style(bgcolor=_solid(ramp, low[0], depth).color)
+    bits = sum(1 << at for at, level in enumerate(levels) if level > middle)
+    back = _solid(ramp, sum(low) // len(low), depth).color
+    return _QUARTERS[bits], _solid(ramp, sum(high) // len(high), depth) + Style(bgcolor=back)
+
+
+@lru_cache(maxsize=4096)
+def _solid(ramp: Ramp, level: int, depth: Depth) -> Style:
+    return Style(color=colour.colour(ramp, (level + 0.5) / colour.LEVELS, depth))
