@@ -1,0 +1,82 @@
+"""Norms: attention weighted by the size of what it carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import InputError, UsageError
+from attnx.formula import normalise, repeat_heads
+from attnx.records import Array, Axis, Measurement, Trace
+from attnx.rows import read
+
+SOURCE = "Kobayashi et al. 2020, Attention is Not Only a Weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Value-weighted attention of one site."""
+
+    heads: Measurement
+    """[H,Q,K]: ||a_ij f(x_j)|| of every head."""
+    shares: Measurement
+    """[H,Q,K]: the same, each row as shares."""
+    values: Measurement
+    """[H,K]: ||f(x_j)||."""
+    together: Measurement | None
+    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it."""
+
+
+def value_norms(trace: Trace, site: int, output: Array | None = None) -> Norms:
+    """Attention weighted by norms: ||a_ij v_j||, and with W_O ||a_ij v_j W_O||.
+
+    Args:
+        trace: With weights [B,H,Q,K] and value [B,Hkv,K,Dv] at that site.
+        site: Position in `trace.attentions`.
+        output: W_O as [H,Dv,E], the slice of the output projection that reads each head. Without it the norm is of the
+            value vectors alone, and the Measurement says so.
+
+    Returns:
+        See `Norms`; sizes of vectors, no unit.
+
+    Raises:
+        UsageError: There is no such site.
+        UnsupportedError: Weights or value are missing.
+        InputError: W_O does not fit.
+
+    Source: Kobayashi et al. 2020, section 3, equation 7: f(x) = (x W_V + b_V) W_O.
+    """
+    if not 0 <= site < len(trace.attentions):
+        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+    attention = trace.attentions[site]
+    rows = read(trace, attention)
+    heads = rows.weights.shape[0]
+    value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
+    if output is not None:
+        if output.shape[:2] != (heads, value.shape[-1]):
+            raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it.")
+        value = np.matmul(value, output.astype(np.float64))
+    weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
+    sizes = np.linalg.norm(value, axis=-1)
+    carried = weights * sizes[:, None, :]
+    axes = (Axis("head", rows.heads), Axis("query", rows.query_labels), Axis("key", rows.key_labels))
+    vector = "v" if output is None else "v W_O"
+    notes = ("without W_O: norms of the value vectors, before the output projection",) if output is None else ()
+
+    def measured(name: str, unit: str, axes: tuple[Axis, ...], values: Array, formula: str) -> Measurement:
+        upper = 1.0 if unit == "share" else None
+        return Measurement(name, unit, axes, values, (0.0, upper), SOURCE, formula, notes)
+
+    together = None
+    if output is not None:
+        summed = np.empty(carried.shape[1:])
+        for query in range(len(summed)):
+            summed[query] = np.linalg.norm(np.einsum("hk,hke->ke", weights[:, query], value), axis=-1)
+        together = measured("norm of the heads' sum", "", axes[1:], summed, "||sum over heads of a v W_O||")
+    return Norms(
+        heads=measured("weighted norm", "", axes, carried, f"||a {vector}||"),
+        shares=measured("weighted norm share", "share", axes, normalise(carried), f"||a {vector}|| / sum over keys"),
+        values=measured("value norm", "", (axes[0], axes[2]), sizes, f"||{vector}||"),
+        together=together,
+    )

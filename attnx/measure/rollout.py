@@ -1,0 +1,163 @@
+"""Rollout: attention followed through the layers by multiplication, down to the input tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.formula import normalise
+from attnx.layered import EXPERIMENTAL, head_mean, layers, mixed
+from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.rows import head_labels
+from attnx.spans import axis_labels
+
+SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
+
+
+def rollout(
+    trace: Trace, tokens: Tokens | None = None, *, residual: float = 0.5, relative: bool = False
+) -> Measurement:
+    """Attention rollout: R_l = A_l R_{l-1}, R_0 = I, A_l = (1 - residual) x mean over heads + residual x I.
+
+    Rows are normalised first (a sink's share is dealt out over the row; a row without weight passes its token on).
+
+    Args:
+        trace: With weights [B,H,Q,K], Q = K, at every self-attention over the text.
+        tokens: The text; by default the encoder's side where there is one, else the query side.
+        residual: Weight of the residual connection.
+        relative: Divide by what uniform attention over the visible keys would give, then normalise rows: in a causal
+            model early tokens are seen by every later one, and rollout piles up on them whatever the heads do. There
+            is no agreed formula; this one is attnx's own and experimental.
+
+    Returns:
+        [S,Q,K], share of token K in position Q after each layer; rows sum to 1.
+
+    Raises:
+        UnsupportedError: No self-attention over the text, a site has no weights, or its matrix is not square.
+
+    Source: Abnar and Zuidema 2020, section 3, equation 1; `relative`: attnx.
+    """
+    labels, matrices, uniform, text = layers(trace, tokens)
+    values = _product(matrices, residual)
+    if relative:
+        even = _product(uniform, residual)
+        values = normalise(np.where(even > 0, values / np.where(even > 0, even, 1.0), 0.0))
+    return _measured(labels, text, values, "rollout", relative, residual)
+
+
+def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Measurement:
+    """Single-head rollout: R(l, h) = A(l, h) R(l - 1), no residual added to the head itself.
+
+    R(l - 1) is the rollout of the layers below, all heads, residual 0.5.
+
+    Args:
+        trace: As for `rollout`.
+        query: Position of the token that is followed.
+        tokens: As for `rollout`.
+
+    Returns:
+        [S,H,K], share of each input token in what the head reads at that position.
+
+    Raises:
+        UsageError: There is no such position.
+        UnsupportedError: As for `rollout`.
+
+    Source: Abnar and Zuidema 2020, appendix A.1.
+    """
+    labels, matrices, _, text = layers(trace, tokens)
+    if not 0 <= query < len(text):
+        raise UsageError(f"There is no token {query}.", f"Tokens run from 0 to {len(text) - 1}.")
+    below = np.concatenate([np.eye(len(text))[None], _product(matrices, 0.5)[:-1]])
+    sites = [a for a in trace.attentions if a.site.kind == "self" and trace.queries_of(a) is text]
+    widest = max(a.need("weights").shape[1] for a in sites)
+    values = np.full((len(sites), widest, len(text)), np.nan)
+    for at, attention in enumerate(sites):
+        weights = normalise(attention.need("weights")[0, :, query])
+        values[at, : len(weights)] = weights @ below[at]
+    return Measurement(
+        name="single-head rollout",
+        unit="share",
+        axes=(Axis("layer", labels), Axis("head", head_labels(widest)), Axis("key", text.pieces)),
+        values=values,
+        bounds=(0.0, 1.0),
+        source=SOURCE + ", appendix A.1",
+        formula="A(l, h) times the rollout of the layers below",
+    )
+
+
+def memory_rollout(trace: Trace) -> Measurement:
+    """Rollout of an encoder-decoder: what each decoder position holds of every encoder token.
+
+    A decoder layer mixes decoder positions (self-attention, residual 0.5), then takes half of each position from the
+    encoder (cross-attention times the encoder's rollout) and keeps half (the residual). What is not of the encoder is
+    of the decoder's own input, so rows sum to less than 1.
+
+    Args:
+        trace: With weights at the encoder's self-attentions, and the decoder's self- and cross-attentions.
+
+    Returns:
+        [S,Q,K], S cross-attentions, share of each memory token.
+
+    Raises:
+        UnsupportedError: There is no cross-attention, or weights are missing.
+
+    Source: attnx, after Abnar and Zuidema 2020; the two streams as in Chefer et al. 2021 (without gradients).
+    """
+    cross = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "cross"]
+    if not cross or trace.memory is None:
+        raise UnsupportedError("This model has no cross-attention, so no encoder to follow attention to.")
+    encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
+    size = cross[0][1].need("weights").shape[3]
+    below = np.eye(size)
+    for attention in encoder:
+        below = mixed(head_mean(trace, attention), 0.5) @ below
+    count = cross[0][1].need("weights").shape[2]
+    state, out = np.zeros((count, size)), []
+    for attention in trace.attentions:
+        if attention.site.component == "encoder":
+            continue
+        weights = head_mean(trace, attention)
+        if attention.site.kind == "cross":
+            state = 0.5 * state + 0.5 * np.nan_to_num(weights) @ below
+            out.append(state)
+        elif weights.shape == (count, count):
+            state = mixed(weights, 0.5) @ state
+    return Measurement(
+        name="memory rollout",
+        unit="share",
+        axes=(
+            Axis("layer", tuple(label for label, _ in cross)),
+            Axis("query", axis_labels(trace.tokens, count)),
+            Axis("key", axis_labels(trace.memory, size)),
+        ),
+        values=np.stack(out),
+        bounds=(0.0, 1.0),
+        source="attnx, after " + SOURCE,
+        formula="self: 0.5 A + 0.5 I; cross: half from the encoder's rollout, half kept",
+        notes=("rows sum to less than 1: the rest is of the decoder's own input",),
+    )
+
+
+def _product(matrices: Array, residual: float) -> Array:
+    """R_1 .. R_S, [S,n,n]."""
+    out = []
+    below = np.eye(matrices.shape[1])
+    for matrix in matrices:
+        below = mixed(matrix, residual) @ below
+        out.append(below)
+    return np.stack(out)
+
+
+def _measured(
+    labels: tuple[str, ...], text: Tokens, values: Array, name: str, relative: bool, residual: float
+) -> Measurement:
+    return Measurement(
+        name=name,
+        unit="share",
+        axes=(Axis("layer", labels), Axis("query", text.pieces), Axis("key", text.pieces)),
+        values=values,
+        bounds=(0.0, 1.0),
+        source=SOURCE,
+        formula=f"R_l = ({1 - residual:g} A_l + {residual:g} I) R_(l-1), A_l the mean of the heads",
+        notes=(EXPERIMENTAL,) if relative else (),
+    )

@@ -1,0 +1,179 @@
+"""Visibility: who may look at whom, read off what the softmax was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import UsageError
+from attnx.records import Array, Attention, Axis, Measurement, Trace
+from attnx.rows import read
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The mask of one site, as it acted on this text."""
+
+    matrix: Measurement
+    """[Q,K]: 1 visible, 0 hidden; between them where heads differ (the share of heads that see the key)."""
+    pattern: str
+    """ "bidirectional", "causal", "sliding window", "prefix", "cross", or "other"."""
+    window: int | None
+    """Keys a query sees at most, itself included; None without a window."""
+    prefix: int | None
+    """How many first tokens all may look at; None without a prefix."""
+    padding: tuple[int, ...]
+    """Positions of padding: keys that no real query sees though the pattern would let it."""
+    hidden: int
+    """Number of cells that no head sees, padding included."""
+    cells: int
+    """Number of cells."""
+    empty_rows: tuple[int, ...]
+    """Queries that see nothing at all."""
+    stand_in: float | None
+    """What stands in for minus infinity: the value that hides (-inf, -10000, ...); None where nothing is hidden or
+    masked scores are not known."""
+    heads_differ: bool
+    """Whether some heads see what others do not."""
+    statement: str
+    """All of it in a line."""
+    notes: tuple[str, ...]
+
+
+def visibility(trace: Trace, site: int) -> Visibility:
+    """Who may look at whom at a site: pattern, padding, how much is hidden, and by what.
+
+    A short text cannot tell some patterns apart (one token is causal and bidirectional; a window wider than the text
+    shows nowhere); the simplest that fits is named, and a note says what the site itself declares.
+
+    Args:
+        trace: With weights [B,H,Q,K], and masked (with capped) to read the mask itself.
+        site: Position in `trace.attentions`.
+
+    Returns:
+        See `Visibility`; counts in cells.
+
+    Raises:
+        UsageError: There is no such site.
+        UnsupportedError: The site has no weights.
+
+    Source: attnx.
+    """
+    if not 0 <= site < len(trace.attentions):
+        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+    attention = trace.attentions[site]
+    rows = read(trace, attention)
+    seen = np.asarray(rows.visible)
+    share = seen.mean(axis=0)
+    differ = bool(((share > 0) & (share < 1)).any())
+    union = np.asarray(seen.any(axis=0))
+    padding = _padding(union, rows.key_flags([not flag for flag in rows.keys.mask]))
+    pattern, window, prefix = _pattern(union, padding, rows.position)
+    stand_in = _stand_in(attention, seen)
+    hidden = int((~union).sum())
+    empty = tuple(int(at) for at in np.flatnonzero(~union.any(axis=1)))
+    parts = [_said(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
+    parts.append(f"{hidden} of {union.size} cells hidden")
+    parts += [f"by {stand_in:g}"] if stand_in is not None else []
+    return Visibility(
+        matrix=Measurement(
+            name="visible",
+            unit="share of heads",
+            axes=(Axis("query", rows.query_labels), Axis("key", rows.key_labels)),
+            values=share.astype(np.float64),
+            bounds=(0.0, 1.0),
+            source="attnx",
+            formula="1 visible, 0 hidden: masked is -inf, or the mask added -9000 or less",
+        ),
+        pattern=pattern,
+        window=window,
+        prefix=prefix,
+        padding=tuple(int(at) for at in padding),
+        hidden=hidden,
+        cells=union.size,
+        empty_rows=empty,
+        stand_in=stand_in,
+        heads_differ=differ,
+        statement=", ".join(parts),
+        notes=_notes(attention, pattern, window, differ, empty),
+    )
+
+
+def _padding(seen: Array, declared: Array) -> Array:
+    """Keys that no query sees: in self-attention every key would see itself, so only padding hides it from all.
+
+    Where nothing is seen at all, what the tokens declare.
+    """
+    if not seen.any():
+        return np.flatnonzero(declared)
+    return np.flatnonzero(~seen.any(axis=0))
+
+
+def _pattern(seen: Array, padding: Array, position: Array | None) -> tuple[str, int | None, int | None]:
+    """Name the pattern over the keys and queries that are no padding: (name, window, prefix)."""
+    keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
+    if position is None:
+        return ("cross" if seen[:, keys].all() else "other"), None, None
+    queries = np.flatnonzero(~np.isin(position, padding) & seen.any(axis=1))
+    at, block = position[queries], seen[np.ix_(queries, keys)]
+    if block.all():
+        return "bidirectional", None, None
+    behind = at[:, None] - keys[None, :]
+    if not (block & (behind < 0)).any():
+        if np.array_equal(block, behind >= 0):
+            return "causal", None, None
+        reach = int(behind[block].max(initial=0))
+        if np.array_equal(block, (behind >= 0) & (behind <= reach)):
+            return "sliding window", reach + 1, None
+        return "other", None, None
+    ahead, back = int((-behind[block]).max(initial=0)), int(behind[block].max(initial=0))
+    if np.array_equal(block, (behind <= back) & (-behind <= ahead)):
+        return "sliding window", back + ahead + 1, None
+    for count in range(1, len(keys)):
+        if np.array_equal(block, (behind >= 0) | (np.arange(len(keys)) < count)[None, :]):
+            return "prefix", None, count
+    return "other", None, None
+
+
+def _stand_in(attention: Attention, seen: Array) -> float | None:
+    """The value that hides a cell: what was added to the score, or put in its place, whichever is one constant."""
+    if attention.masked is None or seen.all():
+        return None
+    masked = attention.masked[0].astype(np.float64)[~seen]
+    if np.isneginf(masked).any():
+        return float("-inf")
+    if attention.capped is None:
+        return float(np.median(masked))
+    gap = masked - attention.capped[0].astype(np.float64)[~seen]
+    put = float(np.median(masked))
+    # Where(mask, score, -10000) writes one constant over the score; Add(mask) leaves the score's own variation in.
+    return put if np.ptp(masked) <= np.ptp(gap) else _rounded(float(np.median(gap)))
+
+
+def _rounded(value: float) -> float:
+    """The number the exporter wrote: an added mask comes back with float32's rounding of score + mask."""
+    return float(f"{value:.4g}") if abs(value) < 1e30 else float(np.float32(value))
+
+
+def _said(pattern: str, window: int | None, prefix: int | None) -> str:
+    return f"sliding window of {window}" if window else f"prefix of {prefix}, then causal" if prefix else pattern
+
+
+def _notes(
+    attention: Attention, pattern: str, window: int | None, differ: bool, empty: tuple[int, ...]
+) -> tuple[str, ...]:
+    site, notes = attention.site, []
+    if attention.masked is None:
+        notes.append("masked scores were not traced: hidden cells are told from weights and the site alone")
+    if site.causal is not None and site.kind == "self" and site.causal != (pattern in ("causal", "sliding window")):
+        notes.append(
+            f"the site is {'causal' if site.causal else 'not causal'} by its graph; on this text it looks {pattern}"
+        )
+    if site.window is not None and window is None:
+        notes.append(f"the site has a sliding window of {site.window}, wider than this text shows")
+    if differ:
+        notes.append("heads differ in what they see")
+    if empty:
+        notes.append(f"{len(empty)} queries see nothing at all")
+    return tuple(notes)
