@@ -1,0 +1,152 @@
+"""Difference: two traces head by head. Did int8 or fp16 move the heads, and at which stage do they part?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import InputError
+from attnx.formula import average, jensen_shannon
+from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
+from attnx.rows import head_axes, read, stack
+
+SOURCE = "attnx; Jensen-Shannon Lin 1991"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two traces of one model, or of two exports of it, are apart."""
+
+    largest: Measurement
+    """[S,H]: largest absolute difference of weights."""
+    mean: Measurement
+    """[S,H]: mean absolute difference of weights over the cells of real rows."""
+    divergence: Measurement
+    """[S,H]: mean Jensen-Shannon divergence of the rows, nats."""
+    rank: Measurement
+    """[S,H]: mean rank, in the second trace, of the key that is first in the first; 0 where it stays first."""
+    moved: Measurement
+    """[S,H]: share of rows whose first key changes."""
+    stages: Measurement
+    """[S,5]: largest absolute difference of scores, scaled, capped, masked, weights, over visible cells; NaN where a
+    trace lacks the stage."""
+    parts: tuple[str | None, ...]
+    """[S]: the first stage at which they differ by more than the tolerance, None where none does."""
+    tolerance: float
+    first: tuple[int, str] | None
+    """Site and stage, in execution order, where the traces part first; None where they do not."""
+    notes: tuple[str, ...]
+
+
+def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
+    """Compare two traces site by site, in execution order.
+
+    Args:
+        one: With weights at every site; scores, scaled, capped, masked where the stages are to be compared.
+        two: As many sites, heads, queries and keys.
+        tolerance: A stage differs where a cell differs by more than this, relative to the larger of 1 and the largest
+            visible cell of the first trace.
+
+    Returns:
+        See `Difference`. First sequence of each batch; rows that are real in both.
+
+    Raises:
+        InputError: The traces have different sites or shapes.
+        UnsupportedError: A site has no weights.
+
+    Source: attnx; divergence Lin 1991, over heads Clark et al. 2019, section 6.
+    """
+    if len(one.attentions) != len(two.attentions):
+        raise InputError(
+            f"{one.model} has {len(one.attentions)} attentions and {two.model} has {len(two.attentions)}.",
+            "Compare two exports of the same model.",
+        )
+    columns: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
+    stages, parts = [], []
+    for at, (a, b) in enumerate(zip(one.attentions, two.attentions, strict=True)):
+        first, second = read(one, a), read(two, b)
+        if first.weights.shape != second.weights.shape:
+            raise InputError(
+                f"{one.labels[at]} attends over {first.weights.shape} in one and {second.weights.shape} in the other "
+                "(heads, queries, keys).",
+                "Give both the same tokens; two texts need as many tokens each.",
+            )
+        real = first.real & second.real
+        gap = np.where(real[..., None], np.abs(first.weights.astype(np.float64) - second.weights), np.nan)
+        columns["largest"].append(_largest(gap))
+        columns["mean"].append(average(gap, axis=(1, 2)))
+        columns["divergence"].append(average(jensen_shannon(first.weights, second.weights), axis=1, where=real))
+        rank = _ranks(first.weights, second.weights)
+        columns["rank"].append(average(rank, axis=1, where=real))
+        columns["moved"].append(average((rank > 0).astype(np.float64), axis=1, where=real))
+        cells = first.visible & second.visible & real[..., None]
+        found = [_stage(a, b, stage, cells) for stage in STAGES]
+        stages.append([size for size, _ in found])
+        parts.append(next((s for s, (_, off) in zip(STAGES, found, strict=True) if off > tolerance), None))
+    axes = head_axes(one, [len(column) for column in columns["mean"]])
+
+    def measured(key: str, name: str, unit: str, formula: str, upper: float | None) -> Measurement:
+        return Measurement(name, unit, axes, stack(columns[key]), (0.0, upper), SOURCE, formula)
+
+    return Difference(
+        largest=measured("largest", "largest difference", "share", "max |a - b|", 1.0),
+        mean=measured("mean", "mean difference", "share", "mean |a - b|", 1.0),
+        divergence=measured("divergence", "divergence", "nats", "mean over queries of JS(a || b)", float(np.log(2))),
+        rank=measured(
+            "rank", "rank of the first key", "places", "rank in the second of the first's strongest key", None
+        ),
+        moved=measured("moved", "rows whose first key changes", "share", "share of rows", 1.0),
+        stages=Measurement(
+            name="difference by stage",
+            unit="",
+            axes=(axes[0], Axis("stage", STAGES)),
+            values=np.array(stages, np.float64).reshape(len(stages), len(STAGES)),
+            bounds=(0.0, None),
+            source="attnx",
+            formula="max |a - b| over visible cells",
+        ),
+        parts=tuple(parts),
+        tolerance=tolerance,
+        first=next(((at, part) for at, part in enumerate(parts) if part), None),
+        notes=_notes(one, two),
+    )
+
+
+def _largest(gap: Array) -> Array:
+    """Largest of each head's cells, [H]; NaN where every cell is."""
+    top = np.where(np.isnan(gap), -1.0, gap).reshape(len(gap), -1).max(axis=1, initial=-1.0)
+    return np.where(top < 0, np.nan, top)
+
+
+def _ranks(one: Array, two: Array) -> Array:
+    """For each row, how many keys of the second weigh more than the first's strongest key does there, [H,Q]."""
+    if not one.shape[-1]:
+        return np.zeros(one.shape[:-1])
+    top = np.argmax(one, axis=-1)[..., None]
+    return np.asarray((two > np.take_along_axis(two, top, axis=-1)).sum(axis=-1), np.float64)
+
+
+def _stage(one: Attention, two: Attention, stage: str, cells: Array) -> tuple[float, float]:
+    """Largest absolute difference of a stage over the cells, and the same relative to max(1, the first's size)."""
+    a, b = getattr(one, stage), getattr(two, stage)
+    if a is None or b is None or not cells.any():
+        return float("nan"), float("nan")
+    left, right = a[0].astype(np.float64)[cells], b[0].astype(np.float64)[cells]
+    with np.errstate(invalid="ignore"):
+        size = float(np.max(np.abs(left - right)))
+    # A NaN or infinity on one side only is a difference that no tolerance allows.
+    if not np.isfinite(size):
+        same = bool(np.array_equal(left, right, equal_nan=True))
+        return (0.0, 0.0) if same else (float("inf"), float("inf"))
+    return size, size / max(1.0, float(np.max(np.abs(left))))
+
+
+def _notes(one: Trace, two: Trace) -> tuple[str, ...]:
+    notes = []
+    if one.tokens.pieces != two.tokens.pieces:
+        notes.append("the two texts differ: tokens are compared position by position")
+    sorts = [[(a.site.component, a.site.kind) for a in trace.attentions] for trace in (one, two)]
+    if sorts[0] != sorts[1]:
+        notes.append("the sites are of different kinds; they are compared in execution order")
+    return tuple(notes)

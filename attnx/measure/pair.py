@@ -1,0 +1,196 @@
+"""One query-key pair taken apart: from the two vectors to the share of the context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.formula import repeat_heads
+from attnx.records import Array, Attention, Axis, Measurement, Trace
+from attnx.rows import read
+
+SOURCE = "Vaswani et al. 2017, equation 1"
+STEPS = (
+    "|q|", "|k|", "cosine", "q·k", "scaled", "masked", "weight", "|v|", "|weight v|", "share of context", "|context|",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How one query comes to give one key its weight, and what the key's value does with it."""
+
+    query: str
+    """The query token."""
+    key: str
+    """The key token."""
+    steps: Measurement
+    """[11]: sizes of q and k, their cosine, the score, scaled, masked, the weight, sizes of v and weight x v, the share
+    of weight x value in the context vector, and that vector's size. NaN where an array is not there."""
+    products: Measurement
+    """[D]: q x k, dimension by dimension; they sum to the score."""
+    vectors: Measurement
+    """[3,D]: q, k, and v where it has as many dimensions (else NaN)."""
+    largest: tuple[int, ...]
+    """Dimensions by size of their product, largest first."""
+    heads: Measurement
+    """[H]: every head's share of the layer's output at this query, see `head_shares`."""
+    notes: tuple[str, ...]
+
+
+def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array | None = None) -> Pair:
+    """Take one query-key pair apart.
+
+    The share of the context is (weight v) . context / |context|^2: what weight x value adds along the context vector.
+    The shares of all keys sum to 1; one is negative where a value pulls the other way.
+
+    Args:
+        trace: With query, key, weights and value; scaled, masked and context where they are to be shown.
+        site: Position in `trace.attentions`.
+        head: Query head.
+        query: Query position.
+        key: Key position.
+        output: W_O as [H,Dv,E]; see `head_shares`.
+
+    Returns:
+        See `Pair`.
+
+    Raises:
+        UsageError: There is no such site, head, query or key.
+        UnsupportedError: Query, key, value or weights are missing.
+
+    Source: Vaswani et al. 2017, equation 1; the share: attnx.
+    """
+    attention = _site(trace, site)
+    rows = read(trace, attention)
+    heads, queries, keys = rows.weights.shape
+    for what, at, count in (("head", head, heads), ("query", query, queries), ("key", key, keys)):
+        if not 0 <= at < count:
+            raise UsageError(f"There is no {what} {at} at {trace.labels[site]}.", f"They run from 0 to {count - 1}.")
+    q = attention.need("query")[0, head, query].astype(np.float64)
+    k = repeat_heads(attention.need("key")[:1], heads)[0, head, key].astype(np.float64)
+    values = repeat_heads(attention.need("value")[:1], heads)[0, head].astype(np.float64)
+    v, weight = values[key], float(rows.weights[head, query, key])
+    if q.shape != k.shape:
+        raise UnsupportedError(f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here.")
+    products = q * k
+    context = rows.weights[head, query].astype(np.float64) @ values
+    size = float(context @ context)
+    sizes = float(np.linalg.norm(q) * np.linalg.norm(k))
+    score = float(products.sum())
+    steps = (
+        np.linalg.norm(q),
+        np.linalg.norm(k),
+        score / sizes if sizes > 0 else np.nan,
+        score,
+        _cell(attention.scaled, head, query, key),
+        _cell(attention.masked, head, query, key),
+        weight,
+        np.linalg.norm(v),
+        np.linalg.norm(weight * v),
+        weight * float(v @ context) / size if size > 0 else np.nan,
+        np.sqrt(size),
+    )
+    dimensions = tuple(str(at) for at in range(len(q)))
+    shown = v if v.shape == q.shape else np.full_like(q, np.nan)
+    return Pair(
+        query=rows.query_labels[query],
+        key=rows.key_labels[key],
+        steps=Measurement(
+            name="query-key pair",
+            unit="",
+            axes=(Axis("step", STEPS),),
+            values=np.array(steps, np.float64),
+            source=SOURCE,
+            formula="weight = softmax(q·k × scale + mask); share = (weight v)·context / |context|²",
+        ),
+        products=Measurement(
+            name="products by dimension",
+            unit="",
+            axes=(Axis("dimension", dimensions),),
+            values=products,
+            source=SOURCE,
+            formula="q × k, dimension by dimension; the sum is the score",
+        ),
+        vectors=Measurement(
+            name="vectors",
+            unit="",
+            axes=(Axis("vector", ("query", "key", "value")), Axis("dimension", dimensions)),
+            values=np.stack([q, k, shown]),
+            source=SOURCE,
+        ),
+        largest=tuple(int(at) for at in np.argsort(-np.abs(products), kind="stable")),
+        heads=head_shares(trace, site, query, output),
+        notes=_notes(attention, rows.visible[head, query, key], heads),
+    )
+
+
+def head_shares(trace: Trace, site: int, query: int, output: Array | None = None) -> Measurement:
+    """Every head's share of the layer's output at one position.
+
+    With W_O, heads are projected and added: share = (context_h W_O,h) . sum / |sum|^2, bias aside; shares sum to 1 and
+    may be negative. Without it the heads are only concatenated: share = |context_h|^2 / sum |context|^2.
+
+    Args:
+        trace: With context, or weights and value.
+        site: Position in `trace.attentions`.
+        query: Query position.
+        output: W_O as [H,Dv,E], the slice of the output projection that reads each head.
+
+    Returns:
+        [H], share.
+
+    Raises:
+        UsageError: There is no such site or query.
+        UnsupportedError: Neither context nor weights and value are there.
+        InputError: W_O does not fit.
+
+    Source: attnx; heads concatenated and projected as in Vaswani et al. 2017, section 3.2.2.
+    """
+    attention = _site(trace, site)
+    weights = attention.need("weights")[0]
+    heads, queries, _ = weights.shape
+    if not 0 <= query < queries:
+        raise UsageError(f"There is no query {query} at {trace.labels[site]}.", f"They run from 0 to {queries - 1}.")
+    if attention.context is not None:
+        context = attention.context[0, :, query].astype(np.float64)
+    else:
+        value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
+        context = np.einsum("hk,hkd->hd", weights[:, query].astype(np.float64), value)
+    if output is None:
+        parts, formula = (context**2).sum(axis=-1), "|context_h|² / sum |context|², before W_O"
+        notes: tuple[str, ...] = ("without W_O: shares of the concatenated heads, before the output projection",)
+    else:
+        if output.shape[:2] != context.shape:
+            raise InputError(f"W_O is {output.shape}, but {context.shape[0]} heads of {context.shape[1]} read it.")
+        projected = np.einsum("hd,hde->he", context, output.astype(np.float64))
+        parts, formula, notes = projected @ projected.sum(axis=0), "(context_h W_O,h)·sum / |sum|²", ()
+    total = parts.sum()
+    return Measurement(
+        name="head share of output",
+        unit="share",
+        axes=(Axis("head", tuple(f"H{at}" for at in range(len(parts)))),),
+        values=parts / total if total > 0 else np.full(len(parts), np.nan),
+        source="attnx, after Vaswani et al. 2017, section 3.2.2",
+        formula=formula,
+        notes=notes,
+    )
+
+
+def _site(trace: Trace, site: int) -> Attention:
+    if not 0 <= site < len(trace.attentions):
+        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+    return trace.attentions[site]
+
+
+def _cell(array: Array | None, head: int, query: int, key: int) -> float:
+    return float("nan") if array is None else float(array[0, head, query, key])
+
+
+def _notes(attention: Attention, seen: bool, heads: int) -> tuple[str, ...]:
+    notes = [] if seen else ["the key is hidden from the query by the mask: its weight is 0 whatever the score"]
+    own = attention.site.kv_heads or (attention.value.shape[1] if attention.value is not None else heads)
+    if own != heads:
+        notes.append(f"{heads} query heads share {own} key/value heads: {heads // own} read each")
+    return tuple(notes)
