@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from attnx.errors import ModelError
 from attnx.graph.flatten import Choose, attribute, inline_functions, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
-from attnx.graph.mask_probe import hides
+from attnx.graph.mask_probe import Hides, Probed, hides
 from attnx.graph.origins import streams
+from attnx.layout import axis_of
 from attnx.ops import softmax
 from attnx.ops.finding import Finding, Replacement
 from attnx.ops.registry import FUSED, REWRITES
@@ -183,22 +185,13 @@ def _inside_subgraphs(graph: Graph) -> list[Miss]:
 def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
-    kinds: list[Kind] = [f.kind or _kind(graph, f) for f in by_place]
-    visible = hides(graph, [(f.places["masked"].value, f.product) for f in by_place if _needs_probe(f)])
-    causal: list[bool | None] = []
-    for f, kind in zip(by_place, kinds, strict=True):
-        if f.causal is not None:
-            causal.append(f.causal)
-        elif not _needs_probe(f):
-            causal.append(False)
-        else:
-            seen = visible.get(f.places["masked"].value)
-            causal.append(None if seen is None else (seen.causal and kind == "self") or seen.causal)
+    probed = [Probed(f.places["masked"].value, f.product, f.places["masked"].window) for f in by_place if _needs_probe(f)]
+    visible = hides(graph, probed)
+    causal = [_causal(graph, f, visible) for f in by_place]
+    kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
     components = _components(graph, by_place, kinds, causal)
-    order = sorted(
-        range(len(by_place)),
-        key=lambda i: (components[i] == "decoder" and "encoder" in components and "cross" in kinds, i),
-    )
+    towers = _towers(graph, by_place)
+    order = sorted(range(len(by_place)), key=lambda i: (components[i] == "decoder", towers[i], i))
     sites: list[Site] = []
     fused_of: dict[int, str] = {}
     counts: dict[tuple[Component, Kind], int] = {}
@@ -232,10 +225,93 @@ def _position(graph: Graph, f: Finding) -> int:
     return graph.position(node) if node is not None else len(graph.nodes)
 
 
-def _kind(graph: Graph, f: Finding) -> Kind:
-    if f.query_from == f.key_from:
+def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | None:
+    """Whether a site hides the future: said by an attribute, seen in its mask, or told by how it is fed."""
+    if f.causal is not None:
+        return f.causal
+    shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
+    at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
+    if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):
+        return True  # one query a call, behind all that is cached: there is no future that it could see
+    if not _needs_probe(f):
+        return False
+    seen = visible.get(f.places["masked"].value)
+    return None if seen is None else seen.causal
+
+
+def has_cache(graph: Graph, f: Finding) -> bool:
+    """Whether the new keys of a site are put behind keys that come in as an input of the model."""
+    place = f.places.get("key")
+    value = place.value if place is not None else f.key_from
+    for _ in range(24):
+        node = graph.producer(value)
+        if node is None:
+            return False
+        if node.op_type in ("Concat", "ScatterND", "ScatterElements"):
+            return any(_cached(graph, name) for name in node.input[:-1]) and len(node.input) > 1
+        if node.op_type not in _VIEWS:
+            return False
+        value = node.input[0]
+    return False
+
+
+_VIEWS = ("Transpose", "Reshape", "Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Slice", "Gather", "Mul", "Tile", "Where")
+
+
+def _cached(graph: Graph, value: str) -> bool:
+    for _ in range(8):
+        if value in graph.inputs:
+            return len(graph.inputs[value].type.tensor_type.shape.dim) >= 3
+        node = graph.producer(value)
+        if node is None or node.op_type not in (*_VIEWS, "Split"):
+            return False
+        value = node.input[0]
+    return False
+
+
+def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
+    """Self where query and key are made from one sequence, cross where they are not.
+
+    Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle over as many
+    queries as keys, makes it self-attention.
+    """
+    if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
         return "self"
-    return "self" if streams(graph, f.query_from) & streams(graph, f.key_from) else "cross"
+    if has_cache(graph, f):
+        return "self"
+    shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
+    if causal and shape is not None and len(shape) >= 2 and _is_input(graph, f.query_from) and _is_input(graph, f.key_from):
+        lengths = [graph.shape(name) for name in (f.query_from, f.key_from)]
+        sides = [s[-2] if s is not None and len(s) >= 2 else None for s in lengths]
+        return "self" if sides[0] is not None and sides[0] == sides[1] else "cross"
+    return "cross"
+
+
+def _is_input(graph: Graph, value: str) -> bool:
+    return value in graph.inputs
+
+
+def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
+    """Which independent stack each site stands in, so that two encoders side by side are not listed in turns.
+
+    A site stands where the sites that feed it stand; where stacks meet, in the one that begins last.
+    """
+    owner = {(f.places.get("context") or f.places["weights"]).value: i for i, f in enumerate(findings)}
+    carried: dict[str, int] = {}
+    result = [0] * len(findings)
+    for node in graph.nodes:
+        upstream = max((carried[n] for n in node.input if n in carried), default=None)
+        for out in node.output:
+            if not out:
+                continue
+            tower = upstream
+            if out in owner:
+                i = owner[out]
+                tower = i if upstream is None else upstream
+                result[i] = tower
+            if tower is not None:
+                carried[out] = tower
+    return result
 
 
 def _components(graph: Graph, findings: list[Finding], kinds: list[Kind], causal: list[bool | None]) -> list[Component]:

@@ -150,6 +150,25 @@ def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
     return np.full(shape, fill.ravel()[0], dtype=fill.dtype)
 
 
+def _per_axis(scale: Array, rank: int, axis: int) -> Array:
+    return scale if scale.ndim == 0 or scale.size == 1 else scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+
+
+def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, scale = np.asarray(x[0]), np.asarray(x[1])
+    zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), np.uint8)
+    limits = np.iinfo(zero.dtype)
+    scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
+    return np.clip(np.rint(array / scale) + offset.astype(np.int64), limits.min, limits.max).astype(zero.dtype)
+
+
+def _dequantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, scale = np.asarray(x[0]), np.asarray(x[1])
+    zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), array.dtype)
+    scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
+    return ((array.astype(np.int64) - offset.astype(np.int64)) * scale).astype(np.asarray(x[1]).dtype)
+
+
 def _binary(function: Any) -> _Rule:
     return lambda _a, x, _n: function(x[0], x[1])
 
@@ -202,7 +221,7 @@ RULES: dict[str, _Rule] = {
     "GatherElements": lambda a, x, _n: np.take_along_axis(np.asarray(x[0]), np.asarray(x[1]), axis=a.get("axis", 0)),
     "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Slice": _slice, "Split": _split, "Pad": _pad,
     "Range": lambda _a, x, _n: np.arange(*(np.asarray(v).item() for v in x), dtype=np.asarray(x[0]).dtype),
-    "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "CumSum": _cumsum, "Softmax": _softmax,
+    "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "CumSum": _cumsum, "Softmax": _softmax,
     "Clip": lambda _a, x, _n: np.clip(
         np.asarray(x[0]), x[1] if len(x) > 1 else None, x[2] if len(x) > 2 else None
     ) if len(x) > 1 else np.clip(np.asarray(x[0]), _a.get("min"), _a.get("max")),

@@ -18,6 +18,15 @@ LIMIT = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """A site to look at: names of its softmax's input and of its score product, and which keys of a row are keys."""
+
+    masked: str
+    product: str
+    window: tuple[int | None, int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Hides:
     """What the mask of a site hides when nothing is padded."""
 
@@ -27,38 +36,30 @@ class Hides:
     """How many keys a query sees at most, itself included, where earlier keys are hidden too."""
 
 
-def small_sizes(graph: Graph, past: int = 2) -> dict[str, int]:
-    """A small size for each named input dimension: 1 for batches, different ones for lengths, sums kept sums."""
-    probe = graph.sizes
+def small_sizes(graph: Graph, length: int) -> dict[str, int]:
+    """A size for each named input dimension: 1 for batches, 0 for what is past, `length` for everything else.
+
+    With an empty past every length of a text model is the same one, whatever names an exporter gave it, so no
+    equation between the names has to be solved.
+    """
     lead: dict[str, bool] = {}
-    for info in graph.inputs.values():
+    cached: dict[str, bool] = {}
+    for name, info in graph.inputs.items():
         dims = info.type.tensor_type.shape.dim
+        cache = len(dims) >= 3 and any(n.op_type in ("Concat", "Gather", "Split") for n in graph.consumers(name))
         for i, dim in enumerate(dims):
             if dim.dim_param:
                 lead[dim.dim_param] = lead.get(dim.dim_param, True) and i == 0 and len(dims) > 1
+                cached[dim.dim_param] = cached.get(dim.dim_param, True) and cache
     sizes: dict[str, int] = {}
-    size = 6
-    for name in probe:
-        if lead.get(name) or "batch" in name.lower():
+    for name in lead:
+        word = name.lower()
+        if lead[name] or ("batch" in word and "+" not in word):
             sizes[name] = 1
-        elif "past" in name.lower():
-            sizes[name] = past
+        elif ("past" in word and "+" not in word) or cached[name]:
+            sizes[name] = 0
         else:
-            sizes[name] = size
-            size += 1
-    for name, value in probe.items():  # what the probe found to be a sum, or the same length under another name
-        others = [n for n in probe if n != name]
-        same = next((n for n in others if probe[n] == value and list(probe).index(n) < list(probe).index(name)), None)
-        if same is not None:
-            sizes[name] = sizes[same]
-            continue
-        pair = next(((a, b) for a in others for b in others if a < b and probe[a] + probe[b] == value), None)
-        if pair is not None:
-            sizes[name] = sizes[pair[0]] + sizes[pair[1]]
-            continue
-        more = next(((a, value - probe[a]) for a in others if 0 < value - probe[a] < 64), None)
-        if more is not None:
-            sizes[name] = sizes[more[0]] + more[1]
+            sizes[name] = length
     return sizes
 
 
@@ -91,42 +92,47 @@ def _inputs(graph: Graph, sizes: dict[str, int], floats: float) -> dict[str, Fac
     return facts
 
 
-def hides(graph: Graph, sites: list[tuple[str, str]]) -> dict[str, Hides]:
+def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     """What each site hides.
 
     Args:
         graph: The flat graph, fused nodes replaced.
-        sites: For each site its masked scores and its score product, by name.
+        sites: The sites.
 
     Returns:
         By the name of the masked scores; a site whose mask cannot be evaluated is absent.
     """
     if not sites:
         return {}
-    graph.facts  # noqa: B018  the probe sizes are known once the facts are
-    sizes = small_sizes(graph)
     found: dict[str, Hides] = {}
-    for floats in (0.0, 1.0):
-        left = [s for s in sites if s[0] not in found]
-        if not left:
-            break
-        inputs = _inputs(graph, sizes, floats)
-        shapes = infer(graph, sizes, inputs, LIMIT)
-        products: dict[str, Fact] = {}
-        for _, product in left:
-            fact = shapes.get(product)
-            if fact is not None and fact.shape is not None and None not in fact.shape:
-                whole = tuple(int(d) for d in fact.shape if d is not None)
-                if np.prod(whole, dtype=np.float64) <= LIMIT:
-                    kind = np.float16 if fact.dtype == 10 else np.float32
-                    products[product] = Fact(whole, fact.dtype, np.zeros(whole, dtype=kind))
-        facts = infer(graph, sizes, {**inputs, **products}, LIMIT)
-        for masked, _ in left:
-            fact = facts.get(masked)
-            if fact is not None and fact.value is not None and fact.value.ndim >= 2:
-                seen = _read(np.asarray(fact.value, dtype=np.float64))
-                if seen is not None:
-                    found[masked] = seen
+    for length in (6, 32):
+        for floats in (0.0, 1.0):
+            left = [s for s in sites if s.masked not in found]
+            if left:
+                found |= _hides(graph, left, small_sizes(graph, length), floats)
+    return found
+
+
+def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: float) -> dict[str, Hides]:
+    inputs = _inputs(graph, sizes, floats)
+    shapes = infer(graph, sizes, inputs, LIMIT)
+    products: dict[str, Fact] = {}
+    for site in sites:
+        fact = shapes.get(site.product)
+        if fact is not None and fact.shape is not None and None not in fact.shape:
+            whole = tuple(int(d) for d in fact.shape if d is not None)
+            if np.prod(whole, dtype=np.float64) <= LIMIT:
+                kind = np.float16 if fact.dtype == 10 else np.float32
+                products[site.product] = Fact(whole, fact.dtype, np.zeros(whole, dtype=kind))
+    facts = infer(graph, sizes, {**inputs, **products}, LIMIT)
+    found: dict[str, Hides] = {}
+    for site in sites:
+        fact = facts.get(site.masked)
+        if fact is not None and fact.value is not None and fact.value.ndim >= 2 and fact.value.size:
+            value = np.asarray(fact.value, dtype=np.float64)
+            seen = _read(value[..., slice(*site.window)] if site.window is not None else value)
+            if seen is not None:
+                found[site.masked] = seen
     return found
 
 
