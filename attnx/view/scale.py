@@ -152,10 +152,11 @@ def legend(scale: Scale, page: Page, *, unit: str = "", hidden: bool, muted: str
     return line
 
 
-def bar(ramp: Ramp, page: Page) -> Text:
+def bar(ramp: Ramp, page: Page, width: int | None = None) -> Text:
     """Draw the scale itself: a strip of colours, or the shades one after the other."""
     smooth = colour.smooth(page.depth)
-    width = 16 if smooth else 10
+    if width is None:
+        width = 16 if smooth else 10
     strip = Text()
     for at in range(width):
         place = at / (width - 1)

@@ -14,8 +14,8 @@ from attnx.view.colour import SEQUENTIAL
 from attnx.view.page import Page
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = "▁▂▃▄▅▆▇█"
-_LEVELS_ASCII = "_.-~=+*#"
+_LEVELS = "▁▂▃▄▅▆▇"  # the full block is left out: it would touch the line above
+_LEVELS_ASCII = "_.-~=+#"
 
 
 def bar(share: float, width: int, page: Page, style: Style | None = None) -> Text:

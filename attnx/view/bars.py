@@ -1,0 +1,86 @@
+"""A measurement with one axis as a list of bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement as Extent
+from rich.text import Text
+
+from attnx.errors import UsageError
+from attnx.records import Measurement
+from attnx.view.cells import cell_len, in_ascii, label, number, safe
+from attnx.view.page import page
+from attnx.view.strokes import bar
+
+LABEL, BAR = 22, 50
+"""The widest that a label is written, and a bar drawn."""
+
+
+def bars(measurement: Measurement, *, top: int | None = None, decimals: int = 2) -> Bars:
+    """Show a measurement of rank 1 as bars.
+
+    Args:
+        measurement: One axis.
+        top: Only the largest so many, in order; all in their own order where None.
+        decimals: Digits after the point.
+
+    Returns:
+        A renderable. Bars run from 0 (or the smallest value, where it is negative) to the largest that is possible,
+        or else that occurs.
+
+    Raises:
+        UsageError: Another rank.
+    """
+    if measurement.values.ndim != 1:
+        raise UsageError(
+            f"{measurement.name} has {measurement.values.ndim} axes, and bars show one.",
+            "Choose a layer or a head, or use --view table.",
+        )
+    return Bars(measurement, top, decimals)
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """See `bars`."""
+
+    measurement: Measurement
+    top: int | None
+    decimals: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Write a line for each entry, then what the numbers are."""
+        here, m = page(console, options), self.measurement
+        values = np.asarray(m.values, np.float64)
+        order = list(range(len(values)))
+        if self.top is not None:
+            order = sorted(order, key=lambda at: (np.isnan(values[at]), -values[at]))[: self.top]
+        finite = values[np.isfinite(values)]
+        low = min(0.0, float(finite.min(initial=0.0)))
+        high = m.bounds[1] if m.bounds[1] is not None else float(finite.max(initial=0.0))
+        written = [number(float(values[at]), self.decimals) for at in order]
+        figures = max((cell_len(text) for text in written), default=1)
+        names = max((cell_len(safe(m.axes[0].labels[at])) for at in order), default=1)
+        names = min(names, LABEL, max(4, here.width // 3))
+        length = max(4, min(BAR, here.width - names - figures - 4))
+        yield Text(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else ""), "bold", no_wrap=True, overflow="ellipsis")
+        for at, text in zip(order, written, strict=True):
+            line = Text(no_wrap=True, overflow="crop")
+            line.append(f" {label(m.axes[0].labels[at], names, ascii_only=here.ascii)} ")
+            line.append(f"{text:>{figures}} ", "" if np.isfinite(values[at]) else "dim")
+            share = (float(values[at]) - low) / (high - low) if high > low else 0.0
+            line.append_text(bar(share, length, here))
+            line.rstrip()
+            yield line
+        said = [f"bars: {number(low)} to {number(high)}"]
+        if (left := len(values) - len(order)) > 0:
+            said.append(f"{left} more")
+        for text in (" · ".join(said), m.formula, m.source and f"Source: {m.source}", *m.notes):
+            if text:
+                yield Text(in_ascii(safe(text)) if here.ascii else safe(text), "dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
+        """Say what widths make sense."""
+        return Extent(min(24, options.max_width), min(options.max_width, LABEL + BAR + 10))
