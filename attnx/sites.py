@@ -11,7 +11,7 @@ from attnx.errors import ModelError
 from attnx.graph.flatten import Choose, attribute, inline_functions, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
-from attnx.graph.mask_probe import Hides, Probed, hides
+from attnx.graph.mask_probe import PROBE, Hides, Probed, hides
 from attnx.graph.origins import streams
 from attnx.layout import axis_of
 from attnx.ops import softmax
@@ -272,8 +272,8 @@ def _cached(graph: Graph, value: str) -> bool:
 def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     """Self where query and key are made from one sequence, cross where they are not.
 
-    Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle over as many
-    queries as keys, makes it self-attention.
+    Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle that is not
+    known to be longer than wide, makes it self-attention.
     """
     if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
         return "self"
@@ -283,7 +283,8 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     if causal and shape is not None and len(shape) >= 2 and _is_input(graph, f.query_from) and _is_input(graph, f.key_from):
         lengths = [graph.shape(name) for name in (f.query_from, f.key_from)]
         sides = [s[-2] if s is not None and len(s) >= 2 else None for s in lengths]
-        return "self" if sides[0] is not None and sides[0] == sides[1] else "cross"
+        fixed = [s for s in sides if s is not None and s < PROBE]
+        return "cross" if len(fixed) == 2 and fixed[0] != fixed[1] else "self"
     return "cross"
 
 

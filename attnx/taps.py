@@ -90,9 +90,9 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
     if node is None or value in graph.initializers:
         name = f"attnx/tap/{value}"
         proto.graph.node.append(helper.make_node("Identity", [value], [name], name=name))
-    elif fact is not None and fact.dtype in (2, 3, 4, 5) and node.op_type in _QUANTISED:
+    elif fact is not None and fact.dtype in (2, 3, 4, 5) and (maker := _quantiser(graph, node)) is not None:
         name = f"attnx/tap/{value}"
-        scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
+        scale, zero = maker
         proto.graph.node.append(
             helper.make_node("DequantizeLinear", [value, scale, *([zero] if zero else [])], [name], name=name)
         )
@@ -101,6 +101,21 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
         proto.graph.node.append(helper.make_node("Cast", [value], [name], name=name, to=1))
     added[value] = name
     return name
+
+
+def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
+    """Scale and zero point of a node's integer result, followed back through views."""
+    for _ in range(12):
+        if node.op_type == "DynamicQuantizeLinear":
+            return node.output[1], node.output[2]
+        if node.op_type in _QUANTISED:
+            scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
+            return scale, zero
+        before = graph.producer(node.input[0])
+        if node.op_type not in ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity") or before is None:
+            return None
+        node = before
+    return None
 
 
 def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:

@@ -44,6 +44,7 @@ ELEMENTWISE = frozenset(
         "Softmax",
         "QuantizeLinear",
         "DequantizeLinear",
+        "DynamicQuantizeLinear",
         "LayerNormalization",
         "RMSNormalization",
         "SimplifiedLayerNormalization",

@@ -13,6 +13,8 @@ from attnx.records import Array
 if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
+PROBE = 1000
+"""Probe sizes are larger than this."""
 LIMIT = 1 << 22
 """Numbers are carried for masks of at most this many cells."""
 
@@ -54,7 +56,9 @@ def small_sizes(graph: Graph, length: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name in lead:
         word = name.lower()
-        if lead[name] or ("batch" in word and "+" not in word):
+        if graph.sizes.get(name, PROBE) < PROBE:  # an equal size elsewhere in the graph is fixed
+            sizes[name] = graph.sizes[name]
+        elif lead[name] or ("batch" in word and "+" not in word):
             sizes[name] = 1
         elif ("past" in word and "+" not in word) or cached[name]:
             sizes[name] = 0
@@ -63,7 +67,7 @@ def small_sizes(graph: Graph, length: int) -> dict[str, int]:
     return sizes
 
 
-def _inputs(graph: Graph, sizes: dict[str, int], floats: float) -> dict[str, Fact]:
+def _inputs(graph: Graph, sizes: dict[str, int], floats: float, bools: bool) -> dict[str, Fact]:
     """Inputs that keep everything: ones for masks, counted positions, a token that is neither padding nor special."""
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
@@ -83,7 +87,7 @@ def _inputs(graph: Graph, sizes: dict[str, int], floats: float) -> dict[str, Fac
                 looked_up = any(n.op_type in ("Gather", "EmbedLayerNormalization") for n in graph.consumers(name))
                 value = np.full(whole, 5 if looked_up else 1, dtype=dtype)
         elif kind == 9:
-            value = np.ones(whole, dtype=bool)
+            value = np.full(whole, bools)
         elif kind in (1, 10) and len(whole) in (2, 3, 4) and "past" not in name.lower():
             value = np.full(whole, floats, dtype=np.float32 if kind == 1 else np.float16)
         else:
@@ -105,16 +109,18 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     if not sites:
         return {}
     found: dict[str, Hides] = {}
-    for length in (6, 32):
-        for floats in (0.0, 1.0):
-            left = [s for s in sites if s.masked not in found]
-            if left:
-                found |= _hides(graph, left, small_sizes(graph, length), floats)
+    graph.facts  # noqa: B018  binds graph.sizes
+    # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
+    # everything is the one that pads nothing.
+    for length, floats, bools in ((6, 0.0, True), (6, 1.0, True), (6, 0.0, False), (32, 0.0, True)):
+        left = [s for s in sites if s.masked not in found]
+        if left:
+            found |= _hides(graph, left, small_sizes(graph, length), floats, bools)
     return found
 
 
-def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: float) -> dict[str, Hides]:
-    inputs = _inputs(graph, sizes, floats)
+def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: float, bools: bool) -> dict[str, Hides]:
+    inputs = _inputs(graph, sizes, floats, bools)
     shapes = infer(graph, sizes, inputs, LIMIT)
     products: dict[str, Fact] = {}
     for site in sites:

@@ -113,6 +113,9 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         )
         if step is not None:
             source, factor = step
+            readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
+            if len(readers) > 1:
+                break  # others read it scaled too: the scale is the stream's own, not this product's
             found.append((factor, next(n for n in node.input if n != source)))
             value = source
             continue

@@ -84,6 +84,8 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
             contiguous = False
             if step.node.op_type != "Tanh":
                 reading.biases += [n for n in step.node.input if n and n != step.source]
+        elif step.node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            contiguous = False  # rounded here: what follows is no longer scores x scale to the last digit
         elif step.node.op_type == "Concat":
             contiguous = False
             reading.sink = _sink(graph, step)

@@ -80,7 +80,11 @@ class _Skeleton:
             tag, at = _varint(data, at, end)
             field, wire = tag >> 3, tag & 7
             if wire == 0:
-                _, at = _varint(data, at, end)
+                number, at = _varint(data, at, end)
+                if kind == "Tensor" and field == _LOCATION and number == 0:
+                    # "in this message", said outright: dropped, since the last word would win over our reference.
+                    out.append(data[plain:head])
+                    plain = at
                 continue
             if wire == 5:
                 at += 4

@@ -11,7 +11,6 @@ from attnx.graph.index import attributes
 from attnx.graph.letters import Letters, name_axes
 from attnx.graph.origins import streams
 from attnx.graph.paths import Way, depends, float_of, ways_back, ways_on
-from attnx.graph.product import float_source
 from attnx.graph.score_path import Factor, Reading, bias_kind, read_path
 from attnx.ops.finding import Finding
 from attnx.records import Miss, Place
@@ -236,7 +235,9 @@ def _assemble(
     if use is not None:
         finding.value_from = use.value
         put.place("value", use.value, use.value_axes)
-        if not _mixed(graph, use.way):
+        if _rounded(use.way):
+            finding.notes.append("the weights are rounded to integers before they weigh the value")
+        elif not _mixed(graph, use.way):
             put.place("context", use.way.product.out, use.way.product.out_axes)
     if "weights" not in finding.places:
         return Miss(
@@ -267,7 +268,7 @@ class _Placing:
             self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window)
 
     def operand(self, quantity: str, value: str, axes: Axes, factors: list[Factor]) -> None:
-        self.place(quantity, float_source(self.graph, value), axes, self.numbers(factors))
+        self.place(quantity, value, axes, self.numbers(factors))
 
     def numbers(self, factors: list[Factor]) -> Factors:
         return tuple(float(n) if np.ndim(n) == 0 else tuple(float(x) for x in np.ravel(n)) for n, _ in factors)
@@ -318,6 +319,12 @@ def _mixed(graph: Graph, way: Way) -> bool:
     return any(
         s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1 for s in way.steps
     )
+
+
+def _rounded(way: Way) -> bool:
+    """Whether weights are quantised on their way to the value: the product then holds the rounded ones."""
+    ops = ("QuantizeLinear", "DynamicQuantizeLinear")
+    return any(s.node.op_type in ops for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
 
 
 def _kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
