@@ -127,6 +127,11 @@ class Emit:
         """A value of the graph in the type that the nodes compute in."""
         return x if self.dtype(x) == self.work else self.cast(x, self.work)
 
+    def gather_real(self, table: str, rows: str) -> str:
+        """Rows of a table of the graph, in the type that the nodes compute in."""
+        taken = self.op("Gather", table, rows, axis=0)
+        return taken if self.dtype(table) == self.work else self.cast(taken, self.work)
+
     def cast(self, x: str, to: int, out: str = "") -> str:
         """`x` as another type."""
         return self.op("Cast", x, to=to, out=out)
@@ -203,6 +208,10 @@ class Emit:
     def expand(self, x: str, *dims: int | str) -> str:
         """`x` broadcast to sizes that are numbers or names of 1-element int64 tensors."""
         return self.op("Expand", x, self.join(*dims))
+
+    def zeros(self, *dims: int | str) -> str:
+        """Zeros of sizes that are numbers or names of 1-element tensors, in the type that the nodes compute in."""
+        return self.expand(self.number(0.0), *dims)
 
     def arange(self, count: str) -> str:
         """0, 1, ... below a 1-element int64 tensor."""

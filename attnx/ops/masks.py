@@ -1,4 +1,4 @@
-"""The masks and caches of onnxruntime's own operators, in every form that their kernels read.
+"""The masks of onnxruntime's own operators, in every form that their kernels read.
 
 These operators hide padding by adding `mask_filter_value` (-10000 unless said otherwise) to the scores, and the future
 by the lowest float32; a padded cell's weight is 0 only because exp(-10000) is.
@@ -79,45 +79,3 @@ def hide_future(e: Emit, term: str, rows: str, total: str, past: str, spare_last
         last = e.op("Equal", e.unsqueeze(e.arange(rows), 1), e.op("Sub", rows, e.ints(1)))
         visible = e.op("Or", visible, last)
     return e.op("Where", visible, term or e.number(0.0), e.number(LOWEST))
-
-
-def append(e: Emit, past: str, new: str, length: str) -> tuple[str, str]:
-    """Keys or values after a past, and what is cached of them.
-
-    Args:
-        e: Where the nodes go.
-        past: [B,H,P,D], or a buffer [B,H,M,D] of which only `length` rows are filled; "" for none.
-        new: [B,H,S,D].
-        length: Filled rows as a 1-element tensor; "" where the whole past is.
-
-    Returns:
-        The keys or values to attend to, [B,H,P+S,D], and the present: the same, or the buffer with `new` written in.
-    """
-    if not past:
-        return new, new
-    if not length:
-        whole = e.concat([past, new], 2)
-        return whole, whole
-    filled = e.concat([e.slice(past, 0, length, 2), new], 2)
-    buffer = e.concat([filled, e.slice(past, e.dim(filled, 2), e.dim(past, 2), 2)], 2)
-    return filled, buffer
-
-
-def beams(e: Emit, x: str, indirection: str) -> str:
-    """Keys or values of a beam search, each past position read from the beam that it came from.
-
-    Args:
-        e: Where the nodes go.
-        x: [B*W,H,K,D], the last key being the new one, which every beam has of itself.
-        indirection: int32 [B,W,M]: the beam (0 .. W-1) that holds each position.
-    """
-    rows, length = e.dim(x, 0), e.dim(x, 2)
-    width = e.dim(indirection, 1)
-    source = e.reshape(e.slice(e.cast(indirection, INT64), 0, length, 2), rows, length)
-    row = e.unsqueeze(e.arange(rows), 1)
-    first = e.op("Mul", e.op("Div", row, width), width)
-    position = e.unsqueeze(e.arange(length), 0)
-    newest = e.op("Equal", position, e.op("Sub", length, e.ints(1)))
-    source = e.op("Where", newest, row, e.op("Add", first, source))
-    index = e.concat([e.unsqueeze(e.expand(v, rows, length), 2) for v in (source, position)], 2)
-    return e.transpose(e.op("GatherND", e.transpose(x, 0, 2, 1, 3), index), 0, 2, 1, 3)

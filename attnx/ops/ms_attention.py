@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.index import attributes, op_name
+from attnx.ops.caches import append
 from attnx.ops.emit import INT8, INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
-from attnx.ops.masks import FILTER, append, hide_future, padding
+from attnx.ops.masks import FILTER, hide_future, padding
 from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of, split_heads
 from attnx.records import Miss
 

@@ -43,6 +43,7 @@ def _rewriter(module: str, function: str) -> Rewriter:
 FUSED: Mapping[str, Recogniser] = {
     "Attention": _recogniser("onnx_attention", "recognise"),
     "com.microsoft.Attention": _recogniser("ms_attention", "recognise"),
+    "com.microsoft.GroupQueryAttention": _recogniser("group_query_attention", "recognise"),
     "com.microsoft.MultiHeadAttention": _recogniser("multi_head_attention", "recognise"),
     "com.microsoft.QAttention": _recogniser("ms_attention", "recognise_quantised"),
 }

@@ -77,8 +77,7 @@ def rotary(e: Emit, x: str, cos_cache: str, sin_cache: str, positions: str, inte
         interleaved: Whether channels turn in pairs (0,1), (2,3) ... instead of (0,R/2), (1,R/2+1) ...
         offset: The first channel that turns.
     """
-    cos = e.unsqueeze(e.op("Gather", e.real(cos_cache), positions, axis=0), 1)
-    sin = e.unsqueeze(e.op("Gather", e.real(sin_cache), positions, axis=0), 1)
+    cos, sin = (e.unsqueeze(e.gather_real(cache, positions), 1) for cache in (cos_cache, sin_cache))
     half = e.dim(cos_cache, 1)
     start, middle = e.ints(offset), e.op("Add", half, e.ints(offset))
     stop = e.op("Add", middle, half)

@@ -1,0 +1,150 @@
+"""com.microsoft GroupQueryAttention: what onnxruntime-genai's builder writes for every decoder.
+
+Everything is inside: splitting, per-head norms, rotary embedding, a cache whose rows are filled batch by batch, the
+causal mask and a window, soft cap, sinks. Source: onnxruntime contrib operators, GroupQueryAttention; the window (W keys,
+the query's own among them), the alignment and the cells of `output_qk` as its CPU kernel was measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnx.graph.index import attributes, op_name
+from attnx.ops.caches import slide, write
+from attnx.ops.emit import INT64, Emit, prefix_of
+from attnx.ops.finding import Finding
+from attnx.ops.quantised_cache import Store, loaded, opened, scale_of, shut, store_of, stored
+from attnx.ops.stages import (
+    attend,
+    bias_name,
+    default_scale,
+    found,
+    input_of,
+    merge_heads,
+    output_of,
+    rms_norm,
+    rotary,
+    split_heads,
+)
+from attnx.records import Miss
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+
+
+def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
+    """The site that a GroupQueryAttention node is."""
+    a = attributes(node)
+    heads, kv_heads = a["num_heads"], a["kv_num_heads"]
+    e = Emit(graph, prefix_of(graph, node), node.input[0])
+    quantised = {a.get("k_quant_type", "NONE"), a.get("v_quant_type", "NONE")} != {"NONE"}
+    window = max(a.get("local_window_size", -1), 0)
+    past_key = input_of(node, 3)
+    if a.get("sliding_window_cache") and not (past_key and window):
+        return Miss(node.name, op_name(node), "a sliding window cache without a past or a window")
+
+    query, key, value = _heads(e, node, heads, kv_heads)
+    if input_of(node, 14) and input_of(node, 15):
+        epsilon = a.get("qk_norm_epsilon", 1e-6)
+        query, key = rms_norm(e, query, input_of(node, 14), epsilon), rms_norm(e, key, input_of(node, 15), epsilon)
+    rows = e.dim(query, 2)
+    total = e.reshape(e.cast(input_of(node, 6), INT64), 1)
+    own_total = e.op("Add", e.reshape(e.cast(input_of(node, 5), INT64), -1), e.ints(1))
+    prompt = e.op("Equal", total, rows)
+    start = e.op("Where", prompt, e.ints(0), e.op("Sub", own_total, rows))
+    position = e.op("Add", e.unsqueeze(start, 1), e.unsqueeze(e.arange(rows), 0))
+    if a.get("do_rotary"):
+        turn = input_of(node, 9) or position
+        pairs = bool(a.get("rotary_interleaved"))
+        query, key = (rotary(e, x, input_of(node, 7), input_of(node, 8), turn, pairs) for x in (query, key))
+
+    store = store_of(e, past_key)
+    if store is None or (quantised and not past_key):
+        return Miss(node.name, op_name(node), "the type of its cache is not known")
+    if store == "float8" and e.opset < 19:
+        return Miss(node.name, op_name(node), "its cache has 8-bit floats, which need opset 19")
+    key, value = _cached(e, node, a, (key, value), store, start, total)
+    visible = _visible(e, a, position, own_total, total, window)
+    bias = input_of(node, 10)
+    add = [e.slice(e.real(bias), 0, total, 3)] if bias else []
+    width = e.size(node.input[0], -1)
+    size = width // (heads if input_of(node, 1) else heads + 2 * kv_heads) if width else None
+    scale, number = default_scale(e, a.get("scale") or None, size, query)
+    sink = ""
+    if input_of(node, 11):
+        sink = e.reshape(e.real(input_of(node, 11)), 1, -1, 1, 1)
+    elif a.get("smooth_softmax"):
+        sink = e.number(0.0)
+    context = attend(
+        e, query, key, value, heads=heads, kv_heads=kv_heads, scale=scale, softcap=a.get("softcap", 0.0), add=add,
+        visible=visible, guard=bool(window), sink=sink,
+    )  # fmt: skip
+    merge_heads(e, context, node.input[0], node.output[0])
+    if output_of(node, 3):
+        inner = e.op("Where", visible, e.name("masked"), e.number(0.0))
+        e.back(e.name("weights") if a.get("qk_output") == 2 else inner, node.input[0], out=node.output[3])
+    causal = a.get("causal", 1) != 0
+    return found(
+        e, node, required=_refused(node, a) or store == "float8", heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
+        scale_place="inside GroupQueryAttention", softcap=a.get("softcap") or None, window=window or None,
+        causal=True if causal else None if bias else False, bias=bias_name(e, bias), sink=bool(sink),
+        query_from=node.input[0], key_from=input_of(node, 1) or node.input[0],
+        value_from=input_of(node, 2) or node.input[0], notes=[f"keys and values are cached as {store}, and read back from there"] if store != "float" else [],
+    )  # fmt: skip
+
+
+def _heads(e: Emit, node: NodeProto, heads: int, kv_heads: int) -> tuple[str, str, str]:
+    """Query [B,H,S,D], key and value [B,Hkv,S,D], from three inputs or from one whose rows are [Q | K | V]."""
+    query, key, value = (input_of(node, i) for i in (0, 1, 2))
+    if key:
+        return (
+            split_heads(e, e.real(query), heads),
+            split_heads(e, e.real(key), kv_heads),
+            split_heads(e, e.real(value), kv_heads),
+        )
+    every = split_heads(e, e.real(query), heads + 2 * kv_heads)
+    first, second, third = e.split(every, [heads, kv_heads, kv_heads], 1)
+    return first, second, third
+
+
+def _cached(
+    e: Emit, node: NodeProto, a: dict[str, Any], fresh: tuple[str, str], store: Store, start: str, total: str
+) -> tuple[str, str]:
+    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that are asked for."""
+    parts: list[str] = []
+    for index, new in enumerate(fresh):
+        past, out = input_of(node, 3 + index), output_of(node, 1 + index)
+        scale = scale_of(e, input_of(node, 12 + index), a["kv_num_heads"]) if store != "float" else ""
+        old = opened(e, past, store) if past else ""
+        # What is cached has the type of the graph: half-precision keys are rounded before they are multiplied.
+        rounded = stored(e, e.real(e.back(new, node.input[0])), store, scale)
+        if a.get("sliding_window_cache"):
+            whole, present = slide(e, old, rounded, start, total, a["local_window_size"])
+        else:
+            present = write(e, old, rounded, start, total)
+            whole = e.slice(present, 0, total, 2)
+        parts.append(loaded(e, whole, store, scale))
+        if out:
+            shut(e, present, store, node.input[0], out)
+    return parts[0], parts[1]
+
+
+def _visible(e: Emit, a: dict[str, Any], position: str, own_total: str, total: str, window: int) -> str:
+    """Which cells are seen, [B,1,S,K]: within the sequence's length, not ahead, within the window."""
+    j = e.arange(total)
+    p = e.unsqueeze(e.unsqueeze(position, 1), 3)
+    visible = e.op("Less", j, e.unsqueeze(own_total, 1, 2, 3))
+    if a.get("causal", 1):
+        visible = e.all_of(visible, e.at_most(j, p))
+    if window:
+        visible = e.all_of(visible, e.op("Greater", j, e.op("Sub", p, e.ints(window))))
+    return visible
+
+
+def _refused(node: NodeProto, a: dict[str, Any]) -> bool:
+    """Whether onnxruntime's CPU kernel cannot run the node as it is written, or answers wrongly."""
+    if input_of(node, 14) or (input_of(node, 3) and not (output_of(node, 1) and output_of(node, 2))):
+        return True
+    return bool(output_of(node, 3)) and (not a.get("qk_output") or bool(a.get("sliding_window_cache")))
