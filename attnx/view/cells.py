@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from rich.cells import cell_len
+from rich.cells import cell_len as cell_len
 
 ELLIPSIS = "…"
 _PLAIN = {"\n": "↵", "\t": "⇥"}
@@ -81,7 +81,7 @@ def safe(piece: str) -> str:
 
 
 def in_ascii(text: str) -> str:
-    """Spell what ASCII cannot write (`한` as `\\ud55c`), for terminals that can show nothing else."""
+    """Spell what ASCII cannot write by its code point, for terminals that can show nothing else."""
     return text.replace(ELLIPSIS, "~").encode("ascii", "backslashreplace").decode("ascii")
 
 

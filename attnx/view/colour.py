@@ -224,7 +224,9 @@ def smooth(depth: Depth) -> bool:
 def _ink(ramp: Ramp, at: int, depth: Depth) -> Style:
     rgb = ramp.colours[at] if depth == "true" else xterm(_numbers(ramp)[at])
     dark = oklab(np.array(rgb))[0] < 0.62
-    return Style(color=Color.from_rgb(255, 255, 255) if dark else Color.from_rgb(0, 0, 0), bgcolor=_colour(ramp, at, depth))
+    return Style(
+        color=Color.from_rgb(255, 255, 255) if dark else Color.from_rgb(0, 0, 0), bgcolor=_colour(ramp, at, depth)
+    )
 
 
 def ink(ramp: Ramp, place: float, depth: Depth) -> Style:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,15 +18,14 @@ from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, in_ascii, number, safe
 from attnx.view.colour import Ramp
 from attnx.view.matrix import block_means, edges
-from attnx.view.page import Depth, Page, page
+from attnx.view.page import Page, page
+from attnx.view.thumbs import Cells, dotted, draw
 
 LEAST, MOST = 3, 16
 """Columns of the narrowest thumbnail in which a pattern can be made out, and of the widest that is of use."""
 PANELS = 6
 AROUND = 4
 """Lines besides the thumbnails: title, legend, notes, the prompt."""
-DOT = 1 / 3
-"""In dots, a block counts from this share of the scale on."""
 _FAINT, _STRONG = Style(dim=True), Style(bold=True)
 _MARK, _MARK_ASCII = "▸", ">"
 
@@ -70,7 +68,9 @@ def grid(
         raise UsageError(f"{kind!r} is no scale.", f"Choose from {', '.join(scale.SCALES)}.")
     names = tuple(safe(name) for name in trace.labels)
     first = tuple(None if layer is None else layer[0] for layer in layers)
-    return Grid(safe(trace.model), stage, names, first, kind, shared, diverging, frozenset(mute), frozenset(mark), height)
+    return Grid(
+        safe(trace.model), stage, names, first, kind, shared, diverging, frozenset(mute), frozenset(mark), height
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class Grid:
         times = "x" if here.ascii else "×"
         title = f"{self.model} · {self.stage} · {len(self.layers)} layers {times} {heads} heads"
         yield Text(in_ascii(title) if here.ascii else title, "bold", no_wrap=True, overflow="ellipsis")
-        dots = _dotted(plan, here)
+        dots = dotted(plan.tall, here)
         across, down = (plan.wide, plan.tall) if here.ascii else (2 * plan.wide, (4 if dots else 2) * plan.tall)
         if not here.ascii:
             down -= 1  # the last row of blocks or dots stays empty and keeps layers apart
         thumbs, high, sizes = self._thumbs(down, across)
         ramp = colour.DIVERGING if self.diverging else colour.SEQUENTIAL
-        cells = [None if thumb is None else _draw(thumb, ramp, here, dots) for thumb in thumbs]
+        cells = [None if thumb is None else draw(thumb, ramp, here, dots) for thumb in thumbs]
         yield from self._lines(plan, cells, here, heads)
         yield from self._legend(here, ramp, high, sizes, dots)
 
@@ -201,7 +201,7 @@ class Grid:
             wide = np.subtract(top, bottom)
             return np.asarray(np.clip(np.where(wide > 0, (part - bottom) / wide, np.where(there, 0.0, np.nan)), 0, 1))
 
-    def _lines(self, plan: _Plan, cells: Sequence[_Cells | None], here: Page, heads: int) -> Iterator[Segment]:
+    def _lines(self, plan: _Plan, cells: Sequence[Cells | None], here: Page, heads: int) -> Iterator[Segment]:
         beside = max(cell_len(name) for name in self.names) + 1
         rows = -(-len(self.layers) // plan.panels)
         arrow = _MARK_ASCII if here.ascii else _MARK
@@ -268,74 +268,3 @@ class Grid:
             for layer in self.layers
             if layer is not None
         )
-
-
-_Cells = list[list[list[Segment]]]
-"""For each head, for each line, the segments of its thumbnail."""
-
-
-def _dotted(plan: _Plan, here: Page) -> bool:
-    """Tell whether thumbnails are drawn in braille dots: where colours are few, or lines."""
-    return not here.ascii and (not colour.smooth(here.depth) or plan.tall == 1)
-
-
-def _draw(thumbs: Array, ramp: Ramp, here: Page, dots: bool) -> _Cells:
-    """Draw the thumbnails [H,rows,columns] of one layer."""
-    if here.ascii:
-        return [
-            [[Segment("".join(" " if np.isnan(p) else colour.shade(ramp, p, ascii_only=True) for p in row))] for row in thumb]
-            for thumb in thumbs
-        ]
-    step = 4 if dots else 2
-    rows, columns = -(-thumbs.shape[1] // step) * step, -(-thumbs.shape[2] // 2) * 2
-    full = np.full((len(thumbs), rows, columns), np.nan)
-    full[:, : thumbs.shape[1], : thumbs.shape[2]] = thumbs
-    tiles = full.reshape(len(thumbs), rows // step, step, columns // 2, 2).transpose(0, 1, 3, 2, 4)
-    draw = _braille if dots else _quarters
-    return [[[draw(tile, ramp, here.depth) for tile in line] for line in thumb] for thumb in tiles]
-
-
-_BITS = (0x01, 0x08, 0x02, 0x10, 0x04, 0x20, 0x40, 0x80)
-
-
-def _braille(tile: Array, ramp: Ramp, depth: Depth) -> Segment:
-    """Draw 4 x 2 blocks as dots, in the colour of the largest."""
-    flat = tile.ravel()
-    away = np.abs(flat - 0.5) * 2 if ramp.diverging else flat
-    on = np.nan_to_num(away, nan=0.0) >= DOT
-    if not on.any():
-        return Segment(" ")
-    code = sum(bit for bit, lit in zip(_BITS, on, strict=True) if lit)
-    return Segment(chr(0x2800 + code), _solid(ramp, colour.level(float(flat[np.nanargmax(away)])), depth))
-
-
-_QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
-
-
-def _quarters(tile: Array, ramp: Ramp, depth: Depth) -> Segment:
-    """Draw 2 x 2 blocks in two colours, the mean of the higher and of the lower ones; hidden blocks stay empty."""
-    flat = [-1 if np.isnan(p) else colour.level(float(p)) for p in tile.ravel()]
-    return Segment(*_quartered(ramp, (flat[0], flat[1], flat[2], flat[3]), depth))
-
-
-@lru_cache(maxsize=65536)
-def _quartered(ramp: Ramp, levels: tuple[int, int, int, int], depth: Depth) -> tuple[str, Style]:
-    shown = [level for level in levels if level >= 0]
-    if not shown:
-        return " ", Style.null()
-    if len(shown) < 4:
-        bits = sum(1 << at for at, level in enumerate(levels) if level >= 0)
-        return _QUARTERS[bits], _solid(ramp, sum(shown) // len(shown), depth)
-    middle = (min(shown) + max(shown)) / 2
-    high = [level for level in shown if level > middle]
-    low = [level for level in shown if level <= middle]
-    if not high:
-        return " ", Style(bgcolor=_solid(ramp, low[0], depth).color)
-    bits = sum(1 << at for at, level in enumerate(levels) if level > middle)
-    back = _solid(ramp, sum(low) // len(low), depth).color
-    return _QUARTERS[bits], _solid(ramp, sum(high) // len(high), depth) + Style(bgcolor=back)
-
-
-@lru_cache(maxsize=4096)
-def _solid(ramp: Ramp, level: int, depth: Depth) -> Style:
-    return Style(color=colour.colour(ramp, (level + 0.5) / colour.LEVELS, depth))

@@ -108,7 +108,12 @@ class Heatmap:
         yield from picture.body()
         missing = np.isnan(values) & ~matrix.hidden & ~muted
         yield scale.legend(
-            choice, here, unit=matrix.unit, hidden=bool(matrix.hidden.any()), muted=muted_names, missing=bool(missing.any())
+            choice,
+            here,
+            unit=matrix.unit,
+            hidden=bool(matrix.hidden.any()),
+            muted=muted_names,
+            missing=bool(missing.any()),
         )
         for note in matrix.notes:
             yield Text(in_ascii(safe(note)) if here.ascii else safe(note), "dim")
@@ -139,7 +144,12 @@ class Heatmap:
             return matrix, 2, True, min(tallest, lines - -(-rows // 2))
         if self.how == "window" or (self.how == "auto" and self.query is not None):
             short = min(SHORT, tallest)
-            return matrix.window(room // 2 if lines is None else lines - short - 1, room // 2, self.query), 2, False, short
+            return (
+                matrix.window(room // 2 if lines is None else lines - short - 1, room // 2, self.query),
+                2,
+                False,
+                short,
+            )
         if smooth:
             room = halves
         width = 2 if 2 * columns <= room else 1

@@ -270,4 +270,3 @@ def _merged(side: Side, starts: Array) -> Side:
 
 def _plural(name: str) -> str:
     return "queries" if name == "query" else f"{name}s"
-

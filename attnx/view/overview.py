@@ -135,7 +135,8 @@ class Overview:
         count = f"{len(t.attentions)} {'layer' if len(t.attentions) == 1 else 'layers'}"
         parts = [
             f"{len(t.tokens)} tokens" + (f" + {len(t.memory)} on the encoder side" if t.memory is not None else ""),
-            f"{count} {'x' if here.ascii else '×'} {_range(heads)} heads" + (f" ({_range(shared)} key/value)" if shared else ""),
+            f"{count} {'x' if here.ascii else '×'} {_range(heads)} heads"
+            + (f" ({_range(shared)} key/value)" if shared else ""),
             f"d_k {_range(sizes)}",
             t.device,
         ]

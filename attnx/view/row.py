@@ -22,9 +22,7 @@ LABEL, BAR = 18, 60
 """The widest that a token is written, and a bar drawn."""
 
 
-def row(
-    matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int] = (), decimals: int = 3
-) -> RowBars:
+def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int] = (), decimals: int = 3) -> RowBars:
     """Show where one query looks.
 
     Args:

@@ -18,7 +18,7 @@ NODE, OP = 16, 30
 """The least that a node's name is given, and the most that an operator's is."""
 
 
-def sites(
+def sites_table(
     found: Sequence[Site], misses: Sequence[Miss] = (), *, places: bool = False, notes: Sequence[str] = ()
 ) -> SitesTable:
     """List attention sites and refused nodes.
@@ -88,7 +88,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SitesTable:
-    """See `sites`."""
+    """See `sites_table`."""
 
     found: tuple[Site, ...]
     misses: tuple[Miss, ...]
@@ -160,10 +160,10 @@ class SitesTable:
 def _where(place: Place) -> str:
     """A place in words: tensor, layout, factors, the part of it."""
     parts = [place.value, f"[{place.layout}]"]
-    if place.factors:
-        parts.append("x " + " x ".join(f"{f:.4g}" if isinstance(f, float) else f for f in place.factors))
+    parts += [f"x {factor:.4g}" if isinstance(factor, float) else "x one a head" for factor in place.factors]
     if place.window is not None:
-        parts.append(f"columns {place.window[0]} to {place.window[1]}")
+        start, stop = ("" if end is None else str(end) for end in place.window)
+        parts.append(f"columns {start}:{stop}")
     return " ".join(parts)
 
 

@@ -94,7 +94,8 @@ class Sparklines:
         if not np.isfinite(row).any():
             return "no values"
         at = int(np.nanargmax(row))
-        return f"{number(float(np.nanmin(row)), self.decimals)}–{number(float(row[at]), self.decimals)}, most at {safe(self.steps[at])}"
+        low, high = (number(float(value), self.decimals) for value in (np.nanmin(row), row[at]))
+        return f"{low}–{high}, most at {safe(self.steps[at])}"
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Say what widths make sense."""

@@ -150,9 +150,7 @@ class MeasurementTable:
             grid = _Grid(part, ramp, frozenset(), None, self.decimals, here)
             for start in range(0, max(1, len(part.keys)), max(1, grid.columns)):
                 span = slice(start, start + grid.columns)
-                piece = replace(
-                    part, values=part.values[:, span], hidden=part.hidden[:, span], keys=part.keys[span]
-                )
+                piece = replace(part, values=part.values[:, span], hidden=part.hidden[:, span], keys=part.keys[span])
                 yield replace(grid, matrix=piece).table()
         if self.shaded and m.values.ndim > 1:
             missing = bool(np.isnan(np.asarray(m.values, float)).any())
@@ -166,7 +164,13 @@ class MeasurementTable:
         if m.values.ndim == 1:
             side = Side(m.name, (m.name,), (0,), (False,), 1)
             first = m.axes[0]
-            down = Side(first.name, first.labels, tuple(range(len(first.labels))), (False,) * len(first.labels), len(first.labels))
+            down = Side(
+                first.name,
+                first.labels,
+                tuple(range(len(first.labels))),
+                (False,) * len(first.labels),
+                len(first.labels),
+            )
             column: Array = m.values[:, None]
             yield "", Matrix(m.name, m.unit, column, down, side, np.zeros(column.shape, bool), bounds=m.bounds)
         elif m.values.ndim == 2:
