@@ -53,6 +53,8 @@ def arrange(array: Array, layout: str, order: str, batch: int | None = None) -> 
     names: list[str] = []
     sizes: list[int] = []
     for size, tokens in zip(array.shape, axes, strict=True):
+        if len(tokens) > 1 and len({name[0] for name, _ in tokens}) == 1 and all(n is None for _, n in tokens):
+            tokens = tokens[:1]  # several batch axes in one: they stay together
         known = [n if n is not None else batch if len(tokens) > 1 and name[0] == "b" else None for name, n in tokens]
         if len(tokens) == 1:
             known = [size]

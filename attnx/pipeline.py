@@ -12,7 +12,7 @@ import numpy as np
 from attnx import feed as feeding
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
-from attnx.records import QUANTITIES, Array, Miss, Site, Tokens, Trace
+from attnx.records import QUANTITIES, Array, Attention, Miss, Site, Tokens, Trace
 from attnx.session import Session, Slot, open_session
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Model:
         outputs: bool = False,
         verify: bool = True,
         verify_outputs: bool = False,
+        required: bool = True,
     ) -> Trace:
         """Run the model once and read what its sites attend to.
 
@@ -124,8 +125,10 @@ class Model:
             verify: Check the arrays against one another.
             verify_outputs: Also run the model as it is and compare its own outputs; twice the time.
 
+            required: Fail where the model has no attention; else the trace is empty.
+
         Raises:
-            InputError: The text, tokens or inputs cannot be fed.
+            InputError: The text, tokens or inputs cannot be fed, or there is no attention.
             RunError: The run failed.
         """
         if text is not None:
@@ -134,7 +137,7 @@ class Model:
             raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
         found = self.find(inputs)
         sites = [s for s in found.sites if layers is None or s.layer in layers]
-        if not sites:
+        if not sites and (required or found.sites):
             raise _no_sites(found, layers)
         session, tapped = self.session(found, sites, quantities, outputs or verify_outputs)
         if tokens is not None:
@@ -143,7 +146,7 @@ class Model:
             feed = feeding.check(session.inputs, inputs or {})
         values = tracing.run(session, tapped, feed)
         attentions = tracing.read(sites, tapped, values, quantities, verify)
-        shown = tokens if tokens is not None else self.name_tokens(feed, attentions[0].weights)
+        shown = tokens if tokens is not None else self.name_tokens(feed, attentions)
         own = {name: values[name] for name in tapped.outputs} if outputs else {}
         notes = shown.notes
         if verify_outputs:
@@ -176,11 +179,12 @@ class Model:
 
         return [Slot(*s) for s in signature(self.find().graph)]
 
-    def name_tokens(self, feed: Mapping[str, Array], weights: Array | None) -> Tokens:
+    def name_tokens(self, feed: Mapping[str, Array], attentions: Sequence[Attention]) -> Tokens:
         """Tokens for inputs that came as arrays: the ids' pieces where a tokenizer is at hand, else positions."""
         from attnx.tokens import from_ids
 
-        length = weights.shape[2] if weights is not None else 0
+        weights = next((a.weights for a in attentions if a.weights is not None), None)
+        length = weights.shape[2] if weights is not None else 1
         ids = next((a for a in feed.values() if a.ndim == 2 and a.dtype.kind == "i" and a.shape[1] == length), None)
         return from_ids(ids[0] if ids is not None else np.arange(length))
 

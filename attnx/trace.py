@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,9 +61,20 @@ def _attention(
         origin[quantity] = "tapped"
     _align(arrays)
     compute(site, arrays, origin, quantities)
+    if site.causal is None and site.kind in ("self", "cross") and (seen := measure_causal(arrays)) is not None:
+        site = replace(site, causal=seen, notes=(*site.notes, "causal: measured on this input"))
     checks = check(site, arrays, origin, low or _is_quantised(site)) if verify else ()
     kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}
     return Attention(site, **kept, origin={q: o for q, o in origin.items() if q in kept}, checks=checks)
+
+
+def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
+    """Whether every later key is hidden in this run; None where one query or a short text cannot tell."""
+    weights = arrays.get("weights")
+    if weights is None or weights.shape[2] < 2 or weights.shape[3] < weights.shape[2]:
+        return None
+    later = np.triu(np.ones(weights.shape[2:], dtype=bool), 1 + weights.shape[3] - weights.shape[2])
+    return bool(not weights[..., later].any())
 
 
 def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | None:

@@ -29,7 +29,7 @@ def trace(
 
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     feed = load_feed(inputs) if inputs is not None else None
-    result = opened.trace(text, inputs=feed, verify_outputs=verify)
+    result = opened.trace(text, inputs=feed, verify_outputs=verify, required=False)
     if save is not None:
         save_trace(result, save, force=force)
     if json:

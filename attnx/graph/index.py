@@ -75,18 +75,22 @@ class Graph:
 
     def _read_constant(self, value: str) -> Array | None:
         tensor = self.initializers.get(value)
-        if tensor is None:
-            node = self._producer.get(value)
-            if node is None or node.op_type != "Constant":
-                return None
-            for a in node.attribute:
-                if a.name == "value":
-                    tensor = a.t
-                elif a.name in ("value_float", "value_int", "value_floats", "value_ints"):
-                    kind = np.float32 if "float" in a.name else np.int64
-                    return np.asarray(attribute_value(a), dtype=kind)
-            if tensor is None:
-                return None
+        if tensor is not None:
+            return self.read_small(tensor)
+        node = self._producer.get(value)
+        return self.constant_of(node) if node is not None and node.op_type == "Constant" else None
+
+    def constant_of(self, node: NodeProto) -> Array | None:
+        """The numbers that a Constant node holds, where they are few."""
+        for a in node.attribute:
+            if a.name == "value":
+                return self.read_small(a.t)
+            if a.name in ("value_float", "value_int", "value_floats", "value_ints"):
+                return np.asarray(attribute_value(a), dtype=np.float32 if "float" in a.name else np.int64)
+        return None
+
+    def read_small(self, tensor: TensorProto) -> Array | None:
+        """A tensor's numbers, where they are few and can be read."""
         count = 1
         for d in tensor.dims:
             count *= d

@@ -94,7 +94,7 @@ def infer(
     """
     if sizes is None:
         bound = probe_sizes(graph)
-        for _ in range(4):
+        for _ in range(12):
             clashes: list[tuple[int, int]] = []
             facts = _walk(graph, bound, given or {}, limit, clashes)
             rebound = _reconcile(bound, clashes)
@@ -121,7 +121,6 @@ def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[st
             if other in symbol and other > mine:  # both are names: the later one follows the earlier
                 mine, other = other, mine
             out[symbol[mine]] = other
-            break
     return out
 
 
@@ -151,8 +150,10 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
     from attnx.graph.shapes import SHAPES, infer_shape
 
     inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
+    if node.op_type == "If" and not node.domain:
+        return _branch(graph, node, facts, limit)
     if node.op_type == "Constant" and not node.domain:
-        value = graph.constant(node.output[0])
+        value = graph.constant_of(node)
         if value is None:
             return [_constant_shape(node)]
         return [_from_array(value)]
@@ -170,6 +171,29 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
     return shaped if shaped is not None else [UNKNOWN] * len(node.output)
+
+
+def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+    """The outputs of an If: of the branch that runs where the condition is known, else of one whose shapes are."""
+    condition = facts.get(node.input[0], UNKNOWN).value
+    sides = {a.name: a.g for a in node.attribute if a.type == 5}
+    names = ["then_branch", "else_branch"] if condition is None else ["then_branch" if condition.ravel()[0] else "else_branch"]
+    best: list[Fact] = [UNKNOWN] * len(node.output)
+    for name in names:
+        inner = dict(facts)
+        side = sides[name]
+        for tensor in side.initializer:
+            shape = tuple(int(d) for d in tensor.dims)
+            inner[tensor.name] = Fact(shape, tensor.data_type, graph.read_small(tensor))
+        for child in side.node:
+            for out, fact in zip(child.output, _node(graph, child, inner, limit), strict=False):
+                inner[out] = fact
+        best = [inner.get(o.name, UNKNOWN) for o in side.output]
+        if condition is None:
+            best = [Fact(f.shape, f.dtype) for f in best]
+        if all(f.shape is not None for f in best):
+            break
+    return best
 
 
 def _note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:

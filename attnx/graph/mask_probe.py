@@ -112,11 +112,19 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     graph.facts  # noqa: B018  binds graph.sizes
     # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
     # everything is the one that pads nothing.
-    for length, floats, bools in ((6, 0.0, True), (6, 1.0, True), (6, 0.0, False), (32, 0.0, True)):
+    for length, floats, bools in [
+        (n, *kind) for n in (6, *_fixed_lengths(graph, sites), 32) for kind in ((0.0, True), (1.0, True), (0.0, False))
+    ]:
         left = [s for s in sites if s.masked not in found]
         if left:
             found |= _hides(graph, left, small_sizes(graph, length), floats, bools)
     return found
+
+
+def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
+    """Lengths that an exporter baked into the graph although its inputs call them free."""
+    shapes = [graph.shape(s.product) for s in sites]
+    return sorted({d for shape in shapes if shape for d in shape[-2:] if d is not None and 1 < d < PROBE} - {6, 32})[:3]
 
 
 def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: float, bools: bool) -> dict[str, Hides]:
@@ -158,6 +166,7 @@ def _read(masked: Array) -> Hides | None:
         return Hides(False, None)
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
-        if later.any() and hidden[:, later].all() and not hidden[:, np.arange(queries), np.arange(queries) + offset].any():
+        own = np.arange(keys)[None, :] == np.arange(queries)[:, None] + offset
+        if later.any() and hidden[:, later].all() and not hidden[:, own].any():
             return Hides(True, None)
     return Hides(False, None)

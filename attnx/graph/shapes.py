@@ -349,10 +349,7 @@ def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | No
 
 
 def _embed(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    ids, table = (
-        x[0].shape,
-        next((f.shape for f in x[2:] if f.shape is not None and len(f.shape) == 2 and f.value is None), None),
-    )
+    ids, table = x[0].shape, x[2].shape
     if ids is None or table is None:
         return [None]
     out = (*ids, table[-1])
