@@ -47,7 +47,7 @@ def put_rows(e: Emit, buffer: str, new: str, index: str) -> str:
     return e.op("ScatterND", buffer, e.concat(parts, 3), new)
 
 
-def write(e: Emit, past: str, new: str, start: str, total: str) -> str:
+def write(e: Emit, past: str, new: str, start: str, total: str, clear: bool = True) -> str:
     """The present of a buffer: the past's first rows, the new rows after them, and zeros.
 
     Args:
@@ -56,6 +56,8 @@ def write(e: Emit, past: str, new: str, start: str, total: str) -> str:
         new: [B,H,S,D].
         start: How many rows of the past are filled, int64 [B].
         total: Rows that are needed in all, as a 1-element tensor.
+        clear: Whether rows of the past that are not filled become zeros; they stay as they are where past and present
+            are one buffer.
 
     Returns:
         [B,H,max(C,total),D].
@@ -71,6 +73,8 @@ def write(e: Emit, past: str, new: str, start: str, total: str) -> str:
         buffer = e.zeros(batch, heads, total, width)
     index = e.op("Add", filled, e.unsqueeze(e.arange(count), 0))
     written = put_rows(e, buffer, new, index)
+    if not clear:
+        return written
     used = e.op("Less", e.arange(e.dim(written, 2)), e.op("Add", filled, count))
     return e.op("Where", e.unsqueeze(e.unsqueeze(used, 1), 3), written, e.zeros(1))
 

@@ -43,9 +43,15 @@ def _rewriter(module: str, function: str) -> Rewriter:
 FUSED: Mapping[str, Recogniser] = {
     "Attention": _recogniser("onnx_attention", "recognise"),
     "com.microsoft.Attention": _recogniser("ms_attention", "recognise"),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": _recogniser("decoder_masked", "recognise"),
+    "com.microsoft.DecoderMaskedSelfAttention": _recogniser("decoder_masked", "recognise_self"),
     "com.microsoft.GroupQueryAttention": _recogniser("group_query_attention", "recognise"),
+    "com.microsoft.LongformerAttention": _recogniser("longformer", "recognise"),
     "com.microsoft.MultiHeadAttention": _recogniser("multi_head_attention", "recognise"),
+    "com.microsoft.PackedAttention": _recogniser("packed", "recognise"),
+    "com.microsoft.PackedMultiHeadAttention": _recogniser("packed", "recognise_multi_head"),
     "com.microsoft.QAttention": _recogniser("ms_attention", "recognise_quantised"),
+    "com.microsoft.SparseAttention": _recogniser("sparse_attention", "recognise"),
 }
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
