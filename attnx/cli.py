@@ -5,59 +5,68 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from attnx import __version__
-from attnx.errors import INTERRUPTED, RUN, AttnxError
+from attnx import __version__, commands
+from attnx.errors import INTERRUPTED, OK, RUN, AttnxError, UsageError
 
-COMMANDS: dict[str, str] = {
-    "trace": "Every array of a run to .npz or .safetensors, for scripts.",
-    "sites": "What was found in a graph, where, and what was refused and why.",
-}
-"""Name -> one line of help. Each is attnx/commands/NAME.py with a function of that name."""
+ORDER = (
+    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "trace", "sites", "explore", "scan",
+    "cost", "models", "pull", "doctor",
+)  # fmt: skip
+"""How help lists commands; one that is not named here comes after them."""
+
+
+def names() -> list[str]:
+    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+    there = {module.name for module in iter_modules(commands.__path__)}
+    return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
+
+
+def summary(name: str) -> str:
+    """What a command does: the first line of its file after the colon. The file is read, not imported."""
+    loader: Any = getattr(find_spec(f"attnx.commands.{name}"), "loader", None)
+    line = (loader.get_source(f"attnx.commands.{name}") or "").split("\n", 1)[0]
+    said = line.partition(": ")[2].strip().rstrip('"')
+    return said[:1].upper() + said[1:]
 
 
 class _Commands(TyperGroup):
     """Finds a command by importing its file; help lists them without."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return names()
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in names():
             return None
         module = import_module(f"attnx.commands.{cmd_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(cmd_name, help=COMMANDS[cmd_name])(getattr(module, cmd_name))
+        one.command(cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(one)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, summary(name)) for name in names()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and args[0] not in names():
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], COMMANDS, 1)
+            near = get_close_matches(args[0], names(), 1)
             hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
-            raise _usage(f"there is no command {args[0]!r}", hint)
+            raise UsageError(f"there is no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
-
-
-def _usage(message: str, hint: str) -> AttnxError:
-    from attnx.errors import UsageError
-
-    return UsageError(message, hint)
 
 
 app = typer.Typer(
     cls=_Commands,
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -88,20 +97,52 @@ def report(error: AttnxError) -> None:
         sys.stderr.write(f"  {visible(error.hint)}\n")
 
 
-def main(args: list[str] | None = None) -> None:
-    """Run a command line; never shows a traceback for a user's mistake."""
+def _misused(error: Any) -> UsageError:
+    """What the option parser has to say, as one of our errors."""
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "attnx")
+    message: str = error.format_message()
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
+
+
+def run(args: list[str]) -> int:
+    """Run a command line and say how it went.
+
+    Args:
+        args: Without the program's name; none at all asks for help.
+
+    Returns:
+        The exit code. An error that is no user's mistake is raised, and shows its traceback.
+    """
     try:
-        app(args, standalone_mode=True)
+        try:
+            code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")
+            sys.stdout.flush()
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+        except Exception as error:
+            if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+                raise _misused(error) from None
+            raise
     except AttnxError as error:
         report(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("attnx: interrupted\n")
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; what it did not read is nobody's loss.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return OK
     except MemoryError:
         report(AttnxError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer)."))
-        sys.exit(RUN)
+        return RUN
+    if code == INTERRUPTED:
+        sys.stderr.write("attnx: interrupted\n")
+    return code if isinstance(code, int) else OK
+
+
+def main() -> None:
+    """Run the command line that the process was started with."""
+    sys.exit(run(sys.argv[1:]))
+
+
