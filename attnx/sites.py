@@ -185,7 +185,7 @@ def _inside_subgraphs(graph: Graph) -> list[Miss]:
 def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
-    probed = [Probed(f.places["masked"].value, f.product, f.places["masked"].window) for f in by_place if _needs_probe(f)]
+    probed = [Probed(f.product, f.places["masked"], f.places["weights"]) for f in by_place if _can_probe(f) and f.causal is not False]
     visible = hides(graph, probed)
     causal = [_causal(graph, f, visible) for f in by_place]
     kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
@@ -200,14 +200,14 @@ def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], di
         group = (components[i], kinds[i])
         layer = counts.get(group, 0)
         counts[group] = layer + 1
-        seen = visible.get(f.places["masked"].value) if "masked" in f.places else None
+        seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
         sites.append(
             Site(
                 index=index, layer=layer, component=components[i], kind=kinds[i], op=op_name(f.node),
                 node=f.node.name or _key(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size, scale=f.scale,
                 scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
-                bias=f.bias, sink=f.sink, places=f.places, notes=tuple(f.notes),
+                bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places, notes=tuple(f.notes),
             )
         )  # fmt: skip
         if f.replacement is not None:
@@ -215,8 +215,8 @@ def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], di
     return tuple(sites), fused_of
 
 
-def _needs_probe(f: Finding) -> bool:
-    return f.causal is None and "masked" in f.places and bool(f.product)
+def _can_probe(f: Finding) -> bool:
+    return "masked" in f.places and "weights" in f.places and bool(f.product)
 
 
 def _position(graph: Graph, f: Finding) -> int:
@@ -233,9 +233,9 @@ def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | No
     at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
     if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):
         return True  # one query a call, behind all that is cached: there is no future that it could see
-    if not _needs_probe(f):
+    if not _can_probe(f):
         return False
-    seen = visible.get(f.places["masked"].value)
+    seen = visible.get(f.places["weights"].value)
     return None if seen is None else seen.causal
 
 

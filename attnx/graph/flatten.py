@@ -85,7 +85,7 @@ def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
                 copy.CopyFrom(tensor)
                 copy.name = rename.get(tensor.name, tensor.name)
             for child in inner.node:
-                nodes.append(_renamed(child, rename))
+                nodes.append(renamed(child, rename))
             for o, target in zip(inner.output, node.output, strict=False):
                 source = rename.get(o.name, o.name)
                 if target and source != target:
@@ -97,7 +97,8 @@ def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
         graph.node.extend(nodes)
 
 
-def _renamed(node: NodeProto, rename: dict[str, str]) -> NodeProto:
+def renamed(node: NodeProto, rename: dict[str, str]) -> NodeProto:
+    """A copy of a node with other names for its values, those that its subgraphs read from outside included."""
     from onnx import NodeProto
 
     copy = NodeProto()

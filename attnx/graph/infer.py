@@ -8,7 +8,7 @@ small sizes and the masks given, evaluates what a site hides (see sites.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,7 @@ def infer(
     sizes: Mapping[str, int] | None = None,
     given: Mapping[str, Fact] | None = None,
     limit: int = SMALL_VALUE,
+    wanted: Collection[str] | None = None,
 ) -> dict[str, Fact]:
     """Walk the graph once.
 
@@ -88,6 +89,7 @@ def infer(
         sizes: A size for each named input dimension; probe primes where None.
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
+        wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.
@@ -96,14 +98,14 @@ def infer(
         bound = probe_sizes(graph)
         for _ in range(12):
             clashes: list[tuple[int, int]] = []
-            facts = _walk(graph, bound, given or {}, limit, clashes)
+            facts = _walk(graph, bound, given or {}, limit, clashes, None)
             rebound = _reconcile(bound, clashes)
             if rebound == bound:
                 break
             bound = rebound
         graph.sizes = bound
         return facts
-    return _walk(graph, sizes, given or {}, limit, None)
+    return _walk(graph, sizes, given or {}, limit, None, wanted)
 
 
 def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:
@@ -125,7 +127,12 @@ def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[st
 
 
 def _walk(
-    graph: Graph, sizes: Mapping[str, int], given: Mapping[str, Fact], limit: int, clashes: list[tuple[int, int]] | None
+    graph: Graph,
+    sizes: Mapping[str, int],
+    given: Mapping[str, Fact],
+    limit: int,
+    clashes: list[tuple[int, int]] | None,
+    wanted: Collection[str] | None,
 ) -> dict[str, Fact]:
     spare = primes(5003)
     facts: dict[str, Fact] = {}
@@ -133,11 +140,13 @@ def _walk(
         facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
     for name, tensor in graph.initializers.items():
         shape = tuple(int(d) for d in tensor.dims)
-        small = int(np.prod(shape, dtype=np.float64)) <= limit
+        most = limit if wanted is None or name in wanted else SMALL_VALUE
+        small = int(np.prod(shape, dtype=np.float64)) <= most
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
     for node in graph.nodes:
-        results = _node(graph, node, facts, limit)
+        most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
+        results = _node(graph, node, facts, most)
         if clashes is not None and node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
             _note_clash([facts[n].shape for n in node.input if n in facts], clashes)
         for name, fact in zip(node.output, results, strict=False):

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.graph.infer import Fact, infer, input_shape
-from attnx.records import Array
+from attnx.layout import arrange, parse
+from attnx.records import Array, Place
 
 if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
 PROBE = 1000
 """Probe sizes are larger than this."""
-LIMIT = 1 << 22
+WIDEST = 700
+"""The widest sliding window that is looked for; a wider one would take too long to see."""
+LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A site to look at: names of its softmax's input and of its score product, and which keys of a row are keys."""
+    """A site to look at, by the names of its values."""
 
-    masked: str
     product: str
-    window: tuple[int | None, int | None] | None = None
+    """The score product: set to zero."""
+    masked: Place
+    weights: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Hides:
-    """What the mask of a site hides when nothing is padded."""
+    """What the mask of a site hides when nothing is padded, and what is added where nothing is hidden."""
 
     causal: bool
     """Every later key is hidden, and not everything is."""
-    window: int | None
-    """How many keys a query sees at most, itself included, where earlier keys are hidden too."""
+    window: int | None = None
+    """How many keys a query sees at most, itself included, where the keys that it sees form a band; None without one."""
+    bias: str | None = None
+    """What is added to visible cells, in words; "" where that cannot be told; None where nothing is."""
 
 
 def small_sizes(graph: Graph, length: int) -> dict[str, int]:
@@ -67,10 +73,12 @@ def small_sizes(graph: Graph, length: int) -> dict[str, int]:
     return sizes
 
 
-def _inputs(graph: Graph, sizes: dict[str, int], floats: float, bools: bool) -> dict[str, Fact]:
+def _inputs(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, cone: set[str]) -> dict[str, Fact]:
     """Inputs that keep everything: ones for masks, counted positions, a token that is neither padding nor special."""
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
+        if name not in cone:
+            continue
         kind = info.type.tensor_type.elem_type
         shape = input_shape(info, sizes)
         if shape is None or None in shape or (not shape and kind not in (6, 7)):
@@ -104,21 +112,52 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
         sites: The sites.
 
     Returns:
-        By the name of the masked scores; a site whose mask cannot be evaluated is absent.
+        By the name of the weights; a site whose mask cannot be evaluated is absent.
     """
     if not sites:
         return {}
     found: dict[str, Hides] = {}
     graph.facts  # noqa: B018  binds graph.sizes
+    cone, numbers = _cone(graph, sites)
     # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
     # everything is the one that pads nothing.
     for length, floats, bools in [
         (n, *kind) for n in (6, *_fixed_lengths(graph, sites), 32) for kind in ((0.0, True), (1.0, True), (0.0, False))
     ]:
-        left = [s for s in sites if s.masked not in found]
+        left = [s for s in sites if s.weights.value not in found]
         if left:
-            found |= _hides(graph, left, small_sizes(graph, length), floats, bools)
+            found |= _hides(graph, left, cone, small_sizes(graph, length), floats, bools)
+    # A sliding window shows only in a text longer than itself.
+    for width in sorted({n for n in numbers if 4 < n <= WIDEST}):
+        for name, seen in _hides(graph, sites, cone, small_sizes(graph, width + 3), 0.0, True).items():
+            if name in found and seen.window is not None and found[name].window is None:
+                found[name] = replace(found[name], window=seen.window)
     return found
+
+
+def _cone(graph: Graph, sites: list[Probed]) -> tuple[set[str], set[int]]:
+    """The values that the masks are made from, and the whole numbers among them that could be a window's width."""
+    stop = {s.product for s in sites}
+    cone: set[str] = set()
+    numbers: set[int] = set()
+    stack = [s.weights.value for s in sites] + [s.masked.value for s in sites]
+    while stack:
+        value = stack.pop()
+        if value in cone or value in stop:
+            continue
+        cone.add(value)
+        node = graph.producer(value)
+        if node is None or node.op_type in ("Shape", "Size"):
+            continue
+        if node.op_type in ("Sub", "Add", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Trilu"):
+            for name in node.input:
+                known = graph.known(name)
+                if known is not None and known.size == 1 and known.dtype.kind in "if":
+                    number = abs(float(known.ravel()[0]))
+                    if number.is_integer() and number < PROBE * 1000:
+                        numbers |= {int(number), int(number) * 2} if number <= PROBE else {int(number)}
+        stack += [n for n in node.input if n]
+    return cone, numbers
 
 
 def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
@@ -127,9 +166,11 @@ def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
     return sorted({d for shape in shapes if shape for d in shape[-2:] if d is not None and 1 < d < PROBE} - {6, 32})[:3]
 
 
-def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: float, bools: bool) -> dict[str, Hides]:
-    inputs = _inputs(graph, sizes, floats, bools)
-    shapes = infer(graph, sizes, inputs, LIMIT)
+def _hides(
+    graph: Graph, sites: list[Probed], cone: set[str], sizes: dict[str, int], floats: float, bools: bool
+) -> dict[str, Hides]:
+    inputs = _inputs(graph, sizes, floats, bools, cone)
+    shapes = infer(graph, sizes, inputs, LIMIT, cone)
     products: dict[str, Fact] = {}
     for site in sites:
         fact = shapes.get(site.product)
@@ -138,16 +179,45 @@ def _hides(graph: Graph, sites: list[Probed], sizes: dict[str, int], floats: flo
             if np.prod(whole, dtype=np.float64) <= LIMIT:
                 kind = np.float16 if fact.dtype == 10 else np.float32
                 products[site.product] = Fact(whole, fact.dtype, np.zeros(whole, dtype=kind))
-    facts = infer(graph, sizes, {**inputs, **products}, LIMIT)
+    if not products:
+        return {}
+    facts = infer(graph, sizes, {**inputs, **products}, LIMIT, cone)
     found: dict[str, Hides] = {}
     for site in sites:
-        fact = facts.get(site.masked)
-        if fact is not None and fact.value is not None and fact.value.ndim >= 2 and fact.value.size:
-            value = np.asarray(fact.value, dtype=np.float64)
-            seen = _read(value[..., slice(*site.window)] if site.window is not None else value)
-            if seen is not None:
-                found[site.masked] = seen
+        masked, weights = _value(facts, site.masked), _value(facts, site.weights)
+        if masked is None and weights is None:
+            continue
+        hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9 if weights is not None else hidden_cells(masked)
+        seen = _read(hidden, masked)
+        if seen is not None:
+            found[site.weights.value] = seen
     return found
+
+
+def _value(facts: dict[str, Fact], place: Place) -> Array | None:
+    """A stage of a site as [B,H,Q,K] float64; None where its numbers are not known."""
+    fact = facts.get(place.value)
+    if fact is None or fact.value is None or not fact.value.size:
+        return None
+    value = np.asarray(fact.value)
+    rank = len(parse(place.layout))
+    if value.ndim < rank:
+        value = value.reshape((1,) * (rank - value.ndim) + value.shape)
+    try:
+        out = arrange(value, _without_sizes(place.layout, value.shape), "bhqk")
+    except ValueError:
+        return None
+    if place.window is not None:
+        out = out[..., slice(*place.window)]
+    return np.asarray(out, dtype=np.float64)
+
+
+def _without_sizes(layout: str, shape: tuple[int, ...]) -> str:
+    """The layout, for a tensor whose head axis may be 1 where a mask is shared by all heads."""
+    words = layout.split(" ")
+    if len(words) == len(shape):
+        words = [w.partition(":")[0] if not w.startswith("(") else w for w in words]
+    return " ".join(words)
 
 
 def hidden_cells(masked: Array) -> Array:
@@ -156,17 +226,42 @@ def hidden_cells(masked: Array) -> Array:
     return ~(masked > best - 5e3)
 
 
-def _read(masked: Array) -> Hides | None:
-    hidden = hidden_cells(masked)
+def _read(hidden: Array, masked: Array | None) -> Hides | None:
+    """Read a mask off [B,H,Q,K]."""
+    bias = _bias(hidden, masked)
     hidden = hidden.reshape(-1, *hidden.shape[-2:])
     queries, keys = hidden.shape[-2:]
     if hidden.all():
         return None
     if queries < 2 or not hidden.any():
-        return Hides(False, None)
+        return Hides(False, None, bias)
+    causal = False
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
         own = np.arange(keys)[None, :] == np.arange(queries)[:, None] + offset
-        if later.any() and hidden[:, later].all() and not hidden[:, own].any():
-            return Hides(True, None)
-    return Hides(False, None)
+        causal = causal or bool(later.any() and hidden[:, later].all() and not hidden[:, own].any())
+    return Hides(causal, _width(~hidden[0]), bias)
+
+
+def _width(visible: Array) -> int | None:
+    """The width of a band of visible cells [Q,K] that moves with the query; None for any other pattern."""
+    counts = visible.sum(axis=1)
+    width = int(counts.max())
+    first = visible.argmax(axis=1)
+    if width >= visible.shape[1] or width < 1 or (counts == 0).any():
+        return None
+    band = all(visible[i, first[i] : first[i] + counts[i]].all() for i in range(len(counts)))
+    moves = first[-1] > 0 and bool((np.diff(first) >= 0).all() and (np.diff(first) <= 1).all())
+    return width if band and moves else None
+
+
+def _bias(hidden: Array, masked: Array | None) -> str | None:
+    """What is added to visible cells, in words; "" where the numbers are not known; None for nothing."""
+    if masked is None:
+        return ""
+    shape = np.broadcast_shapes(hidden.shape, masked.shape)
+    shown = np.where(np.broadcast_to(hidden, shape), 0.0, np.broadcast_to(masked, shape))
+    if not np.isfinite(shown).all() or np.abs(shown).max(initial=0.0) < 1e-6:
+        return None
+    by_head = shown.shape[1] > 1 and bool(np.abs(shown - shown[:, :1]).max() > 1e-6)
+    return "by position, one a head" if by_head else "by position"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.origins import factors_of, multiplier
-from attnx.graph.paths import Step, Way, depends, scalar
+from attnx.graph.paths import Step, Way, scalar
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -133,5 +133,5 @@ def bias_kind(graph: Graph, reading: Reading, heads: int | None) -> str | None:
         if shape is None or scalar(graph, name) is not None or heads in (None, 1):
             continue
         if len(shape) >= 3 and heads in shape[:-2]:
-            return "one a head, added to the scores" if depends(graph, name) or True else None
+            return "one a head"
     return None

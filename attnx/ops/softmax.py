@@ -226,6 +226,8 @@ def _assemble(
     finding.heads, finding.head_size = letters.heads, letters.head_size
     finding.kv_heads = _kv_heads(graph, chosen.key, letters.heads)
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
+    if not reading.biases and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps)):
+        finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
     finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None
     put = _Placing(graph, finding, letters)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
