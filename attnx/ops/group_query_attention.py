@@ -1,8 +1,8 @@
 """com.microsoft GroupQueryAttention: what onnxruntime-genai's builder writes for every decoder.
 
 Everything is inside: splitting, per-head norms, rotary embedding, a cache whose rows are filled batch by batch, the
-causal mask and a window, soft cap, sinks. Source: onnxruntime contrib operators, GroupQueryAttention; the window (W keys,
-the query's own among them), the alignment and the cells of `output_qk` as its CPU kernel was measured.
+causal mask and a window, soft cap, sinks. Source: onnxruntime contrib operators, GroupQueryAttention; the window (W
+keys, the query's own among them), the alignment and the cells of `output_qk` as its CPU kernel was measured.
 """
 
 from __future__ import annotations
@@ -86,12 +86,13 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         inner = e.op("Where", visible, e.name("masked"), e.number(0.0))
         e.back(e.name("weights") if a.get("qk_output") == 2 else inner, node.input[0], out=node.output[3])
     causal = a.get("causal", 1) != 0
+    cached = [f"keys and values are cached as {store}, and read back from there"] if store != "float" else []
     return found(
-        e, node, required=_refused(node, a) or store == "float8", heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
-        scale_place="inside GroupQueryAttention", softcap=a.get("softcap") or None, window=window or None,
+        e, node, required=_refused(node, a) or store == "float8", heads=heads, kv_heads=kv_heads, head_size=size,
+        scale=number, scale_place="inside GroupQueryAttention", softcap=a.get("softcap") or None, window=window or None,
         causal=True if causal else None if bias else False, bias=bias_name(e, bias), sink=bool(sink),
         query_from=node.input[0], key_from=input_of(node, 1) or node.input[0],
-        value_from=input_of(node, 2) or node.input[0], notes=[f"keys and values are cached as {store}, and read back from there"] if store != "float" else [],
+        value_from=input_of(node, 2) or node.input[0], notes=cached,
     )  # fmt: skip
 
 

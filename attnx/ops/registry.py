@@ -42,7 +42,9 @@ def _rewriter(module: str, function: str) -> Rewriter:
 
 FUSED: Mapping[str, Recogniser] = {
     "Attention": _recogniser("onnx_attention", "recognise"),
+    "ai.onnx.preview.FlexAttention": _recogniser("flex_attention", "recognise"),
     "com.microsoft.Attention": _recogniser("ms_attention", "recognise"),
+    "com.microsoft.DecoderAttention": _recogniser("decoder_attention", "recognise"),
     "com.microsoft.DecoderMaskedMultiHeadAttention": _recogniser("decoder_masked", "recognise"),
     "com.microsoft.DecoderMaskedSelfAttention": _recogniser("decoder_masked", "recognise_self"),
     "com.microsoft.GroupQueryAttention": _recogniser("group_query_attention", "recognise"),

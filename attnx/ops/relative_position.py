@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 def relative(graph: Graph, node: NodeProto) -> Replacement | Miss:
     """RelativePositionBias: the bias of each distance's bucket, [1,H,Q,K].
 
-    Two things are not what they seem. The table is declared [buckets,heads], but its bytes are [heads,buckets], which is
-    how the kernel reads them. And onnxruntime's optimizer, which alone writes this operator, works `max_distance` out of
-    a logarithm in the model as if there were 32 buckets; with another number it writes a wrong distance (and its CUDA
-    kernel a bias that is not the model's). The model's own logarithm is restored here; with 32 buckets all agree.
+    Two things are not what they seem. The table is declared [buckets,heads], but its bytes are [heads,buckets], which
+    is how the kernel reads them. And onnxruntime's optimizer, which alone writes this operator, works `max_distance`
+    out of a logarithm in the model as if there were 32 buckets; with another number it writes a wrong distance (and
+    its CUDA kernel a bias that is not the model's). The model's own logarithm is restored here; with 32 buckets all
+    agree.
     Source: Raffel et al. 2020 (T5), section 2.1; onnxruntime.transformers.onnx_model_t5.
     """
     a = attributes(node)

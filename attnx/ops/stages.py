@@ -6,7 +6,7 @@ Values are float32 (float64 in float64 graphs) and laid out [B,H,Q,D], [B,Hkv,K,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnx.ops.emit import Emit
@@ -16,6 +16,8 @@ from attnx.records import Place
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+Change = Callable[[str], str]
+"""Adds nodes that make another value of a value; returns its name."""
 LAYOUTS = {"query": "b h q d", "key": "b h k d", "value": "b h k d", "context": "b h q d"}
 """Of the values that `attend` names; every other quantity is "b h q k"."""
 
@@ -112,6 +114,8 @@ def attend(
     guard: bool = False,
     sink: str = "",
     precision: int = 0,
+    score_change: Change | None = None,
+    weight_change: Change | None = None,
 ) -> str:
     """Name every stage of softmax(scale * Q K^T ...) V under the prefix; returns the context's name.
 
@@ -132,6 +136,8 @@ def attend(
         guard: Whether rows without a visible cell (all minus infinity) get weights of 0 instead of NaN.
         sink: Logits that join the softmax and are cut off again, broadcasting to [B,H,Q,1].
         precision: The data type of the softmax where it is not the stages' own.
+        score_change: Makes of the scores, after `add`, what else the operator makes of them before its softmax.
+        weight_change: Makes of the softmax's result what the operator multiplies the values by.
     """
     names = {
         q: e.name(q) for q in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
@@ -154,6 +160,8 @@ def attend(
     x = names["capped"]
     for term in add:
         x = e.op("Add", x, term)
+    if score_change:
+        x = score_change(x)
     if visible:
         x = e.op("Where", visible, x, e.number(hidden))
     masked = e.op("Identity", x, out=names["masked"])
@@ -168,6 +176,8 @@ def attend(
     if guard:
         empty = e.op("Equal", e.reduce("ReduceMax", masked, 3), e.number(-math.inf))
         weights = e.op("Where", empty, e.number(0.0), weights)
+    if weight_change:
+        weights = weight_change(weights)
     e.op("Identity", weights, out=names["weights"])
     if grouped:
         stacked = e.reshape(names["weights"], 0, hkv, -1, e.dim(masked, 3))

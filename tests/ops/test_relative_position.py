@@ -105,8 +105,8 @@ def test_a_bias_that_feeds_an_attention() -> None:
     ]
     nodes[0].name = "position"
     model = model_of(nodes, feed, ["y"], weights={"table": table.reshape(32, 2)})
-    plain = {**feed, "bias": run(replaced(model_of(nodes[:1], {"n": feed["n"]}, ["bias"],
-                                                   weights={"table": table.reshape(32, 2)}))[0], feed)["bias"]}  # fmt: skip
+    position = model_of(nodes[:1], {"n": feed["n"]}, ["bias"], weights={"table": table.reshape(32, 2)})
+    plain = {**feed, "bias": run(replaced(position)[0], feed)["bias"]}
     alone = model_of(nodes[1:], {k: v for k, v in plain.items() if k != "n"}, ["y"])
     finding, _ = compare(alone, plain)
     tapped, findings, _ = replaced(model)
