@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Measurement
-from attnx.view.cells import cell_len, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.page import page
 from attnx.view.strokes import bar
 
@@ -65,7 +65,12 @@ class Bars:
         names = max((cell_len(safe(m.axes[0].labels[at])) for at in order), default=1)
         names = min(names, LABEL, max(4, here.width // 3))
         length = max(4, min(BAR, here.width - names - figures - 4))
-        yield Text(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else ""), "bold", no_wrap=True, overflow="ellipsis")
+        yield Text(
+            here.spell(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else "")),
+            "bold",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         for at, text in zip(order, written, strict=True):
             line = Text(no_wrap=True, overflow="crop")
             line.append(f" {label(m.axes[0].labels[at], names, ascii_only=here.ascii)} ")
@@ -79,7 +84,7 @@ class Bars:
             said.append(f"{left} more")
         for text in (" · ".join(said), m.formula, m.source and f"Source: {m.source}", *m.notes):
             if text:
-                yield Text(in_ascii(safe(text)) if here.ascii else safe(text), "dim")
+                yield Text(here.spell(safe(text)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Say what widths make sense."""

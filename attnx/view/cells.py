@@ -20,6 +20,23 @@ from rich.cells import cell_len as cell_len
 
 ELLIPSIS = "…"
 _PLAIN = {"\n": "↵", "\t": "⇥"}
+_ASCII = str.maketrans(
+    {
+        ELLIPSIS: "~",
+        "–": "-",
+        "→": "->",
+        "·": "-",
+        "×": "x",
+        "␣": "_",
+        "↵": "\\n",
+        "⇥": "\\t",
+        "∅": "''",
+        "≥": ">=",
+        "≤": "<=",
+        "↓": "v",
+        "▸": ">",
+    }
+)
 _JOINER, _NON_JOINER = "\u200d", "\u200c"
 
 
@@ -82,7 +99,7 @@ def safe(piece: str) -> str:
 
 def in_ascii(text: str) -> str:
     """Spell what ASCII cannot write by its code point, for terminals that can show nothing else."""
-    return text.replace(ELLIPSIS, "~").encode("ascii", "backslashreplace").decode("ascii")
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def clusters(text: str) -> Iterator[str]:
@@ -97,8 +114,8 @@ def clusters(text: str) -> Iterator[str]:
         yield current
 
 
-def cut(text: str, width: int) -> str:
-    """Cut safe text to at most `width` cells, with an ellipsis where something is left out."""
+def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
+    """Cut safe text to at most `width` cells, with an ellipsis (a tilde in ASCII) where something is left out."""
     if cell_len(text) <= width:
         return text
     if width <= 0:
@@ -109,21 +126,22 @@ def cut(text: str, width: int) -> str:
         if used + size > width - 1:
             break
         kept, used = kept + cluster, used + size
-    return kept + ELLIPSIS
+    return kept + ("~" if ascii_only else ELLIPSIS)
 
 
-def fit(text: str, width: int, *, right: bool = False) -> str:
+def fit(text: str, width: int, *, right: bool = False, ascii_only: bool = False) -> str:
     """Cut and pad safe text to exactly `width` cells.
 
     Args:
         text: Safe text (see `safe`).
         width: Cells.
         right: Pad on the left.
+        ascii_only: Mark a cut with ASCII.
 
     Returns:
         Text whose width is `width`, wide characters and combining marks counted as a terminal shows them.
     """
-    short = cut(text, width)
+    short = cut(text, width, ascii_only=ascii_only)
     space = " " * (width - cell_len(short))
     return space + short if right else short + space
 
@@ -131,7 +149,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 def label(piece: str, width: int, *, right: bool = False, ascii_only: bool = False) -> str:
     """Make a token ready for a column of `width` cells: `safe`, cut and padded."""
     text = safe(piece)
-    return fit(in_ascii(text) if ascii_only else text, width, right=right)
+    return fit(in_ascii(text) if ascii_only else text, width, right=right, ascii_only=ascii_only)
 
 
 def stack(piece: str, height: int, width: int, *, ascii_only: bool = False) -> list[str]:
@@ -150,7 +168,7 @@ def stack(piece: str, height: int, width: int, *, ascii_only: bool = False) -> l
     marks = list(clusters(in_ascii(text) if ascii_only else text))
     if len(marks) > height:
         marks = [*marks[: height - 1], "~" if ascii_only else ELLIPSIS]
-    lines = [fit(mark, width) for mark in marks]
+    lines = [fit(mark, width, ascii_only=ascii_only) for mark in marks]
     return [" " * width] * (height - len(lines)) + lines
 
 
@@ -162,12 +180,12 @@ def number(value: float, decimals: int = 2) -> str:
         decimals: Digits after the point while the number is small enough to be read.
 
     Returns:
-        "0.67", "-12.3", "1234", "1.2e6"; "–" for NaN, "∞" for infinities; never "-0.00".
+        "0.67", "-12.3", "1234", "1.2e6"; "-" for NaN, "inf"; never "-0.00".
     """
     if math.isnan(value):
-        return "–"
+        return "-"
     if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
+        return "inf" if value > 0 else "-inf"
     size = abs(value)
     if size >= 1e5:
         return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")

@@ -129,36 +129,38 @@ def xterm(number: int) -> RGB:
     return (_CUBE[rest // 36], _CUBE[rest // 6 % 6], _CUBE[rest % 6])
 
 
+_PURPLE_TO_YELLOW = (53, 54, 24, 30, 36, 71, 77, 113, 148, 184, 220)
+_GREY_TO_BLUE = (235, 236, 237, 23, 24, 31, 67, 74, 75, 117)
+_GREY_TO_ORANGE = (235, 236, 237, 58, 94, 130, 137, 173, 208, 215)
+"""Xterm's colours along each scale, in order. Taking the nearest of all 240 for each level mixes in greys and loud
+neighbours, which read as structure that is not there."""
+
+
 @lru_cache(maxsize=8)
 def _numbers(ramp: Ramp) -> tuple[int, ...]:
-    """Pick one of xterm's colours for each level: nearest in OKLab overall, and never a step back in lightness.
+    """Pick one of xterm's colours for each level: the nearest in OKLab without ever a step back along the scale."""
 
-    Picking the nearest for each level alone makes the scale jump to and fro, which reads as structure that is not
-    there; so the whole path is chosen at once (a shortest path over levels x colours, ordered by lightness).
-    """
-    lab = oklab(np.array([xterm(n) for n in range(16, 256)]))
-    order = np.argsort(lab[:, 0], kind="stable")
-
-    def path(levels: Array) -> list[int]:
-        cost = ((oklab(levels)[:, None] - lab[order][None]) ** 2).sum(-1)
+    def path(levels: Array, numbers: tuple[int, ...], greys: int = 0) -> list[int]:
+        there = oklab(np.array([xterm(number) for number in numbers]))
+        cost = ((oklab(levels)[:, None] - there[None]) ** 2).sum(-1)
+        cost[len(levels) // 6 :, :greys] = np.inf  # greys have no side, so they keep to the very middle
         best, came = cost[0], []
         for row in cost[1:]:
             lowest = np.minimum.accumulate(best)
-            where = np.where(best == lowest, np.arange(len(best)), 0)
-            came.append(np.maximum.accumulate(where))
+            came.append(np.maximum.accumulate(np.where(best == lowest, np.arange(len(best)), 0)))
             best = lowest + row
         at = int(best.argmin())
         chosen = [at]
         for back in reversed(came):
             at = int(back[at])
             chosen.append(at)
-        return [int(order[i]) + 16 for i in reversed(chosen)]
+        return [numbers[i] for i in reversed(chosen)]
 
     levels = np.array(ramp.colours)
     if not ramp.diverging:
-        return tuple(path(levels))
+        return tuple(path(levels, _PURPLE_TO_YELLOW))
     half = LEVELS // 2
-    return (*reversed(path(levels[:half][::-1])), *path(levels[half:]))
+    return (*reversed(path(levels[:half][::-1], _GREY_TO_BLUE, 3)), *path(levels[half:], _GREY_TO_ORANGE, 3))
 
 
 # --- no colours, or the theme's ------------------------------------------------------------------------------------
@@ -223,7 +225,9 @@ def smooth(depth: Depth) -> bool:
 @lru_cache(maxsize=8 * LEVELS)
 def _ink(ramp: Ramp, at: int, depth: Depth) -> Style:
     rgb = ramp.colours[at] if depth == "true" else xterm(_numbers(ramp)[at])
-    dark = oklab(np.array(rgb))[0] < 0.62
+    part = np.array(rgb) / 255
+    luminance = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+    dark = luminance < 0.179  # where white and black are read equally well. Source: WCAG 2.2, contrast ratio
     return Style(
         color=Color.from_rgb(255, 255, 255) if dark else Color.from_rgb(0, 0, 0), bgcolor=_colour(ramp, at, depth)
     )

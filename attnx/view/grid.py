@@ -110,9 +110,8 @@ class Grid:
             here = replace(here, height=self.height)
         plan = self._plan(here)
         heads = max(len(layer) for layer in self.layers if layer is not None)
-        times = "x" if here.ascii else "×"
-        title = f"{self.model} · {self.stage} · {len(self.layers)} layers {times} {heads} heads"
-        yield Text(in_ascii(title) if here.ascii else title, "bold", no_wrap=True, overflow="ellipsis")
+        title = f"{self.model} · {self.stage} · {len(self.layers)} layers × {heads} heads"
+        yield Text(here.spell(title), "bold", no_wrap=True, overflow="ellipsis")
         dots = dotted(plan.tall, here)
         across, down = (plan.wide, plan.tall) if here.ascii else (2 * plan.wide, (4 if dots else 2) * plan.tall)
         if not here.ascii:
@@ -129,17 +128,19 @@ class Grid:
 
     def _plan(self, here: Page) -> _Plan:
         """Choose how many panels of layers stand side by side: the most square and largest thumbnails that fit."""
-        heads = max(len(layer) for layer in self.layers if layer is not None)
-        keys = max(layer.shape[2] for layer in self.layers if layer is not None)
-        beside = max(cell_len(name) for name in self.names) + 1
-        most = max(LEAST, min(MOST, keys))
+        there = [layer.shape for layer in self.layers if layer is not None]
+        heads, queries, keys = (max(shape[axis] for shape in there) for axis in range(3))
+        beside = max(cell_len(here.spell(name)) for name in self.names) + 1
+        down, across = (1, 1) if here.ascii else (2 if colour.smooth(here.depth) else 4, 2)
+        most = max(LEAST, min(MOST, -(-keys // across)))
+        tallest = -(-(queries + (not here.ascii)) // down)
         best: tuple[float, int, _Plan] | None = None
         for panels in range(1, min(PANELS, len(self.layers)) + 1):
             rows = -(-len(self.layers) // panels)
             wide = min(most, ((here.width + 1) // panels - beside) // heads - 1)
             if wide < LEAST:
                 continue
-            tall = max(1, (wide + 1) // 2)
+            tall = max(1, min(tallest, (wide + 1) // 2))
             if here.height is not None:
                 tall = min(tall, (here.height - AROUND - 1) // rows)
             if tall < 1:
@@ -151,7 +152,8 @@ class Grid:
             return best[2]
         fit_heads = max(1, min(heads, (here.width - beside) // (LEAST + 1)))
         wide = min(most, max(LEAST, (here.width - beside) // fit_heads - 1))
-        return _Plan(1, fit_heads, wide, 1 if fit_heads < heads or here.height is not None else max(1, (wide + 1) // 2))
+        squat = fit_heads < heads or here.height is not None
+        return _Plan(1, fit_heads, wide, 1 if squat else max(1, min(tallest, (wide + 1) // 2)))
 
     def _thumbs(self, down: int, across: int) -> tuple[list[Array | None], float, tuple[int, int]]:
         """Reduce every head to block means and put them on the scale.
@@ -202,7 +204,7 @@ class Grid:
             return np.asarray(np.clip(np.where(wide > 0, (part - bottom) / wide, np.where(there, 0.0, np.nan)), 0, 1))
 
     def _lines(self, plan: _Plan, cells: Sequence[Cells | None], here: Page, heads: int) -> Iterator[Segment]:
-        beside = max(cell_len(name) for name in self.names) + 1
+        beside = max(cell_len(here.spell(name)) for name in self.names) + 1
         rows = -(-len(self.layers) // plan.panels)
         arrow = _MARK_ASCII if here.ascii else _MARK
         for start in range(0, heads, plan.heads):
@@ -220,14 +222,14 @@ class Grid:
                         if layer >= len(self.layers):
                             continue
                         marked = line == 0 and (layer, start) in self.mark
-                        yield Segment(fit(self.names[layer] if line == 0 else "", beside - 1), _FAINT)
+                        yield Segment(fit(here.spell(self.names[layer]) if line == 0 else "", beside - 1), _FAINT)
                         yield Segment(arrow if marked else " ", _STRONG)
                         drawn = cells[layer]
                         for head in group:
                             if drawn is None or head >= len(drawn):
                                 yield Segment(" " * (plan.wide + 1))
                                 continue
-                            strip = drawn[head][line]
+                            strip = drawn[head][line] if line < len(drawn[head]) else []
                             used = sum(len(segment.text) for segment in strip)
                             yield from strip
                             follows = (layer, head + 1) in self.mark and line == 0 and head + 1 in group
@@ -238,16 +240,15 @@ class Grid:
         arrows = ("v", ">") if here.ascii else ("↓", "→")
         line = Text(f"query {arrows[0]}  key {arrows[1]}   ")
         what = "row's largest" if self.kind == "row" else number(high) if self.shared else "each head's largest"
-        third = "away from 0 by a third of" if self.diverging else "a third of"
         if dots and here.depth == "none":
-            line.append(f"a dot: {third} {what} or more")
+            line.append(f"dot: {'away from 0 by ' if self.diverging else ''}≥ 1/3 of {what}")
         else:
             line.append(f"-{what} " if self.diverging else "0 ")
             line.append_text(scale.bar(ramp, here))
             line.append(f" {what}")
-            line.append("; dots from a third on" if dots else "")
+            line.append(", dots from 1/3 on" if dots else "")
         line.append(", log" if self.kind == "log" else "")
-        yield line
+        yield Text(in_ascii(line.plain)) if here.ascii else line
         said = []
         if sizes != (1, 1):
             said.append(f"a block is the mean of up to {sizes[0]} x {sizes[1]} (queries x keys)")
@@ -258,7 +259,7 @@ class Grid:
         if missing := [name for name, layer in zip(self.names, self.layers, strict=True) if layer is None]:
             said.append(f"no {self.stage}: {', '.join(missing)}")
         if said:
-            yield Text(" · ".join(said), "dim")
+            yield Text(here.spell(" · ".join(said)), "dim")
 
     @property
     def empty(self) -> bool:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from attnx.records import Array
 from attnx.view import colour, scale
-from attnx.view.cells import cell_len, clusters, fit, in_ascii, label, safe, stack
+from attnx.view.cells import cell_len, clusters, fit, label, safe, stack
 from attnx.view.colour import Ramp
 from attnx.view.matrix import Matrix, Side
 from attnx.view.page import Depth, Page, page
@@ -102,7 +102,7 @@ class Heatmap:
                 values[:, ~muted], self.scale.kind, diverging=self.scale.ramp.diverging, bounds=self.bounds
             )
         title = " · ".join(part for part in (matrix.title, matrix.name) if part)
-        yield Text(safe(title), "bold", no_wrap=True, overflow="ellipsis")
+        yield Text(here.spell(safe(title)), "bold", no_wrap=True, overflow="ellipsis")
         picture = _Picture(matrix, choice, muted, self.query, width, half, tall, here)
         yield from picture.header()
         yield from picture.body()
@@ -116,7 +116,7 @@ class Heatmap:
             missing=bool(missing.any()),
         )
         for note in matrix.notes:
-            yield Text(in_ascii(safe(note)) if here.ascii else safe(note), "dim")
+            yield Text(here.spell(safe(note)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Say what widths make sense."""
@@ -150,9 +150,10 @@ class Heatmap:
                 False,
                 short,
             )
-        if smooth:
-            room = halves
-        width = 2 if 2 * columns <= room else 1
+        side = 2 if smooth else 1
+        fits = 2 * columns <= here.width - side * beside
+        room = max(NARROWEST, here.width - side * (beside if fits else _range_width(matrix.queries)))
+        width = 2 if fits else 1
         above = 2 if width == 1 else min(SHORT, tallest)
         most = rows
         if lines is not None:
@@ -285,10 +286,17 @@ def _pair(ramp: Ramp, top: int, low: int, depth: Depth) -> tuple[str, Style]:
 
 
 def _label_width(side: Side, width: int) -> int:
-    """Columns beside the picture: mark, position, token, a space either side."""
-    longest = max((cell_len(safe(piece)) for piece in side.labels), default=1)
+    """Columns beside the picture: mark, position, token, a space either side; for blocks a range of positions."""
     digits = len(str(max(0, side.total - 1)))
+    if side.block > 1:
+        return _range_width(side)
+    longest = max((cell_len(safe(piece)) for piece in side.labels), default=1)
     return min(max(4, longest) + digits + 3, LABEL + digits + 3, max(8, width // 3))
+
+
+def _range_width(side: Side) -> int:
+    """Columns beside a picture of blocks: "100–104" with a space either side."""
+    return max(8, 2 * len(str(max(0, side.total - 1))) + 3)
 
 
 def _muted(side: Side, mute: Collection[int]) -> Array:

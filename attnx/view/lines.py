@@ -14,7 +14,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array
 from attnx.view import colour
-from attnx.view.cells import cell_len, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import Canvas, tint
@@ -106,7 +106,7 @@ class Lines:
         for stroke in strokes:
             style = self._style(stroke, here)
             canvas.curve(stroke.query + 0.5, stroke.key + 0.5, stroke.value, _thickness(stroke.share), style)
-        yield self._title(first)
+        yield self._title(first, here)
         arrow = ("v", "v") if here.ascii else ("↓", "↓")
         ends = f"{first.keys.name} {arrow[1]}"
         yield Text(f"{f'{first.queries.name} {arrow[0]}':>{left}} {' ' * across} {ends}", "dim", no_wrap=True)
@@ -152,9 +152,9 @@ class Lines:
             return colour.head_style(stroke.head, here.depth)
         return tint(stroke.share, here)
 
-    def _title(self, first: Matrix) -> Text:
+    def _title(self, first: Matrix, here: Page) -> Text:
         names = self.heads[0].title if len(self.heads) == 1 else f"{len(self.heads)} heads"
-        text = Text(safe(" · ".join(part for part in (names, first.name) if part)), "bold", no_wrap=True)
+        text = Text(here.spell(safe(" · ".join(part for part in (names, first.name) if part))), "bold", no_wrap=True)
         text.overflow = "ellipsis"
         return text
 
@@ -176,7 +176,7 @@ class Lines:
             for at, head in enumerate(self.heads):
                 names.append("   " if at else "")
                 names.append("-- " if here.ascii else "━━ ", colour.head_style(at, here.depth))
-                names.append(safe(head.title) or str(at))
+                names.append(here.spell(safe(head.title)) or str(at))
             yield names
             if here.depth == "none":
                 yield Text("Heads are told apart by colour, and there is none here; draw one head at a time.", "dim")
@@ -189,7 +189,7 @@ class Lines:
         if muted:
             said.append(f"muted: {' '.join(dict.fromkeys(muted))}")
         for line in (" · ".join(said), *first.notes):
-            yield Text(in_ascii(line) if here.ascii else line, "dim")
+            yield Text(here.spell(line), "dim")
 
 
 def _thickness(share: float) -> int:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.view import colour, scale
-from attnx.view.cells import cell_len, cut, fit, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
@@ -125,7 +125,7 @@ class Overview:
             yield self._worth(here, None if room is None else max(FEWEST, room // 2))
         yield from mass
         for hint in self.hints:
-            yield Text(in_ascii(hint) if here.ascii else hint, "dim", no_wrap=True, overflow="ellipsis")
+            yield Text(here.spell(hint), "dim", no_wrap=True, overflow="ellipsis")
 
     def _header(self, here: Page) -> RenderResult:
         t = self.trace
@@ -135,19 +135,18 @@ class Overview:
         count = f"{len(t.attentions)} {'layer' if len(t.attentions) == 1 else 'layers'}"
         parts = [
             f"{len(t.tokens)} tokens" + (f" + {len(t.memory)} on the encoder side" if t.memory is not None else ""),
-            f"{count} {'x' if here.ascii else '×'} {_range(heads)} heads"
-            + (f" ({_range(shared)} key/value)" if shared else ""),
+            f"{count} × {_range(heads)} heads" + (f" ({_range(shared)} key/value)" if shared else ""),
             f"d_k {_range(sizes)}",
             t.device,
         ]
         line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(safe(t.model), "bold")
-        dot = " - " if here.ascii else " · "
-        line.append(dot + dot.join(parts))
+        line.append(here.spell(safe(t.model)), "bold")
+        dot = here.spell(" · ")
+        line.append(here.spell(dot + dot.join(parts)))
         yield line
         text = t.tokens.text or " ".join(piece.strip() for piece in t.tokens.pieces)
-        said = cut(safe(text), here.width)
-        yield Text(in_ascii(said)[: here.width] if here.ascii else said, "dim", no_wrap=True, overflow="crop")
+        said = cut(here.spell(safe(text)), here.width, ascii_only=here.ascii)
+        yield Text(said, "dim", no_wrap=True, overflow="crop")
         yield Text()
 
     def _looks(self, here: Page, room: int | None) -> Text:
@@ -177,7 +176,7 @@ class Overview:
                 out.append(f" {number(target.weight)} ")
                 if length:
                     out.append_text(bar(target.weight, length, here)).append(" ")
-                out.append(fit(target.place, place), "dim")
+                out.append(fit(here.spell(target.place), place), "dim")
         if len(rows) < len(self.looks):
             more = f"\n{' ' * digits} {'...' if here.ascii else '…'} and {len(self.looks) - len(rows)} more tokens"
             out.append(more, "dim")
@@ -196,14 +195,14 @@ class Overview:
                 break
             used, left = used + need, left - 1
             if item.what != before:
-                out.append(f"\n{item.what}", "" if here.depth == "none" else "italic")
+                out.append(here.spell(f"\n{safe(item.what)}"), "" if here.depth == "none" else "italic")
                 before = item.what
             value = number(item.value) + (f" {item.unit}" if item.unit else "")
-            out.append(f"\n  {item.place:<{place}} ", "bold").append(value)
+            out.append(here.spell(f"\n  {safe(item.place):<{place}} "), "bold").append(value)
             if item.note:
                 note = safe(item.note)
-                note = in_ascii(note) if here.ascii else note
-                out.append(f"  {cut(note, max(4, here.width - place - len(value) - 5))}", "dim")
+                note = here.spell(note)
+                out.append(f"  {cut(note, max(4, here.width - place - len(value) - 5), ascii_only=here.ascii)}", "dim")
         if left:
             out.append(f"\n{'...' if here.ascii else '…'} and {left} more", "dim")
         for line in chart:
@@ -215,12 +214,12 @@ def _mass(mass: Measurement, here: Page) -> list[Text]:
     """One bar, cut into shares: where the weight goes. On one line, or with what it means on the next."""
     values = np.nan_to_num(np.asarray(mass.values, np.float64))
     fills = "#=-." if here.ascii else "█▓▒░"
-    title = Text(no_wrap=True, overflow="ellipsis").append(f"{safe(mass.name)}  ", "bold")
+    title = Text(no_wrap=True, overflow="ellipsis").append(here.spell(f"{safe(mass.name)}  "), "bold")
     meaning = Text(no_wrap=True, overflow="ellipsis")
     for at, (name, value) in enumerate(zip(mass.axes[0].labels, values, strict=True)):
         meaning.append("  ").append(_fill(at, fills, here), colour.head_style(at, here.depth))
-        name = cut(safe(name), LABEL)
-        meaning.append(f" {in_ascii(name) if here.ascii else name} {number(float(value))}")
+        name = cut(here.spell(safe(name)), LABEL, ascii_only=here.ascii)
+        meaning.append(f" {name} {number(float(value))}")
     room = here.width - cell_len(title.plain) - cell_len(meaning.plain)
     width = min(40, room if room >= 12 else here.width - cell_len(title.plain))
     start = 0
@@ -268,7 +267,7 @@ def _map(heads: Measurement, here: Page, room: int | None) -> list[Text]:
     half = room is not None and down + 2 > room and colour.smooth(here.depth)
     if names + 1 + wide * across > here.width or (room is not None and -(-down // (1 + half)) + 2 > room):
         return []
-    title = Text(f"{safe(heads.name)} by head  ", no_wrap=True, overflow="ellipsis")
+    title = Text(here.spell(f"{safe(heads.name)} by head  "), no_wrap=True, overflow="ellipsis")
     title.append(f"{number(choice.low, 1)} ", "dim").append_text(scale.bar(choice.ramp, here, 5))
     title.append(f" {number(choice.high, 1)}", "dim")
     lines = [Text(), title]

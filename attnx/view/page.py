@@ -11,6 +11,8 @@ from typing import Literal
 
 from rich.console import Console, ConsoleOptions
 
+from attnx.view.cells import in_ascii
+
 Depth = Literal["true", "256", "16", "none"]
 """How many colours there are: 24 bits, the 256 of xterm, the 16 of the terminal's theme, none."""
 
@@ -28,6 +30,10 @@ class Page:
     depth: Depth
     ascii: bool
     """True where the encoding cannot write blocks, braille or CJK."""
+
+    def spell(self, text: str) -> str:
+        """Write safe text with the characters that there are."""
+        return in_ascii(text) if self.ascii else text
 
 
 def page(console: Console, options: ConsoleOptions) -> Page:

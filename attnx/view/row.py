@@ -12,10 +12,9 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Array
-from attnx.view import scale
-from attnx.view.cells import cell_len, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.matrix import Matrix
-from attnx.view.page import page
+from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
 LABEL, BAR = 18, 60
@@ -64,10 +63,10 @@ class RowBars:
         chosen = there if self.top is None else ranked[: self.top]
         arrow = "->" if here.ascii else "→"
         title = Text(no_wrap=True, overflow="ellipsis")
-        title.append(safe(" · ".join(part for part in (m.title, m.name) if part)), "bold")
+        title.append(here.spell(safe(" · ".join(part for part in (m.title, m.name) if part))), "bold")
         name = safe(m.queries.labels[at])
         title.append(f"   {m.queries.name} {self.query} ", "dim")
-        title.append(in_ascii(name) if here.ascii else name, "bold")
+        title.append(here.spell(name), "bold")
         title.append(f" {arrow} {keys.name}", "dim")
         yield title
         digits = len(str(max(0, keys.total - 1)))
@@ -88,22 +87,22 @@ class RowBars:
             line.append_text(bar(share, length, here))
             line.rstrip()
             yield line
-        yield from self._rest(here.ascii, [k for k in there if k not in set(chosen)], values)
+        span = f"bars: {number(base)} to {number(reach)}"
+        yield from self._rest(here, [k for k in there if k not in set(chosen)], values, span)
 
-    def _rest(self, ascii_only: bool, rest: list[int], values: Array) -> RenderResult:
+    def _rest(self, here: Page, rest: list[int], values: Array, span: str) -> RenderResult:
         m = self.matrix
-        said = []
+        said = [span]
         if rest:
             together = f", {number(float(values[rest].sum()), self.decimals)} together" if m.unit == "share" else ""
             said.append(f"{len(rest)} more{together}")
         if count := int(m.hidden[m.row_of(self.query)].sum()):
-            mark = scale.HIDDEN_ASCII if ascii_only else scale.HIDDEN
-            said.append(f"{mark} {count} hidden by the mask")
+            said.append(f"{count} hidden by the mask")
         if names := [safe(p).strip() for p, at in zip(m.keys.labels, m.keys.at, strict=True) if at in self.mute]:
             said.append(f"muted: {' '.join(names)}")
-        for line in ("   ".join(said), *m.notes):
+        for line in (" · ".join(said), *m.notes):
             if line:
-                yield Text(in_ascii(line) if ascii_only else line, "dim")
+                yield Text(here.spell(line), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Say what widths make sense."""

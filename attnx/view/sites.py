@@ -11,11 +11,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnx.records import Miss, Place, Site
-from attnx.view.cells import ELLIPSIS, cell_len, clusters, cut, fit, in_ascii, safe
+from attnx.view.cells import ELLIPSIS, cell_len, clusters, fit, safe
 from attnx.view.page import Page, page
 
-NODE, OP = 16, 30
-"""The least that a node's name is given, and the most that an operator's is."""
+NODE, OP = 16, 12
+"""The least that a node's name and an operator's are given; both keep their ends."""
 
 
 def sites_table(
@@ -82,7 +82,7 @@ _COLUMNS = (
     _Column("sees", _sees),
     _Column("also", _also, need=2),
     _Column("scale applied", lambda site: site.scale_place, need=1),
-    _Column("op", lambda site: cut(safe(site.op), OP), need=3),
+    _Column("op", lambda site: site.op, need=3),
 )
 
 
@@ -110,7 +110,10 @@ class SitesTable:
             for miss in self.misses:
                 line = Text(no_wrap=True, overflow="ellipsis")
                 line.append(f"  {_plain(miss.op, here)} ")
-                line.append(_tail(_plain(miss.node, here), max(NODE, here.width - cell_len(safe(miss.op)) - 3)), "dim")
+                line.append(
+                    here.spell(_tail(_plain(miss.node, here), max(NODE, here.width - cell_len(safe(miss.op)) - 3))),
+                    "dim",
+                )
                 yield line
                 yield Padding(_text(miss.reason, here), (0, 0, 0, 4))
         for note in self.notes:
@@ -127,6 +130,10 @@ class SitesTable:
         columns = [c for c in _COLUMNS if any(texts[c.name])]
         dropped = []
         for need in (1, 2, 3):
+            if need == 3:
+                rest = here.width - NODE - 2 - sum(widths[c.name] + 2 for c in columns if c.name != "op")
+                widths["op"] = min(widths["op"], max(OP, rest))
+                texts["op"] = [here.spell(_tail(text, widths["op"])) for text in texts["op"]]
             if sum(widths[c.name] + 2 for c in columns) + NODE > here.width:
                 dropped += [c.name for c in columns if c.need == need]
                 columns = [c for c in columns if c.need != need]
@@ -147,7 +154,7 @@ class SitesTable:
                 style = "bold" if c.name == "layer" else ""
                 line.append(fit(texts[c.name][at], widths[c.name], right=c.right), style).append("  ")
             if shown:
-                line.append(_tail(nodes[at], room), "dim")
+                line.append(here.spell(_tail(nodes[at], room)), "dim")
             line.rstrip()
             yield line
             if self.places:
@@ -181,7 +188,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _plain(text: str, here: Page) -> str:
-    return in_ascii(safe(text)) if here.ascii else safe(text)
+    return here.spell(safe(text))
 
 
 def _text(text: str, here: Page, style: str = "") -> Text:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Array, Measurement
-from attnx.view.cells import cell_len, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.page import page
 from attnx.view.strokes import spark
 
@@ -73,21 +73,26 @@ class Sparklines:
         each = max(1, min(3, room // max(1, len(self.steps))))
         fits = min(len(self.steps), room // each)
         arrow = ">" if here.ascii else "→"
-        yield Text(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else ""), "bold", no_wrap=True, overflow="ellipsis")
+        yield Text(
+            here.spell(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else "")),
+            "bold",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         shown = self.steps[:fits]
         ends = f"{shown[0]} {arrow} {shown[-1]}" if len(shown) > 1 else "".join(shown)
-        yield Text(f" {' ' * names} {self.along} {safe(ends)}", "dim", no_wrap=True, overflow="crop")
+        yield Text(f" {' ' * names} {self.along} {here.spell(safe(ends))}", "dim", no_wrap=True, overflow="crop")
         for name, row, text in zip(self.names, self.rows, tails, strict=True):
             line = Text(no_wrap=True, overflow="crop")
             line.append(f" {label(name, names, ascii_only=here.ascii)} ")
             line.append_text(spark(row[:fits], low, high, here, width=each))
-            line.append(f" {in_ascii(text) if here.ascii else text}", "dim")
+            line.append(f" {here.spell(text)}", "dim")
             yield line
         said = [f"height: {number(low)} to {number(high)}"]
         if fits < len(self.steps):
             said.append(f"{len(self.steps) - fits} of {len(self.steps)} do not fit")
         for note in (" · ".join(said), *m.notes):
-            yield Text(in_ascii(safe(note)) if here.ascii else safe(note), "dim")
+            yield Text(here.spell(safe(note)), "dim")
 
     def _tail(self, row: Array) -> str:
         """The range of one line, and where its highest is."""

@@ -109,7 +109,7 @@ class Canvas:
         """
         columns = self.width * 2
         along = np.linspace(0, 1, columns)
-        height = 4 * (start + (stop - start) * along * along * (3 - 2 * along)) - 0.5
+        height = 4 * (start + (stop - start) * along * along * (3 - 2 * along)) - 1
         before = height[0]
         for x, y in enumerate(height):
             # A steep stroke covers every dot between two columns, or it would break up.
@@ -120,7 +120,7 @@ class Canvas:
                 first = last = round(y)
             for at in range(first, last + 1):
                 for extra in range(thickness):
-                    self.dot(x, at + extra - thickness // 2, strength, style)
+                    self.dot(x, at + extra - (thickness - 1) // 2, strength, style)
             before = y
 
     def line(self, row: int) -> Text:

@@ -15,7 +15,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array, Measurement
 from attnx.view import colour, scale
-from attnx.view.cells import cell_len, fit, in_ascii, label, number, safe
+from attnx.view.cells import cell_len, fit, label, number, safe
 from attnx.view.matrix import Matrix, Side, of_measurement
 from attnx.view.page import Page, page
 
@@ -110,7 +110,7 @@ class MatrixTable:
         whole = self.matrix
         grid = _Grid(whole, self.scale, self.mute, self.query, self.decimals, here)
         matrix = whole.window(self.rows or len(whole.queries), grid.columns, self.query)
-        yield Text(safe(" · ".join(part for part in (matrix.title, matrix.name) if part)), "bold")
+        yield Text(here.spell(safe(" · ".join(part for part in (matrix.title, matrix.name) if part))), "bold")
         yield replace(grid, matrix=matrix).table()
         muted = " ".join(dict.fromkeys(safe(p).strip() for p in _names(whole.keys, self.mute)))
         missing = np.isnan(matrix.shown) & ~matrix.hidden
@@ -123,7 +123,7 @@ class MatrixTable:
             missing=bool(missing.any()),
         )
         for note in matrix.notes:
-            yield Text(in_ascii(note) if here.ascii else note, "dim")
+            yield Text(here.spell(note), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Any width will do, from a few columns on."""
@@ -145,7 +145,7 @@ class MeasurementTable:
         m = self.measurement
         unit = f" ({m.unit})" if m.unit else ""
         for name, part in self._parts():
-            yield Text(safe(" · ".join(bit for bit in (name, m.name + unit) if bit)), "bold")
+            yield Text(here.spell(safe(" · ".join(bit for bit in (name, m.name + unit) if bit))), "bold")
             ramp = self.scale if self.shaded else None
             grid = _Grid(part, ramp, frozenset(), None, self.decimals, here)
             for start in range(0, max(1, len(part.keys)), max(1, grid.columns)):
@@ -157,7 +157,7 @@ class MeasurementTable:
             yield scale.legend(self.scale, here, unit=m.unit, hidden=False, missing=missing)
         for line in (m.formula, m.source and f"Source: {m.source}", *m.notes):
             if line:
-                yield Text(in_ascii(safe(line)) if here.ascii else safe(line), "dim")
+                yield Text(here.spell(safe(line)), "dim")
 
     def _parts(self) -> Iterable[tuple[str, Matrix]]:
         m = self.measurement
@@ -256,7 +256,7 @@ class _Grid:
             chosen = self.query is not None and self.matrix.row_of(self.query) == row
             weight = "bold" if chosen else "dim" if self.matrix.queries.special[row] else ""
             text = self._name(row)
-            name = Text(fit(in_ascii(text) if ascii_only else text, beside), weight)
+            name = Text(fit(self.page.spell(text), beside, ascii_only=ascii_only), weight)
             out.add_row(name, *(self._cell(texts[row][at], places, row, at) for at in range(len(self.matrix.keys))))
         return out
 

@@ -10,8 +10,8 @@ from rich.measure import Measurement as Extent
 from rich.padding import Padding
 from rich.text import Text
 
-from attnx.records import QUANTITIES, Attention, Trace
-from attnx.view.cells import cell_len, fit, in_ascii, safe
+from attnx.records import QUANTITIES, Trace
+from attnx.view.cells import cell_len, fit, safe
 from attnx.view.page import Page, page
 
 
@@ -38,26 +38,24 @@ class Traced:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write the header, a block a site, then notes."""
         here, t = page(console, options), self.trace
-        dot = " - " if here.ascii else " · "
+        dot = here.spell(" · ")
         count = f"{len(t.attentions)} attention {'site' if len(t.attentions) == 1 else 'sites'}"
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(_plain(t.model, here), "bold").append(
-            f"{dot}{count}{dot}{len(t.tokens)} tokens{dot}{safe(t.device)}"
+            f"{dot}{count}{dot}{len(t.tokens)} tokens{dot}{_plain(t.device, here)}"
         )
         yield head
-        names = max((cell_len(name) for name in t.labels), default=1)
-        for name, attention in zip(t.labels, t.attentions, strict=True):
-            line = Text(overflow="fold")
-            line.append(f"{fit(name, names)}  ", "bold")
-            for at, (quantity, shape, tapped) in enumerate(_arrays(attention)):
-                line.append(", " if at else "")
-                line.append(quantity, "" if tapped else "italic").append(f" {shape}", "dim")
-                line.append("" if tapped else " computed", "dim")
-            yield line
-            for check in attention.checks:
-                if not check.holds:
-                    said = f"does not hold: {check.name}, by {check.difference:.2g} (tolerance {check.tolerance:.2g})"
-                    yield Padding(Text(_plain(said, here), "bold red"), (0, 0, 0, names + 2))
+        groups = _groups(t)
+        names = max((cell_len(name) for name, _, _ in groups), default=1)
+        for name, arrays, failed in groups:
+            for at, (quantity, shape, origin) in enumerate(arrays):
+                line = Text(no_wrap=True, overflow="crop")
+                line.append(fit(name if at == 0 else "", names), "bold").append(f"  {quantity:<8} {shape:<16} ")
+                line.append(origin, "dim")
+                line.rstrip()
+                yield line
+            for said in failed:
+                yield Padding(Text(_plain(said, here), "bold red"), (0, 0, 0, names + 2))
         checks = [check for attention in t.attentions for check in attention.checks]
         if checks:
             held = sum(check.holds for check in checks)
@@ -74,14 +72,27 @@ class Traced:
         return Extent(min(40, options.max_width), options.max_width)
 
 
-def _arrays(attention: Attention) -> list[tuple[str, str, bool]]:
-    """Name, shape, and whether it was tapped, of every array that is there."""
-    return [
-        (quantity, "x".join(map(str, array.shape)), attention.origin.get(quantity) != "computed")
-        for quantity in QUANTITIES
-        if (array := getattr(attention, quantity)) is not None
-    ]
+def _groups(trace: Trace) -> list[tuple[str, list[tuple[str, str, str]], list[str]]]:
+    """Sites in a row that gave the same: their name ("L0 to L5"), their arrays, the checks that failed."""
+    out: list[tuple[list[str], list[tuple[str, str, str]], list[str]]] = []
+    for name, attention in zip(trace.labels, trace.attentions, strict=True):
+        arrays: list[tuple[str, str, str]] = [
+            (quantity, "x".join(map(str, array.shape)), attention.origin.get(quantity, "tapped"))
+            for quantity in QUANTITIES
+            if (array := getattr(attention, quantity)) is not None
+        ]
+        failed = [
+            f"{name}, {check.name}: does not hold, {check.difference:.2g} apart (tolerance {check.tolerance:.2g})"
+            for check in attention.checks
+            if not check.holds
+        ]
+        if out and out[-1][1] == arrays:
+            out[-1][0].append(name)
+            out[-1][2].extend(failed)
+        else:
+            out.append(([name], arrays, failed))
+    return [(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}", a, f) for names, a, f in out]
 
 
 def _plain(text: str, here: Page) -> str:
-    return in_ascii(safe(text)) if here.ascii else safe(text)
+    return here.spell(safe(text))
