@@ -113,6 +113,8 @@ def _padding(seen: Array, declared: Array) -> Array:
 def _pattern(seen: Array, padding: Array, position: Array | None) -> tuple[str, int | None, int | None]:
     """Name the pattern over the keys and queries that are no padding: (name, window, prefix)."""
     keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
+    if not seen.any():
+        return "other", None, None
     if position is None:
         return ("cross" if seen[:, keys].all() else "other"), None, None
     queries = np.flatnonzero(~np.isin(position, padding) & seen.any(axis=1))

@@ -1,0 +1,41 @@
+"""Combine: one matrix of several heads or layers. Only ever on request, and named for what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from attnx.errors import UsageError
+from attnx.records import Array
+
+How = Literal["mean", "max"]
+
+
+def combine(parts: Sequence[Array], how: How) -> Array:
+    """Mean or largest value, cell by cell.
+
+    The mean of weights has rows that sum to 1 again; the largest has not. A cell that is hidden (-inf) in one part is
+    so in their mean.
+
+    Args:
+        parts: At least one, all of one shape.
+        how: "mean" or "max".
+
+    Returns:
+        float32 of that shape.
+
+    Raises:
+        UsageError: The shapes differ.
+
+    Source: attnx.
+    """
+    shapes = sorted({part.shape for part in parts})
+    if len(shapes) != 1:
+        found = " and ".join("x".join(map(str, shape)) for shape in shapes)
+        raise UsageError(
+            f"matrices of {found} cannot be put together", "Choose layers that look at the same tokens (--layer)."
+        )
+    stacked = np.stack([np.asarray(part, np.float64) for part in parts])
+    return np.asarray(stacked.mean(axis=0) if how == "mean" else stacked.max(axis=0), np.float32)

@@ -1,0 +1,176 @@
+"""Datasets in the forms in which their authors publish them; sentences are our own, shaped alike."""
+
+import json
+
+import pytest
+
+from attnx.errors import InputError
+from attnx.measure.coref_data import OCCUPATIONS, bundled, parse, read
+
+
+def said(example):
+    """The words of an example: pronoun, candidates, and the answer."""
+    words = [example.text[a:b] for a, b in example.candidates]
+    return example.text[slice(*example.pronoun)], words, words[example.answer]
+
+
+XML = """<?xml version="1.0" encoding="UTF-8"?>
+<collection>
+  <schema>
+    <text><txt1>The old tram could not climb the hill because</txt1><pron>it</pron><txt2>was too weak.</txt2></text>
+    <quote><quote1></quote1><pron>it</pron><quote2>was too weak</quote2></quote>
+    <answers><answer>The old tram</answer><answer>the hill</answer></answers>
+    <correctAnswer> A  </correctAnswer><source>(ours)</source>
+  </schema>
+  <schema>
+    <text><txt1>The old tram could not climb the hill because</txt1><pron>it</pron><txt2>was too steep.</txt2></text>
+    <answers><answer>The old tram</answer><answer>the hill</answer></answers>
+    <correctAnswer>B.</correctAnswer>
+  </schema>
+  <schema>
+    <text><txt1>My aunt wrote to Rosa about
+      <!-- a line break as in the file --> </txt1><pron>her</pron><txt2>, and was glad.</txt2></text>
+    <answers><answer>My aunt</answer><answer>Rosa</answer></answers>
+    <correctAnswer>B</correctAnswer>
+  </schema>
+  <schema>
+    <text><txt1>They met and</txt1><pron>he</pron><txt2>left.</txt2></text>
+    <answers><answer>Tim</answer><answer>Bob</answer></answers>
+    <correctAnswer>A</correctAnswer>
+  </schema>
+</collection>
+"""
+
+
+def test_winograd_xml():
+    got = parse(XML, ".xml")
+    assert got.name == "Winograd"
+    assert [said(one) for one in got.examples] == [
+        ("it", ["old tram", "hill"], "old tram"),
+        ("it", ["old tram", "hill"], "hill"),
+        ("her", ["aunt", "Rosa"], "Rosa"),
+    ]
+    assert got.examples[0].pair == got.examples[1].pair != got.examples[2].pair
+    assert got.examples[2].text == "My aunt wrote to Rosa about her, and was glad."
+    assert got.skipped == ("entry 4: 'Tim' does not stand in 'They met and he left.'",)
+
+
+def test_winograd_json():
+    text = "Pia took the cake from Olga because she was hungry."
+    entries = [
+        {"text": text, "pronoun": "she", "pronoun_loc": text.index("she"), "quote": "she was hungry", "quote_loc": 0,
+         "options": ["Pia", "Olga"], "label": 0, "source": "ours"},
+    ]  # fmt: skip
+    got = parse(json.dumps(entries), ".json")
+    assert [said(one) for one in got.examples] == [("she", ["Pia", "Olga"], "Pia")]
+
+
+def test_winobias():
+    lines = (
+        "1 [The baker] shouted at the driver because [he] spilled the flour.\n"
+        "2 The baker shouted at [the driver] because [he] blocked the road.\n"
+        "\n"
+        "3 [The construction worker] met the CEO and gave [her] a helmet.\n"
+        "4 [The baker] smiled because [he] won.\n"
+        "5 Nobody is in brackets.\n"
+    )
+    got = parse(lines, ".txt")
+    assert got.name == "WinoBias"
+    assert [said(one) for one in got.examples] == [
+        ("he", ["baker", "driver"], "baker"),
+        ("he", ["baker", "driver"], "driver"),
+        ("her", ["construction worker", "CEO"], "construction worker"),
+    ]
+    assert got.examples[0].text == "The baker shouted at the driver because he spilled the flour."
+    assert got.examples[0].pair == got.examples[1].pair != got.examples[2].pair
+    assert [line.split(":")[0] for line in got.skipped] == ["entry 4", "entry 5"]
+    assert len(set(OCCUPATIONS)) == 40
+
+
+GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
+
+
+def test_gap():
+    text = 'Lena "Leni" Falk met Dora Stein before she moved.'
+    row = [
+        text,
+        "she",
+        str(text.index("she")),
+        "Falk",
+        str(text.index("Falk")),
+        "TRUE",
+        "Dora Stein",
+        str(text.index("Dora")),
+    ]
+    none = [*row[:5], "FALSE", *row[6:]]
+    lines = ["\t".join(["t-1", *row, "FALSE", "u"]), "\t".join(["t-2", *none, "FALSE", "u"])]
+    got = parse(GAP + "\n".join(lines), ".tsv")
+    assert [said(one) for one in got.examples] == [("she", ["Falk", "Dora Stein"], "Falk")]
+    assert got.skipped == ("entry 2: t-2: neither of the names is meant",)
+
+
+def test_jsonl_and_what_is_wrong_with_it():
+    good = {"text": "a saw b and it ran", "pronoun": [12, 14], "candidates": [[0, 1], [6, 7]], "answer": 1, "pair": "p"}
+    outside = good | {"pronoun": [30, 32]}
+    overlap = good | {"candidates": [[0, 3], [2, 5]]}
+    wrong = good | {"answer": 2}
+    got = parse("\n".join(map(json.dumps, (good, outside, overlap, wrong))), ".jsonl")
+    assert [said(one) for one in got.examples] == [("it", ["a", "b"], "b")]
+    assert got.skipped == (
+        "entry 2: a span lies outside the text",
+        "entry 3: spans overlap",
+        "entry 4: answer 2 is not one of 2 candidates",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "match"),
+    [
+        ("{", ".jsonl", "is not a pairs file"),
+        ('{"text": "a"}', ".jsonl", "is not a pairs file"),
+        ("<a>", ".xml", "is not a Winograd file"),
+        ("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", ".xml", "declares XML entities"),
+        ("[1]", ".json", "is not a Winograd file"),
+        ("a\tb\n1\t2", ".tsv", "is not a GAP file"),
+        ("", ".jsonl", "holds no example"),
+        ("plain text", ".txt", "holds no example as WinoBias"),
+    ],
+)
+def test_files_of_another_kind(content, suffix, match):
+    with pytest.raises(InputError, match=match):
+        parse(content, suffix)
+
+
+def test_read(tmp_path):
+    path = tmp_path / "WSCollection.xml"
+    path.write_text(XML, encoding="utf-8")
+    assert len(read(path).examples) == 3
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "none.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "b.jsonl")
+
+
+def test_the_pairs_that_ship():
+    got = bundled()
+    assert got.skipped == ()
+    pairs = {}
+    for one in got.examples:
+        pairs.setdefault(one.pair, []).append(one)
+    assert len(pairs) >= 40
+    assert len({one.text for one in got.examples}) == len(got.examples)
+    for one, two in pairs.values():
+        assert {one.answer, two.answer} == {0, 1}
+        assert [said(x)[0] for x in (one, two)] == [said(one)[0]] * 2
+        assert said(one)[1] == said(two)[1]
+    for one in got.examples:
+        pronoun, words, _ = said(one)
+        assert pronoun in ("it", "he", "she", "him", "her")
+        assert len(words) == 2
+        assert all(word.isalpha() for word in words)
+        # Every candidate stands before the pronoun, so that a causal model sees it.
+        assert all(end <= one.pronoun[0] for _, end in one.candidates)
+        assert one.text[0].isupper()
+        assert one.text.endswith(".")
+        assert "  " not in one.text
