@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from attnx.records import Trace
 
 
+REPEATS = 8
+"""With fewer repeated tokens a text gives no induction score. Source: attnx."""
+
+
 def describe_heads(trace: Trace) -> HeadTable:
     """Every measure of every head of a trace, and a named kind for each head.
 
@@ -40,6 +44,6 @@ def describe_heads(trace: Trace) -> HeadTable:
             special.punctuation(trace),
             sinks.sink(trace),
             duplicate.duplicate(trace),
-            induction.induction(trace),
+            induction.induction(trace, REPEATS),
         )
     )

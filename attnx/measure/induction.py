@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from attnx.records import Array, Measurement, Trace
 from attnx.rows import Rows, by_head
 
 
-def induction(trace: Trace) -> Measurement:
+def induction(trace: Trace, at_least: int = 1) -> Measurement:
     """Induction score: mean over queries i with an earlier copy at j of sum a_{i,j+1}, over all such j.
 
     On the probe (a block of P different tokens, repeated) this is the stripe mean_t a_{t,t-(P-1)}. Copies that follow
@@ -19,15 +20,18 @@ def induction(trace: Trace) -> Measurement:
 
     Args:
         trace: With weights [B,H,Q,K] and token ids; special tokens and padding are neither queries nor copies.
+        at_least: With fewer such queries than this the score is NaN and a note says so: a word or two that happen to
+            repeat tell nothing of induction.
 
     Returns:
-        [S,H], share, 0 to 1; NaN for cross-attention and where no token repeats.
+        [S,H], share, 0 to 1; NaN for cross-attention and where too few tokens repeat.
 
     Raises:
         UnsupportedError: A site has no weights.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching); Elhage et al. 2021.
     """
+    few: list[int] = []
 
     def compute(rows: Rows) -> Array:
         nothing = np.full(rows.weights.shape[0], np.nan)
@@ -41,9 +45,13 @@ def induction(trace: Trace) -> Measurement:
         after = np.zeros_like(copies)
         after[:, 1:] = copies[:, :-1]
         on = np.where(after, rows.weights, 0.0).sum(axis=-1, dtype=np.float64)
-        return rows.mean(np.where(after.any(axis=1), on, np.nan))
+        repeated = np.asarray(after.any(axis=1))
+        if repeated.sum() < at_least:
+            few.append(int(repeated.sum()))
+            return nothing
+        return rows.mean(np.where(repeated, on, np.nan))
 
-    return by_head(
+    found = by_head(
         trace,
         compute,
         name="induction",
@@ -52,6 +60,10 @@ def induction(trace: Trace) -> Measurement:
         formula="mean over repeated tokens of the weight on what followed their earlier copies",
         source="Olsson et al. 2022, prefix matching",
     )
+    if not few:
+        return found
+    said = f"{max(few)} tokens repeat, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
+    return replace(found, notes=(*found.notes, said))
 
 
 def probe_ids(

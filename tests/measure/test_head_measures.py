@@ -145,6 +145,16 @@ def test_induction_leaves_immediate_repeats_out():
     assert row(duplicate(t)) == pytest.approx([0])
 
 
+def test_a_few_repeats_are_no_induction_score():
+    text = tokens("a b c a b")
+    weights = np.eye(5)[[0, 0, 0, 1, 2]]
+    assert row(induction(trace(text, weighted([weights])))) == [1]
+    few = induction(trace(text, weighted([weights])), at_least=3)
+    assert np.isnan(few.values).all()
+    assert "2 tokens repeat, fewer than 3" in few.notes[0]
+    assert describe_heads(trace(text, weighted([weights]))).kinds == (("sink",),)
+
+
 def test_nothing_repeats_is_nan():
     assert np.isnan(duplicate(HEADS).values).all()
     assert np.isnan(induction(HEADS).values).all()
@@ -187,10 +197,10 @@ def test_kinds_of_planted_heads():
     found = describe_heads(HEADS)
     assert found.kinds == (("previous-token", "next-token", "self", "broad", "mixed"),)
     n = 8
-    text = tokens("a b c d a b c d", cls=False)
-    stripe = np.eye(n)[[0, 0, 0, 0, 1, 2, 3, 4]]
+    text = tokens("a b c d e f g h a b c d e f g h")
+    stripe = np.eye(2 * n)[[*[0] * n, *range(1, n + 1)]]
     comma = tokens("one two, three four, five")
-    assert describe_heads(trace(text, weighted([stripe, to(n, 0)]))).kinds == (("induction", "sink"),)
+    assert describe_heads(trace(text, weighted([stripe, to(2 * n, 0)]))).kinds == (("induction", "sink"),)
     at = comma.pieces.index(",")
     assert describe_heads(trace(comma, weighted([to(7, at)]))).kinds == (("punctuation",),)
     assert found.measure("previous").values[0, 0] == 1
