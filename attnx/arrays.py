@@ -55,8 +55,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
         with os.fdopen(handle, "wb") as file:
             write(file)
         mode = 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
         temporary = None
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from None

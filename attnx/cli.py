@@ -144,5 +144,3 @@ def run(args: list[str]) -> int:
 def main() -> None:
     """Run the command line that the process was started with."""
     sys.exit(run(sys.argv[1:]))
-
-

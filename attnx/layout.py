@@ -16,7 +16,7 @@ _WORD = re.compile(r"\(([^)]*)\)|(\S+)")
 
 
 def parse(layout: str) -> list[list[tuple[str, int | None]]]:
-    """ "(b h:4) q k" -> for each axis its tokens, each with its size where the layout says it; "1" has none."""
+    """Read "(b h:4) q k": for each axis its tokens, each with its size where the layout says it; "1" has none."""
     axes: list[list[tuple[str, int | None]]] = []
     for match in _WORD.finditer(layout):
         tokens = [] if match.group(2) == "1" else (match.group(1) or match.group(2)).split()

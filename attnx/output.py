@@ -1,26 +1,74 @@
-"""stdout: a result, as JSON or through Rich, and nothing else."""
+"""stdout: a result, as JSON or through Rich, and nothing else. stderr: what the user should know besides."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+WIDEST = 100_000
+"""Columns in a pipe or a file where COLUMNS does not say otherwise: nothing is cut there for want of width."""
 
-def emit_json(document: Any, *, pretty: bool | None = None) -> None:
-    """Write one JSON document to stdout; indented for a terminal, on one line for a pipe. NaN becomes null."""
-    import orjson
 
-    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    if sys.stdout.isatty() if pretty is None else pretty:
-        options |= orjson.OPT_INDENT_2
-    sys.stdout.buffer.write(orjson.dumps(document, option=options) + b"\n")
-    sys.stdout.buffer.flush()
+def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> None:
+    """Write one JSON document to stdout. NaN and infinities become null.
+
+    Args:
+        document: Records, arrays and plain values; `attnx.view.json.document` makes one with schema and version.
+        pretty: Over several lines. Where None, for a terminal; JSON Lines want False.
+    """
+    from attnx.view.json import dumps, tidy
+
+    tidied = tidy(document)
+    _write(dumps(tidied, indent=sys.stdout.isatty() if pretty is None else pretty))
 
 
 def show(*renderables: Any) -> None:
-    """Print Rich renderables to stdout: colour and width follow the terminal, NO_COLOR and COLUMNS."""
+    """Print Rich renderables to stdout: colour and width follow the terminal, NO_COLOR and COLUMNS.
+
+    A pipe gets neither colour nor columns cut to a terminal's width nor spaces at the end of lines.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    for renderable in renderables:
-        console.print(renderable)
+    if sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.on_broken_pipe = _gone  # type: ignore[method-assign]
+        for renderable in renderables:
+            console.print(renderable)
+        return
+    width = None if os.environ.get("COLUMNS", "").isdigit() else WIDEST
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    with console.capture() as captured:
+        for renderable in renderables:
+            console.print(renderable)
+    text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    _write(text.encode(console.encoding, "backslashreplace"))
+
+
+def note(*texts: str) -> None:
+    """Say something on stderr that is neither the result nor an error; control characters made visible."""
+    from attnx.plain import visible
+
+    for text in texts:
+        sys.stderr.write(f"attnx: {visible(text)}\n")
+
+
+def notes(texts: Iterable[str]) -> None:
+    """Say each of several things once."""
+    note(*dict.fromkeys(texts))
+
+
+def _write(content: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        _gone()
+
+
+def _gone() -> None:
+    """The reader of a pipe (head, less) has left: what it did not read is nobody's loss."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)

@@ -6,7 +6,7 @@ import unicodedata
 
 
 def visible(text: str) -> str:
-    """`text` with control, format and surrogate characters written out ("\\x1b"); line breaks stay."""
+    r"""`text` with control, format and surrogate characters written out ("\x1b"); line breaks stay."""
     return "".join(
         c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else _escaped(c)
         for c in text

@@ -39,11 +39,11 @@ class Slot:
 
     @property
     def dtype(self) -> Any:
-        """numpy's type, or None where numpy has none (bfloat16, strings)."""
+        """The numpy type, or None where numpy has none (bfloat16, strings)."""
         return _CODES.get(self.type)
 
     def describe(self) -> str:
-        """ "past.0.key: tensor(float) [batch, 4, past, 16]"."""
+        """Name, type and shape: "past.0.key: tensor(float) [batch, 4, past, 16]"."""
         return f"{self.name}: {self.type} [{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
@@ -67,7 +67,7 @@ def quiet() -> Iterator[None]:
 
 
 def parse_device(device: str) -> tuple[str, int]:
-    """ "auto", "cpu", "cuda", "cuda:1" -> (kind, number).
+    """Take "auto", "cpu", "cuda" or "cuda:1" apart into kind and number.
 
     Raises:
         UsageError: Anything else.

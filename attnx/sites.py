@@ -97,7 +97,7 @@ def without_cache(node: NodeProto) -> bool | None:
     """The branch of an If that holds attention; of two, the one that reads no past (the first call)."""
     from attnx.graph.flatten import outer_names
 
-    sides = {name: graph for name, graph in subgraphs(node)}
+    sides = dict(subgraphs(node))
     if set(sides) != {"then_branch", "else_branch"}:
         return None
     heavy = {name: _has_attention(graph.node) for name, graph in sides.items()}
@@ -144,7 +144,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
 
 
 def _key(node: NodeProto) -> str:
-    return next((o for o in node.output if o), node.name)
+    return str(next((o for o in node.output if o), node.name))
 
 
 def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]], keys: set[str]) -> ModelProto:
@@ -185,7 +185,11 @@ def _inside_subgraphs(graph: Graph) -> list[Miss]:
 def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
-    probed = [Probed(f.product, f.places["masked"], f.places["weights"]) for f in by_place if _can_probe(f) and f.causal is not False]
+    probed = [
+        Probed(f.product, f.places["masked"], f.places["weights"])
+        for f in by_place
+        if _can_probe(f) and f.causal is not False
+    ]
     visible = hides(graph, probed)
     causal = [_causal(graph, f, visible) for f in by_place]
     kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
@@ -255,7 +259,20 @@ def has_cache(graph: Graph, f: Finding) -> bool:
     return False
 
 
-_VIEWS = ("Transpose", "Reshape", "Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Slice", "Gather", "Mul", "Tile", "Where")
+_VIEWS = (
+    "Transpose",
+    "Reshape",
+    "Cast",
+    "Identity",
+    "Unsqueeze",
+    "Squeeze",
+    "Expand",
+    "Slice",
+    "Gather",
+    "Mul",
+    "Tile",
+    "Where",
+)
 
 
 def _cached(graph: Graph, value: str) -> bool:
@@ -280,7 +297,13 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     if has_cache(graph, f):
         return "self"
     shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
-    if causal and shape is not None and len(shape) >= 2 and _is_input(graph, f.query_from) and _is_input(graph, f.key_from):
+    if (
+        causal
+        and shape is not None
+        and len(shape) >= 2
+        and _is_input(graph, f.query_from)
+        and _is_input(graph, f.key_from)
+    ):
         lengths = [graph.shape(name) for name in (f.query_from, f.key_from)]
         sides = [s[-2] if s is not None and len(s) >= 2 else None for s in lengths]
         fixed = [s for s in sides if s is not None and s < PROBE]

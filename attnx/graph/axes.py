@@ -21,65 +21,14 @@ if TYPE_CHECKING:
     from attnx.graph.infer import Shape
 
 ELEMENTWISE = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Where",
-        "Cast",
-        "CastLike",
-        "Identity",
-        "Dropout",
-        "Tanh",
-        "Clip",
-        "Min",
-        "Max",
-        "Exp",
-        "Neg",
-        "Pow",
-        "Sqrt",
-        "Relu",
-        "Sigmoid",
-        "Softmax",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "LayerNormalization",
-        "RMSNormalization",
-        "SimplifiedLayerNormalization",
-        "LpNormalization",
-        "RotaryEmbedding",
-        "Gelu",
-        "Erf",
-        "IsNaN",
-        "Abs",
-        "PRelu",
-        "Trilu",
-        "QLinearSoftmax",
-        "BiasSoftmax",
-        "Log",
-        "Reciprocal",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-        "BiasGelu",
-        "QLinearAdd",
-        "QLinearMul",
-        "Sum",
-        "Softplus",
-        "Elu",
-        "Mod",
-        "Concat",
-        "Slice",
-        "Pad",
-        "Gather",
-        "GatherElements",
-        "ScatterND",
-        "ScatterElements",
-        "Not",
-        "And",
-        "Or",
-    ]
+    (
+        "Add Sub Mul Div Where Cast CastLike Identity Dropout Tanh Clip Min Max Exp Neg Pow Sqrt Relu Sigmoid "
+        "Softmax QuantizeLinear DequantizeLinear DynamicQuantizeLinear LayerNormalization RMSNormalization "
+        "SimplifiedLayerNormalization LpNormalization RotaryEmbedding Gelu Erf IsNaN Abs PRelu Trilu "
+        "QLinearSoftmax BiasSoftmax Log Reciprocal SkipLayerNormalization SkipSimplifiedLayerNormalization "
+        "BiasGelu QLinearAdd QLinearMul Sum Softplus Elu Mod Concat Slice Pad Gather GatherElements ScatterND "
+        "ScatterElements Not And Or"
+    ).split()
 )
 """Operators that keep axes where they are (Concat, Slice, Pad: the axis changes length, not its meaning)."""
 

@@ -151,7 +151,11 @@ def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 
 def _per_axis(scale: Array, rank: int, axis: int) -> Array:
-    return scale if scale.ndim == 0 or scale.size == 1 else scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+    return (
+        scale
+        if scale.ndim == 0 or scale.size == 1
+        else scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+    )
 
 
 def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:

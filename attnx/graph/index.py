@@ -114,7 +114,7 @@ class Graph:
         return fact.shape if fact is not None else None
 
     def known(self, value: str) -> Array | None:
-        """The numbers of a value that do not depend on the model's input data: constants and what follows from shapes."""
+        """The numbers of a value that do not depend on input data: constants, and what follows from shapes."""
         fact = self.facts.get(value)
         return fact.value if fact is not None else None
 
@@ -150,5 +150,5 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 
 
 def op_name(node: NodeProto) -> str:
-    """ "Softmax", "com.microsoft.Attention": the operator with its domain, where that is not ONNX's own."""
+    """The operator with its domain, where that is not ONNX's own: "Softmax", "com.microsoft.Attention"."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

@@ -186,7 +186,11 @@ def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -
     """The outputs of an If: of the branch that runs where the condition is known, else of one whose shapes are."""
     condition = facts.get(node.input[0], UNKNOWN).value
     sides = {a.name: a.g for a in node.attribute if a.type == 5}
-    names = ["then_branch", "else_branch"] if condition is None else ["then_branch" if condition.ravel()[0] else "else_branch"]
+    names = (
+        ["then_branch", "else_branch"]
+        if condition is None
+        else ["then_branch" if condition.ravel()[0] else "else_branch"]
+    )
     best: list[Fact] = [UNKNOWN] * len(node.output)
     for name in names:
         inner = dict(facts)

@@ -71,7 +71,9 @@ def name_axes(
     if use is not None:
         product, value_axes = use
         mine = {id(leaf) for axis in out_axes for leaf in leaves(axis)}
-        feature = [leaf for axis in value_axes for leaf in leaves(axis) if id(leaf) not in mine and not letters.named(leaf)]
+        feature = [
+            leaf for axis in value_axes for leaf in leaves(axis) if id(leaf) not in mine and not letters.named(leaf)
+        ]
         heads = _merged_with(graph, product, feature, [id(a) for a in free])
         free = [leaf for atom in free for leaf in atom.leaves()]  # reshapes behind the product may have split them
         letters.name(feature, "d")

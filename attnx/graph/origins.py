@@ -20,7 +20,9 @@ _PASS = frozenset(
     "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
     "DynamicQuantizeLinear Flatten Dropout".split()
 )
-_ROTATE = frozenset("Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split())
+_ROTATE = frozenset(
+    "Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split()
+)
 _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding")
 
 
@@ -53,7 +55,7 @@ def rotary_source(graph: Graph, value: str) -> str | None:
     if node is None:
         return None
     if op_name(node) in _ROTARY_OPS:
-        return node.input[0]
+        return str(node.input[0])
     if node.op_type == "Concat":  # partial rotary, or interleaved halves put together again
         sources = {s for s in (_turned(graph, name) for name in node.input) if s is not None}
         return sources.pop() if len(sources) == 1 else None
@@ -109,7 +111,12 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             value = node.input[0]
             continue
         step = next(
-            ((n, f) for n in node.input if n and (f := multiplier(graph, node, n, heads)) is not None and depends(graph, n)), None
+            (
+                (n, f)
+                for n in node.input
+                if n and (f := multiplier(graph, node, n, heads)) is not None and depends(graph, n)
+            ),
+            None,
         )
         if step is not None:
             source, factor = step

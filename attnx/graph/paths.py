@@ -145,5 +145,5 @@ def float_of(graph: Graph, value: str) -> str:
     if (fact := graph.facts.get(value)) is not None and fact.dtype in (2, 3, 4, 5):
         for node in graph.consumers(value):
             if node.op_type == "DequantizeLinear" and node.input[0] == value:
-                return node.output[0]
+                return str(node.output[0])
     return value

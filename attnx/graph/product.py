@@ -93,7 +93,7 @@ def float_source(graph: Graph, value: str) -> str:
     """The float tensor behind a quantised one (DynamicQuantizeLinear, QuantizeLinear); else the value itself."""
     node = graph.producer(value)
     if node is not None and node.op_type in ("DynamicQuantizeLinear", "QuantizeLinear"):
-        return node.input[0]
+        return str(node.input[0])
     return value
 
 

@@ -80,7 +80,9 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
                 last = i + 1
             else:
                 last = -1  # scaled again behind a bias or mask: the scaled scores alone are no tensor
-        elif step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd") and i != cap:
+        elif (
+            step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd") and i != cap
+        ):
             contiguous = False
             if step.node.op_type != "Tanh":
                 reading.biases += [n for n in step.node.input if n and n != step.source]

@@ -403,92 +403,18 @@ def _attention(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Sh
     return [out] + [None] * (len(node.output) - 1)
 
 
-_ELEMENTWISE = [
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Mod",
-    "Min",
-    "Max",
-    "Sum",
-    "Mean",
-    "Equal",
-    "Less",
-    "LessOrEqual",
-    "Greater",
-    "GreaterOrEqual",
-    "And",
-    "Or",
-    "Xor",
-    "Where",
-    "PRelu",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BiasGelu",
-    "QLinearAdd",
-    "QLinearMul",
-]
-_SAME = [
-    "Cast",
-    "CastLike",
-    "Identity",
-    "Dropout",
-    "Relu",
-    "LeakyRelu",
-    "Sigmoid",
-    "Tanh",
-    "Erf",
-    "Gelu",
-    "FastGelu",
-    "QuickGelu",
-    "Softmax",
-    "LogSoftmax",
-    "Sqrt",
-    "Exp",
-    "Log",
-    "Neg",
-    "Abs",
-    "Sign",
-    "Not",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Reciprocal",
-    "Sin",
-    "Cos",
-    "IsNaN",
-    "IsInf",
-    "Clip",
-    "LayerNormalization",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "BatchNormalization",
-    "LpNormalization",
-    "Elu",
-    "Selu",
-    "Softplus",
-    "HardSigmoid",
-    "HardSwish",
-    "Mish",
-    "Trilu",
-    "CumSum",
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "ScatterND",
-    "ScatterElements",
-    "DynamicQuantizeLinear",
-    "BiasSoftmax",
-    "QLinearSoftmax",
-    "QLinearSigmoid",
-    "RotaryEmbedding",
-    "Hardmax",
-    "Swish",
-    "BiasDropout",
-]
+_ELEMENTWISE = (
+    "Add Sub Mul Div Pow Mod Min Max Sum Mean Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor "
+    "Where PRelu BitwiseAnd BitwiseOr BiasGelu QLinearAdd QLinearMul"
+).split()
+_SAME = (
+    "Cast CastLike Identity Dropout Relu LeakyRelu Sigmoid Tanh Erf Gelu FastGelu QuickGelu Softmax "
+    "LogSoftmax Sqrt Exp Log Neg Abs Sign Not Floor Ceil Round Reciprocal Sin Cos IsNaN IsInf Clip "
+    "LayerNormalization RMSNormalization SimplifiedLayerNormalization InstanceNormalization "
+    "GroupNormalization BatchNormalization LpNormalization Elu Selu Softplus HardSigmoid HardSwish Mish "
+    "Trilu CumSum QuantizeLinear DequantizeLinear ScatterND ScatterElements DynamicQuantizeLinear "
+    "BiasSoftmax QLinearSoftmax QLinearSigmoid RotaryEmbedding Hardmax Swish BiasDropout"
+).split()
 SHAPES: dict[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
@@ -513,7 +439,7 @@ SHAPES: dict[str, _Rule] = {
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
-_BOOL = set(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"])
+_BOOL = set(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
 _INT64 = set(["Shape", "Size", "ArgMax", "ArgMin", "NonZero"])
 
 

@@ -15,9 +15,7 @@ def signature(graph: Graph) -> list[tuple[str, tuple[int | str | None, ...], str
     found = []
     for name, info in graph.inputs.items():
         tensor = info.type.tensor_type
-        dims = tuple(
-            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
-        )
+        dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
         kind = TensorProto.DataType.Name(tensor.elem_type).lower() if tensor.elem_type else "unknown"
         found.append((name, dims, f"tensor({kind})"))
     return found

@@ -11,21 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.graph.index import attributes, op_name
 from attnx.ops.caches import slide, write
-from attnx.ops.emit import INT64, Emit, prefix_of
+from attnx.ops.emit import Emit, prefix_of
 from attnx.ops.finding import Finding
+from attnx.ops.grouped import Grouped, grouped, long_vector, visible_cells
 from attnx.ops.quantised_cache import Store, loaded, opened, scale_of, shut, store_of, stored
-from attnx.ops.stages import (
-    attend,
-    bias_name,
-    default_scale,
-    found,
-    input_of,
-    merge_heads,
-    output_of,
-    rms_norm,
-    rotary,
-    split_heads,
-)
+from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -45,40 +35,32 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if a.get("sliding_window_cache") and not (past_key and window):
         return Miss(node.name, op_name(node), "a sliding window cache without a past or a window")
 
-    query, key, value = _heads(e, node, heads, kv_heads)
-    if input_of(node, 14) and input_of(node, 15):
-        epsilon = a.get("qk_norm_epsilon", 1e-6)
-        query, key = rms_norm(e, query, input_of(node, 14), epsilon), rms_norm(e, key, input_of(node, 15), epsilon)
-    rows = e.dim(query, 2)
-    total = e.reshape(e.cast(input_of(node, 6), INT64), 1)
-    own_total = e.op("Add", e.reshape(e.cast(input_of(node, 5), INT64), -1), e.ints(1))
-    prompt = e.op("Equal", total, rows)
-    start = e.op("Where", prompt, e.ints(0), e.op("Sub", own_total, rows))
-    position = e.op("Add", e.unsqueeze(start, 1), e.unsqueeze(e.arange(rows), 0))
-    if a.get("do_rotary"):
-        turn = input_of(node, 9) or position
-        pairs = bool(a.get("rotary_interleaved"))
-        query, key = (rotary(e, x, input_of(node, 7), input_of(node, 8), turn, pairs) for x in (query, key))
-
+    turn = (input_of(node, 7), input_of(node, 8), input_of(node, 9)) if a.get("do_rotary") else None
+    new = grouped(
+        e, (node.input[0], input_of(node, 1), input_of(node, 2)), (heads, kv_heads),
+        (long_vector(e, input_of(node, 6)), e.op("Add", long_vector(e, input_of(node, 5)), e.ints(1))),
+        norms=(input_of(node, 14), input_of(node, 15)), epsilon=a.get("qk_norm_epsilon", 1e-6),
+        turn=turn, pairs=bool(a.get("rotary_interleaved")),
+    )  # fmt: skip
     store = store_of(e, past_key)
     if store is None or (quantised and not past_key):
         return Miss(node.name, op_name(node), "the type of its cache is not known")
     if store == "float8" and e.opset < 19:
         return Miss(node.name, op_name(node), "its cache has 8-bit floats, which need opset 19")
-    key, value = _cached(e, node, a, (key, value), store, start, total)
-    visible = _visible(e, a, position, own_total, total, window)
+    key, value = _cached(e, node, a, new, store)
+    visible = visible_cells(e, new, bool(a.get("causal", 1)), window)
     bias = input_of(node, 10)
-    add = [e.slice(e.real(bias), 0, total, 3)] if bias else []
+    add = [e.slice(e.real(bias), 0, new.total, 3)] if bias else []
     width = e.size(node.input[0], -1)
     size = width // (heads if input_of(node, 1) else heads + 2 * kv_heads) if width else None
-    scale, number = default_scale(e, a.get("scale") or None, size, query)
+    scale, number = default_scale(e, a.get("scale") or None, size, new.query)
     sink = ""
     if input_of(node, 11):
         sink = e.reshape(e.real(input_of(node, 11)), 1, -1, 1, 1)
     elif a.get("smooth_softmax"):
         sink = e.number(0.0)
     context = attend(
-        e, query, key, value, heads=heads, kv_heads=kv_heads, scale=scale, softcap=a.get("softcap", 0.0), add=add,
+        e, new.query, key, value, heads=heads, kv_heads=kv_heads, scale=scale, softcap=a.get("softcap", 0.0), add=add,
         visible=visible, guard=bool(window), sink=sink,
     )  # fmt: skip
     merge_heads(e, context, node.input[0], node.output[0])
@@ -96,52 +78,24 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     )  # fmt: skip
 
 
-def _heads(e: Emit, node: NodeProto, heads: int, kv_heads: int) -> tuple[str, str, str]:
-    """Query [B,H,S,D], key and value [B,Hkv,S,D], from three inputs or from one whose rows are [Q | K | V]."""
-    query, key, value = (input_of(node, i) for i in (0, 1, 2))
-    if key:
-        return (
-            split_heads(e, e.real(query), heads),
-            split_heads(e, e.real(key), kv_heads),
-            split_heads(e, e.real(value), kv_heads),
-        )
-    every = split_heads(e, e.real(query), heads + 2 * kv_heads)
-    first, second, third = e.split(every, [heads, kv_heads, kv_heads], 1)
-    return first, second, third
-
-
-def _cached(
-    e: Emit, node: NodeProto, a: dict[str, Any], fresh: tuple[str, str], store: Store, start: str, total: str
-) -> tuple[str, str]:
+def _cached(e: Emit, node: NodeProto, a: dict[str, Any], new: Grouped, store: Store) -> tuple[str, str]:
     """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that are asked for."""
     parts: list[str] = []
-    for index, new in enumerate(fresh):
+    for index, fresh in enumerate((new.key, new.value)):
         past, out = input_of(node, 3 + index), output_of(node, 1 + index)
         scale = scale_of(e, input_of(node, 12 + index), a["kv_num_heads"]) if store != "float" else ""
         old = opened(e, past, store) if past else ""
         # What is cached has the type of the graph: half-precision keys are rounded before they are multiplied.
-        rounded = stored(e, e.real(e.back(new, node.input[0])), store, scale)
+        rounded = stored(e, e.real(e.back(fresh, node.input[0])), store, scale)
         if a.get("sliding_window_cache"):
-            whole, present = slide(e, old, rounded, start, total, a["local_window_size"])
+            whole, present = slide(e, old, rounded, new.start, new.total, a["local_window_size"])
         else:
-            present = write(e, old, rounded, start, total)
-            whole = e.slice(present, 0, total, 2)
+            present = write(e, old, rounded, new.start, new.total)
+            whole = e.slice(present, 0, new.total, 2)
         parts.append(loaded(e, whole, store, scale))
         if out:
             shut(e, present, store, node.input[0], out)
     return parts[0], parts[1]
-
-
-def _visible(e: Emit, a: dict[str, Any], position: str, own_total: str, total: str, window: int) -> str:
-    """Which cells are seen, [B,1,S,K]: within the sequence's length, not ahead, within the window."""
-    j = e.arange(total)
-    p = e.unsqueeze(e.unsqueeze(position, 1), 3)
-    visible = e.op("Less", j, e.unsqueeze(own_total, 1, 2, 3))
-    if a.get("causal", 1):
-        visible = e.all_of(visible, e.at_most(j, p))
-    if window:
-        visible = e.all_of(visible, e.op("Greater", j, e.op("Sub", p, e.ints(window))))
-    return visible
 
 
 def _refused(node: NodeProto, a: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """com.microsoft PackedAttention and PackedMultiHeadAttention: a batch without its padding.
 
-The tokens are laid out as a padded batch again, attended, and picked out. Rows of padding exist in the stages, and mean
-nothing; no row looks at padding. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
+The tokens are laid out as a padded batch again, attended, and picked out. Rows and columns of padding exist in the stages,
+with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
-NOTE = "the batch is packed: rows and columns of padding are not tokens"
+NOTE = "the batch is packed: rows and columns of padding are no tokens, and have weights of 0"
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
@@ -80,7 +80,8 @@ def _site(
     offset, cumulative, bias = given
     query, key, value = (split_heads(e, restore(e, x, offset), heads) for x in parts)
     own = e.unsqueeze(lengths(e, cumulative), 1, 2, 3)
-    visible = e.op("Less", e.arange(e.dim(key, 2)), own)
+    places = e.arange(e.dim(key, 2))
+    visible = e.all_of(e.op("Less", places, own), e.op("Less", e.unsqueeze(places, 1), own))
     size = width // heads if width else None
     scale, number = default_scale(e, a.get("scale") or None, size, query)
     context = attend(

@@ -12,6 +12,7 @@ from attnx.graph.letters import Letters, name_axes
 from attnx.graph.origins import streams
 from attnx.graph.paths import Way, depends, float_of, ways_back, ways_on
 from attnx.graph.score_path import Factor, Reading, bias_kind, read_path
+from attnx.layout import parse
 from attnx.ops.finding import Finding
 from attnx.records import Miss, Place
 
@@ -67,7 +68,7 @@ def _written_out(graph: Graph, node: NodeProto) -> tuple[str, str, int] | None:
         return None
     if exp.op_type == "Softmax":
         return None  # softmax, mask, renormalise: found at the Softmax, whose weights are read after the Div
-    return exp.input[0], node.output[0], int(list(axes)[0])
+    return exp.input[0], node.output[0], int(next(iter(axes)))
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
@@ -76,7 +77,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if found is None:
         return None
     logits, out, axis = found
-    logits, trail = _before_shift(graph, logits)
+    logits = _before_shift(graph, logits)
     shape = graph.shape(logits)
     if shape is None:
         back = ways_back(graph, logits)
@@ -109,7 +110,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     )
 
 
-def _before_shift(graph: Graph, logits: str) -> tuple[str, list[NodeProto]]:
+def _before_shift(graph: Graph, logits: str) -> str:
     """The scores before their own maximum is subtracted (a numerical guard that changes no weight)."""
     node = graph.producer(logits)
     if node is not None and node.op_type == "Sub":
@@ -117,8 +118,8 @@ def _before_shift(graph: Graph, logits: str) -> tuple[str, list[NodeProto]]:
         while top is not None and top.op_type in ("Cast", "Expand", "Identity", "Unsqueeze", "StopGradient"):
             top = graph.producer(top.input[0])
         if top is not None and top.op_type == "ReduceMax" and top.input[0] == node.input[0]:
-            return node.input[0], [node]
-    return logits, []
+            return str(node.input[0])
+    return logits
 
 
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
@@ -224,7 +225,6 @@ def _assemble(
     reading = read_path(graph, way, chosen.query, chosen.key, letters.heads)
     finding = Finding(node=node, places={}, query_from=chosen.query, key_from=chosen.key, product=way.product.out)
     finding.heads, finding.head_size = letters.heads, letters.head_size
-    finding.kv_heads = _kv_heads(graph, chosen.key, letters.heads)
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
     if not reading.biases and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps)):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
@@ -233,6 +233,8 @@ def _assemble(
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
     put.operand("key", chosen.key, chosen.key_axes, reading.key_factors)
     put.path(way, reading, logits)
+    own = _heads_in(finding.places.get("key"), letters.heads)
+    finding.kv_heads = own if own != letters.heads else _kv_heads(graph, chosen.key, letters.heads)
     put.weights(chosen, use, out)
     if use is not None:
         finding.value_from = use.value
@@ -262,9 +264,7 @@ class _Placing:
     def __init__(self, graph: Graph, finding: Finding, letters: Letters) -> None:
         self.graph, self.finding, self.letters = graph, finding, letters
 
-    def place(
-        self, quantity: str, value: str, axes: Axes | None, factors: tuple[float | str, ...] = (), window: Window = None
-    ) -> None:
+    def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
         layout = self.letters.layout(axes) if axes is not None else None
         if layout is not None:
             self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window)
@@ -329,6 +329,14 @@ def _rounded(way: Way) -> bool:
     return any(s.node.op_type in ops for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
 
 
+def _heads_in(place: Place | None, heads: int | None) -> int | None:
+    """The number of heads that a tensor has of its own; broadcasting gives it the others."""
+    if place is None:
+        return heads
+    sizes = [size for axis in parse(place.layout) for name, size in axis if name[0] == "h"]
+    return None if any(size is None for size in sizes) else int(np.prod([s for s in sizes if s is not None]))
+
+
 def _kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
     """Number of key heads: fewer than `heads` where the graph repeats each of them (Expand, Tile, a broadcast)."""
     if heads is None:
@@ -357,9 +365,6 @@ def _kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
             value = next((n for n in node.input if depends(graph, n)), node.input[0])
         else:
             break
-    shape = graph.shape(key)
-    if shape is not None and len(shape) == 4 and heads > 1 and shape[1] == 1:
-        return 1
     return heads
 
 

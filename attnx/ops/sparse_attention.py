@@ -13,7 +13,8 @@ from attnx.graph.index import attributes
 from attnx.ops.caches import write
 from attnx.ops.emit import INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
-from attnx.ops.stages import attend, default_scale, found, input_of, merge_heads, output_of, rotary, split_heads
+from attnx.ops.grouped import grouped, long_vector, visible_cells
+from attnx.ops.stages import attend, default_scale, found, input_of, merge_heads, output_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -27,40 +28,26 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | None:
     heads, kv_heads = a["num_heads"], a["kv_num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     key_in = input_of(node, 1)
-    if key_in:
-        counts = (heads, kv_heads, kv_heads)
-        query, key, value = (split_heads(e, e.real(input_of(node, i)), n) for i, n in enumerate(counts))
-    else:
-        every = split_heads(e, e.real(node.input[0]), heads + 2 * kv_heads)
-        query, key, value = e.split(every, [heads, kv_heads, kv_heads], 1)
-    rows = e.dim(query, 2)
-    total = e.reshape(e.cast(node.input[7], INT64), 1)
-    own_total = e.reshape(e.cast(node.input[8], INT64), -1)
-    prompt = e.op("Equal", total, rows)
-    start = e.op("Where", prompt, e.ints(0), e.op("Sub", own_total, rows))
-    position = e.op("Add", e.unsqueeze(start, 1), e.unsqueeze(e.arange(rows), 0))
-    if a.get("do_rotary"):
-        pairs = bool(a.get("rotary_interleaved"))
-        query, key = (rotary(e, x, input_of(node, 9), input_of(node, 10), position, pairs) for x in (query, key))
+    new = grouped(
+        e, (node.input[0], key_in, input_of(node, 2)), (heads, kv_heads),
+        (long_vector(e, node.input[7]), long_vector(e, node.input[8])),
+        turn=(input_of(node, 9), input_of(node, 10), "") if a.get("do_rotary") else None,
+        pairs=bool(a.get("rotary_interleaved")),
+    )  # fmt: skip
     whole: list[str] = []
-    for index, new in enumerate((key, value)):
-        rounded = e.real(e.back(new, node.input[0]))
-        present = write(e, e.real(node.input[3 + index]), rounded, start, total, clear=False)
+    for index, fresh in enumerate((new.key, new.value)):
+        rounded = e.real(e.back(fresh, node.input[0]))
+        present = write(e, e.real(node.input[3 + index]), rounded, new.start, new.total, clear=False)
         if output_of(node, 1 + index):
             e.back(present, node.input[0], out=node.output[1 + index])
-        whole.append(e.slice(present, 0, total, 2))
-    j = e.arange(total)
-    p = e.unsqueeze(e.unsqueeze(position, 1), 3)
-    visible = e.all_of(
-        e.op("Less", j, e.unsqueeze(own_total, 1, 2, 3)),
-        e.at_most(j, p),
-        _blocks(e, node, a["sparse_block_size"], heads, position, j),
-    )
+        whole.append(e.slice(present, 0, new.total, 2))
+    blocks = _blocks(e, node, a["sparse_block_size"], heads, new.position, e.arange(new.total))
+    visible = e.all_of(visible_cells(e, new, causal=True, window=0), blocks)
     width = e.size(node.input[0], -1)
     size = width // (heads if key_in else heads + 2 * kv_heads) if width else None
-    scale, number = default_scale(e, a.get("scale") or None, size, query)
+    scale, number = default_scale(e, a.get("scale") or None, size, new.query)
     context = attend(
-        e, query, whole[0], whole[1], heads=heads, kv_heads=kv_heads, scale=scale, visible=visible, guard=True
+        e, new.query, whole[0], whole[1], heads=heads, kv_heads=kv_heads, scale=scale, visible=visible, guard=True
     )
     merge_heads(e, context, node.input[0], node.output[0])
     return found(
