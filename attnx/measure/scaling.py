@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from attnx.formula import average, entropy, gradient_size
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.rows import head_axes, stack
 from attnx.spans import axis_labels
-from attnx.unscaled import AsIf, Similarity, both_ways, scale_notes, scale_said
+from attnx.unscaled import AsIf, Similarity, Ways, both_ways, scale_notes, scale_said
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99
@@ -110,8 +110,7 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     Source: attnx (total variation).
     """
     best, where = -1.0, (-1, -1, -1)
-    for site in range(len(trace.attentions)) if sites is None else sites:
-        ways = both_ways(trace, site)
+    for site, ways in _possible(trace, range(len(trace.attentions)) if sites is None else sites)[0]:
         gap = np.where(ways.real, np.abs(np.exp(ways.scaled) - np.exp(ways.unscaled)).sum(axis=-1) / 2, -1.0)
         if head is not None:
             gap = np.where(np.arange(len(gap))[:, None] == head, gap, -1.0)
@@ -133,18 +132,19 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         similarity: See `both_ways`.
 
     Returns:
-        See `ScalingTable`. Means over real rows; spread over all visible cells of real rows.
+        See `ScalingTable`. Means over real rows; spread over all visible cells of real rows. Sites without scores
+        (additive attention) are left out, and a note says so.
 
     Raises:
-        UnsupportedError: See `both_ways`.
+        UnsupportedError: Not one site can be measured; see `both_ways`.
 
     Source: Vaswani et al. 2017, section 3.2.1 (the reason for the scale); entropy Clark et al. 2019.
     """
-    sizes, notes = [], []
+    sizes: list[float] = []
     columns: dict[str, list[Array]] = {name: [] for name in ("spread", "entropy", "largest", "saturated", "gradient")}
     divergence = []
-    for site in range(len(trace.attentions)):
-        ways = both_ways(trace, site, as_if, similarity)
+    possible, notes = _possible(trace, range(len(trace.attentions)), as_if, similarity)
+    for site, ways in possible:
         sizes.append(np.nan if ways.size is None else float(ways.size))
         notes += scale_notes(trace, site, ways.size)
         cells = ways.seen & ways.real[..., None]
@@ -152,7 +152,8 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         for name, values in _summaries((ways.unscaled, ways.scaled), ways.real).items():
             columns[name].append(values)
         divergence.append(average(_kl(ways.scaled, ways.unscaled), axis=1, where=ways.real))
-    layer, heads = head_axes(trace, [len(one) for one in divergence])
+    _, heads = head_axes(trace, [len(one) for one in divergence])
+    layer = Axis("layer", tuple(trace.labels[site] for site, _ in possible))
 
     def both(name: str, unit: str, formula: str, upper: float | None) -> Measurement:
         parts = columns[name]
@@ -210,28 +211,29 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
 
     Source: attnx, after Vaswani et al. 2017, section 3.2.1.
     """
-    sites = [both_ways(trace, site) for site in range(len(trace.attentions))]
-    steps = _steps([w.size or 1 for w in sites]) if divisors is None else [float(d) for d in divisors]
+    sites, notes = _possible(trace, range(len(trace.attentions)))
+    steps = _steps([w.size or 1 for _, w in sites]) if divisors is None else [float(d) for d in divisors]
     if any(not (np.isfinite(d) and d > 0) for d in steps):
         raise UsageError("A divisor has to be a positive number.")
     values = np.full((len(steps), len(sites) + 1, 3), np.nan)
     for at, divisor in enumerate(steps):
-        for site, ways in enumerate(sites):
+        for place, (_, ways) in enumerate(sites):
             made = ways.softmax(ways.product / divisor)
             found = _summaries((made,), ways.real)
-            values[at, site] = [average(found[name]) for name in ("entropy", "largest", "saturated")]
+            values[at, place] = [average(found[name]) for name in ("entropy", "largest", "saturated")]
         values[at, -1] = average(values[at, :-1], axis=0)
     return Measurement(
         name="scaling sweep",
         unit="",
         axes=(
             Axis("divisor", tuple(f"{d:g}" for d in steps)),
-            Axis("layer", (*trace.labels, "all")),
+            Axis("layer", (*(trace.labels[site] for site, _ in sites), "all")),
             Axis("measure", ("entropy", "largest weight", "saturated rows")),
         ),
         values=values,
         source=SOURCE,
         formula="softmax(q·k / divisor), mask on; means over queries and heads",
+        notes=tuple(notes),
     )
 
 
@@ -242,6 +244,22 @@ _NAMES = {
     "saturated": "saturated rows",
     "gradient": "gradient size",
 }
+
+
+def _possible(
+    trace: Trace, sites: Iterable[int], as_if: AsIf = "site", similarity: Similarity = "dot"
+) -> tuple[list[tuple[int, Ways]], list[str]]:
+    """The sites that can be shown both ways, and what is to be said of the others; fails where not one can."""
+    found, notes, failed = [], [], None
+    for site in sites:
+        try:
+            found.append((site, both_ways(trace, site, as_if, similarity)))
+        except UnsupportedError as error:
+            failed = error
+            notes.append(f"{trace.labels[site]} is left out: {error.message}")
+    if not found and failed is not None:
+        raise failed
+    return found, notes
 
 
 def _summaries(logs: Sequence[Array], real: Array) -> dict[str, Array]:

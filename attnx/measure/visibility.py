@@ -45,7 +45,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
     """Who may look at whom at a site: pattern, padding, how much is hidden, and by what.
 
     A short text cannot tell some patterns apart (one token is causal and bidirectional; a window wider than the text
-    shows nowhere); the simplest that fits is named, and a note says what the site itself declares.
+    shows nowhere). There the pattern that the site declares is named, and where it declares none the simplest.
 
     Args:
         trace: With weights [B,H,Q,K], and masked (with capped) to read the mask itself.
@@ -70,6 +70,12 @@ def visibility(trace: Trace, site: int) -> Visibility:
     union = np.asarray(seen.any(axis=0))
     padding = _padding(union, rows.key_flags([not flag for flag in rows.keys.mask]))
     pattern, window, prefix = _pattern(union, padding, rows.position)
+    if rows.position is not None and attention.site.causal:
+        if _within(union, rows.position, attention.site.window):
+            # Keys that a window has left behind are no padding, though no query sees them.
+            pattern, window, prefix, padding = "sliding window", attention.site.window, None, padding[:0]
+        elif pattern == "bidirectional" and not _future(union, padding, rows.position):
+            pattern = "causal"
     stand_in = _stand_in(attention, seen)
     hidden = int((~union).sum())
     empty = tuple(int(at) for at in np.flatnonzero(~union.any(axis=1)))
@@ -96,7 +102,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
         stand_in=stand_in,
         heads_differ=differ,
         statement=", ".join(parts),
-        notes=_notes(attention, pattern, window, differ, empty),
+        notes=_notes(attention, pattern, window, differ, empty, rows.weights.shape[1] == 1),
     )
 
 
@@ -138,6 +144,20 @@ def _pattern(seen: Array, padding: Array, position: Array | None) -> tuple[str, 
     return "other", None, None
 
 
+def _within(seen: Array, position: Array, window: int | None) -> bool:
+    """Whether queries see just the keys of a causal window, and the window hides something."""
+    behind = position[:, None] - np.arange(seen.shape[1])[None, :]
+    if window is None or not (behind >= window).any():
+        return False
+    return bool(np.array_equal(seen, (behind >= 0) & (behind < window)))
+
+
+def _future(seen: Array, padding: Array, position: Array) -> bool:
+    """Whether some query sees a key that stands after it."""
+    keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
+    return bool((seen[:, keys] & (keys[None, :] > position[:, None])).any())
+
+
 def _stand_in(attention: Attention, seen: Array) -> float | None:
     """The value that hides a cell: what was added to the score, or put in its place, whichever is one constant."""
     if attention.masked is None or seen.all():
@@ -163,7 +183,7 @@ def _said(pattern: str, window: int | None, prefix: int | None) -> str:
 
 
 def _notes(
-    attention: Attention, pattern: str, window: int | None, differ: bool, empty: tuple[int, ...]
+    attention: Attention, pattern: str, window: int | None, differ: bool, empty: tuple[int, ...], single: bool
 ) -> tuple[str, ...]:
     site, notes = attention.site, []
     if attention.masked is None:
@@ -174,6 +194,8 @@ def _notes(
         )
     if site.window is not None and window is None:
         notes.append(f"the site has a sliding window of {site.window}, wider than this text shows")
+    if site.causal is None and site.kind == "self" and pattern == "bidirectional" and single:
+        notes.append("one query at the end of the keys cannot tell causal from bidirectional")
     if differ:
         notes.append("heads differ in what they see")
     if empty:

@@ -268,6 +268,17 @@ def test_what_is_missing_is_named():
         row(trace(plain(5), base), 0, 9, 0)
 
 
+def test_a_site_without_scores_is_left_out_and_said():
+    additive = replace(drawn(seed=1), site=site(0, kind="additive", heads=2), scores=None, query=None)
+    t = trace(plain(5), additive, drawn(seed=2, index=1))
+    table = all_heads(t)
+    assert table.entropy.axes[0].labels == table.size.axes[0].labels == ("encoder L1",)
+    assert table.entropy.values == pytest.approx(all_heads(trace(plain(5), drawn(seed=2))).entropy.values)
+    assert "is left out" in table.notes[0]
+    assert sweep(t).values.shape == (3, 2, 3)
+    assert strongest(t)[0] == 1
+
+
 def test_numbers_of_the_readme():
     got = numbers([8.2, 1.1, 2.0], 8)
     assert [round(x, 3) for x in got.row.values[:, 2].tolist()] == [0.997, 0.001, 0.002]

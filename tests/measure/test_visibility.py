@@ -83,10 +83,23 @@ def test_past_keys():
 
 def test_what_the_graph_says_and_the_text_does_not_show():
     one = visibility(trace(plain(1), masked(np.ones((1, 1), bool), causal=True)), 0)
-    assert one.pattern == "bidirectional"
-    assert "causal by its graph" in one.notes[0]
+    assert (one.pattern, one.notes) == ("causal", ())
+    last = visibility(trace(plain(1), masked(np.ones((1, 4), bool), causal=True)), 0)
+    assert (last.pattern, last.notes) == ("causal", ())
+    unknown = visibility(trace(plain(1), masked(np.ones((1, 4), bool), causal=None)), 0)
+    assert unknown.pattern == "bidirectional"
+    assert "cannot tell causal from bidirectional" in unknown.notes[0]
+    odd = visibility(trace(plain(2), masked(np.ones((2, 2), bool), causal=True)), 0)
+    assert odd.pattern == "bidirectional"
+    assert "causal by its graph" in odd.notes[0]
     wide = visibility(trace(plain(N), masked(BEHIND >= 0, causal=True, window=64)), 0)
     assert wide.notes == ("the site has a sliding window of 64, wider than this text shows",)
+
+
+def test_keys_that_a_window_left_behind_are_no_padding():
+    sees = np.array([[False, False, True, True]])
+    got = visibility(trace(plain(1), masked(sees, causal=True, window=2)), 0)
+    assert (got.pattern, got.window, got.padding, got.hidden) == ("sliding window", 2, (), 2)
 
 
 def test_heads_that_differ():
