@@ -76,6 +76,8 @@ def visibility(trace: Trace, site: int) -> Visibility:
             pattern, window, prefix, padding = "sliding window", attention.site.window, None, padding[:0]
         elif pattern == "bidirectional" and not _future(union, padding, rows.position):
             pattern = "causal"
+    elif attention.site.causal and _triangle(union):
+        pattern, padding = "causal", padding[:0]
     stand_in = _stand_in(attention, seen)
     hidden = int((~union).sum())
     empty = tuple(int(at) for at in np.flatnonzero(~union.any(axis=1)))
@@ -150,6 +152,12 @@ def _within(seen: Array, position: Array, window: int | None) -> bool:
     if window is None or not (behind >= window).any():
         return False
     return bool(np.array_equal(seen, (behind >= 0) & (behind < window)))
+
+
+def _triangle(seen: Array) -> bool:
+    """Whether a causal mask lies over two texts, counted from the first key or from the last."""
+    rows, keys = seen.shape
+    return any(np.array_equal(seen, np.tri(rows, keys, k=shift, dtype=bool)) for shift in (0, keys - rows))
 
 
 def _future(seen: Array, padding: Array, position: Array) -> bool:

@@ -74,6 +74,14 @@ def test_cross():
     assert visibility(t, 0).matrix.axes[1].labels == ("w0", "w1", "w2")
 
 
+@pytest.mark.parametrize("shift", [0, 2])
+def test_causal_over_two_texts(shift):
+    sees = np.tri(3, 5, k=shift, dtype=bool)
+    t = trace(plain(3), masked(sees, kind="cross", component="decoder", causal=True), memory=plain(5))
+    got = visibility(t, 0)
+    assert (got.pattern, got.padding) == ("causal", ())
+
+
 def test_past_keys():
     sees = (np.arange(2)[:, None] + 3 - np.arange(5)[None, :]) >= 0
     got = visibility(trace(plain(2), masked(sees)), 0)
