@@ -1,7 +1,7 @@
 """com.microsoft PackedAttention and PackedMultiHeadAttention: a batch without its padding.
 
-The tokens are laid out as a padded batch again, attended, and picked out. Rows and columns of padding exist in the stages,
-with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
+The tokens are laid out as a padded batch again, attended, and picked out. Rows and columns of padding exist in the
+stages, with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
 """
 
 from __future__ import annotations
