@@ -12,6 +12,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Measurement
 from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.matrix import axes
 from attnx.view.page import page
 from attnx.view.strokes import bar
 
@@ -36,7 +37,7 @@ def bars(measurement: Measurement, *, top: int | None = None, decimals: int = 2)
     """
     if measurement.values.ndim != 1:
         raise UsageError(
-            f"{measurement.name} has {measurement.values.ndim} axes, and bars show one.",
+            f"{measurement.name} has {axes(measurement.values.ndim)}, and bars show one.",
             "Choose a layer or a head, or use --view table.",
         )
     return Bars(measurement, top, decimals)

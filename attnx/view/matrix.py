@@ -196,7 +196,7 @@ def of_measurement(measurement: Measurement) -> Matrix:
     """
     if measurement.values.ndim != 2:
         raise UsageError(
-            f"{measurement.name} has {measurement.values.ndim} axes, and this view shows two.",
+            f"{measurement.name} has {axes(measurement.values.ndim)}, and this view shows two.",
             "Choose one layer or one head, or show it as a table.",
         )
     down, across = (
@@ -213,6 +213,11 @@ def of_measurement(measurement: Measurement) -> Matrix:
         bounds=measurement.bounds,
         notes=measurement.notes,
     )
+
+
+def axes(count: int) -> str:
+    """Count axes in words."""
+    return f"{count} axis" if count == 1 else f"{count} axes"
 
 
 def edges(length: int, most: int) -> Array:

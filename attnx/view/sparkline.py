@@ -12,6 +12,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array, Measurement
 from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.matrix import axes as count_axes
 from attnx.view.page import page
 from attnx.view.strokes import spark
 
@@ -35,7 +36,7 @@ def sparklines(measurement: Measurement, *, along: str | None = None, decimals: 
     """
     values, axes = np.asarray(measurement.values, np.float64), measurement.axes
     if values.ndim not in (1, 2):
-        raise UsageError(f"{measurement.name} has {values.ndim} axes, and sparklines show one or two.")
+        raise UsageError(f"{measurement.name} has {count_axes(values.ndim)}, and sparklines show one or two.")
     names = [axis.name for axis in axes]
     if along is not None and along not in names:
         raise UsageError(f"{measurement.name} has no axis {along!r}.", f"It has {', '.join(names)}.")

@@ -16,7 +16,7 @@ from attnx.errors import UsageError
 from attnx.records import Array, Measurement
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, label, number, safe
-from attnx.view.matrix import Matrix, Side, of_measurement
+from attnx.view.matrix import Matrix, Side, axes, of_measurement
 from attnx.view.page import Page, page
 
 LABEL, HEADING = 18, 7
@@ -87,7 +87,7 @@ def table(
     """
     if not 1 <= measurement.values.ndim <= 3:
         raise UsageError(
-            f"{measurement.name} has {measurement.values.ndim} axes, and a table shows one to three.",
+            f"{measurement.name} has {axes(measurement.values.ndim)}, and a table shows one to three.",
             "Use --json, or choose one layer or head.",
         )
     return MeasurementTable(measurement, scale.choose(measurement.values, kind, diverging=diverging), decimals, shaded)

@@ -8,7 +8,19 @@ from attnx.records import Attention, Axis, Check, Measurement, Miss, Place, Site
 
 ENGLISH = "[CLS] the animal didn ' t cross the street because it was too tired . [SEP]".split()
 WIDE = ["[CLS]", "고양이", "가", "##해서", "日本語", "🚀", "e\u0301te\u0301", "한", "👩\u200d🚀", "नमस्ते", "[SEP]"]
-HOSTILE = ["[bold]", "[/b]", "\x1b[31mred\x1b[0m", "a\nb", "\t", "", "  ", "\u202edesrever", "\x00", ":smile:", "\ud800"]
+HOSTILE = [
+    "[bold]",
+    "[/b]",
+    "\x1b[31mred\x1b[0m",
+    "a\nb",
+    "\t",
+    "",
+    "  ",
+    "\u202edesrever",
+    "\x00",
+    ":smile:",
+    "\ud800",
+]
 SPECIAL = ("[CLS]", "[SEP]")
 
 
@@ -73,7 +85,9 @@ def trace(pieces: list[str] = ENGLISH, layers: int = 2, heads: int = 4, causal: 
                 checks=(Check("rows sum to 1", 1e-7, 1e-4),),
             )
         )
-    return Trace("minilm", "cpu", tokens(pieces), None, tuple(attentions), misses=(Miss("/pool/Softmax", "Softmax", "rank 2"),))
+    return Trace(
+        "minilm", "cpu", tokens(pieces), None, tuple(attentions), misses=(Miss("/pool/Softmax", "Softmax", "rank 2"),)
+    )
 
 
 def long(count: int = 120) -> list[str]:

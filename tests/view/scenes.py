@@ -1,8 +1,8 @@
 """Every view with something to show, for the exact-text tests and for looking at them.
 
-    python -m tests.view.scenes                    names
-    python -m tests.view.scenes heatmap            look at one in this terminal
-    python -m tests.view.scenes --update           write tests/view/snapshots anew; read the diff before committing it
+python -m tests.view.scenes                    names
+python -m tests.view.scenes heatmap            look at one in this terminal
+python -m tests.view.scenes --update           write tests/view/snapshots anew; read the diff before committing it
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def _overview(pieces: list[str] = samples.ENGLISH) -> RenderableType:
         Worth("most on one token", "L0 H0", 0.97, "share", "[CLS]"),
     ]
     mass = Measurement(
-        "where the weight goes", "share", (Axis("to", ("[CLS]", "[SEP]", ".", "words")),), np.array([0.12, 0.37, 0.06, 0.45])
+        "where the weight goes",
+        "share",
+        (Axis("to", ("[CLS]", "[SEP]", ".", "words")),),
+        np.array([0.12, 0.37, 0.06, 0.45]),
     )
     hints = ["more: attnx inspect TEXT --head 1.3 · --query it · --view grid · --json"]
     return overview(trace, looks, worth, mass=mass, heads=samples.by_head(), hints=hints)
@@ -73,7 +76,11 @@ def _sites() -> RenderableType:
         op="com.microsoft.GroupQueryAttention", notes=("the scale is folded into the weights of [bold]q[/b]",),
     )  # fmt: skip
     misses = [
-        Miss("/classifier/Softmax", "Softmax", "its input is the product of an activation and a constant weight: a classifier"),
+        Miss(
+            "/classifier/Softmax",
+            "Softmax",
+            "its input is the product of an activation and a constant: a classifier",
+        ),
         Miss("/router/\x1b[31mSoftmax", "Softmax", "rank 2"),
     ]
     return sites_table(found, misses, places=True)
@@ -110,7 +117,9 @@ SCENES: dict[str, Callable[[], RenderableType]] = {
     "row_wide": lambda: row(matrix(samples.WIDE, head=1, causal=True), 7, top=4, mute=(0,)),
     "row_masked": lambda: row(matrix(causal=True, stage="masked"), 6, top=None),
     "grid": lambda: grid(samples.trace(layers=6, heads=12), mark=[(5, 11), (2, 0)]),
-    "grid_causal": lambda: grid(samples.trace(samples.long(64), layers=12, heads=12, causal=True), mute=(0,), height=24),
+    "grid_causal": lambda: grid(
+        samples.trace(samples.long(64), layers=12, heads=12, causal=True), mute=(0,), height=24
+    ),
     "grid_many": lambda: grid(samples.trace(layers=30, heads=9), height=24),
     "bars": lambda: bars(samples.by_candidate()),
     "sparklines": lambda: sparklines(samples.by_head(), along="layer"),
@@ -139,6 +148,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--update"]:
         update()
     elif len(sys.argv) == 1:
-        print("\n".join(SCENES))
+        sys.stdout.write("\n".join([*SCENES, ""]))
     else:
         Console(highlight=False, markup=False, emoji=False).print(SCENES[sys.argv[1]]())

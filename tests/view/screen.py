@@ -23,7 +23,9 @@ def plain(view: RenderableType, width: int = 80, *, ascii_only: bool = False) ->
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().split("\n")[:-1])
 
 
-def segments(view: RenderableType, width: int = 80, height: int | None = 24, system: System = "truecolor") -> list[list[Segment]]:
+def segments(
+    view: RenderableType, width: int = 80, height: int | None = 24, system: System = "truecolor"
+) -> list[list[Segment]]:
     """What a terminal draws: lines of text with their styles."""
     console = Console(
         file=io.StringIO(), width=width, height=height, color_system=system, force_terminal=True, legacy_windows=False,

@@ -99,7 +99,9 @@ def test_shades_without_colour() -> None:
 def test_text_on_colours_can_be_read(ramp: colour.Ramp, depth: str) -> None:
     def luminance(rgb: tuple[int, int, int]) -> float:
         part = np.array(rgb) / 255
-        return float(np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+        return float(
+            np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+        )
 
     for at in range(LEVELS):
         style = colour.ink(ramp, (at + 0.5) / LEVELS, depth)  # type: ignore[arg-type]

@@ -58,5 +58,17 @@ def test_lines_on_one_screen() -> None:
 
 def test_markup_and_escapes_are_visible_text() -> None:
     text = plain(SCENES["heatmap_hostile"](), 80)
-    for shown in ("[bold]", "[/b]", "<0x1B>[31mred", "a↵b", "<U+202E>", "<0x00>", ":smile:", "<U+D800>", "∅", "␣␣", "⇥"):
+    for shown in (
+        "[bold]",
+        "[/b]",
+        "<0x1B>[31mred",
+        "a↵b",
+        "<U+202E>",
+        "<0x00>",
+        ":smile:",
+        "<U+D800>",
+        "∅",
+        "␣␣",
+        "⇥",
+    ):
         assert shown in text
