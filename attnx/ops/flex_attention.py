@@ -66,5 +66,5 @@ def _inlined(e: Emit, body: GraphProto, name: str, x: str) -> str:
         copied = renamed(inner, rename)
         copied.name = e.name(f"{name}/{inner.name or i}")
         e.nodes.append(copied)
-    result = body.output[0].name
+    result = str(body.output[0].name)
     return rename.get(result, result)

@@ -29,7 +29,8 @@ def test_every_setting(static: bool, past: bool, state: bool, masked: bool) -> N
         "q": r.normal(size=(S, B, W)), "k": r.normal(size=(L, B, W)), "kc": r.normal(size=(B, N, P, D)),
         "vc": r.normal(size=(B, N, P, D)),
     }  # fmt: skip
-    weights: dict[str, Any] = {"qw": r.normal(size=(W, W)), "kvw": r.normal(size=(W, 2 * W)), "b": r.normal(size=3 * W)}  # fmt: skip
+    weights: dict[str, Any] = {"qw": r.normal(size=(W, W)), "kvw": r.normal(size=(W, 2 * W))}
+    weights["b"] = r.normal(size=3 * W)
     feed = {k: v.astype(np.float32) for k, v in feed.items()}
     weights = {k: v.astype(np.float32) for k, v in weights.items()}
     feed["mask"] = r.random((B, keys)) > 0.6

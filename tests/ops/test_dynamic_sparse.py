@@ -12,8 +12,8 @@ from tests.ops.replacing import Array, attention_node, close, hold, model_of, pa
 B, H, HKV, D, S, PAST, M = 2, 4, 2, 8, 3, 5, 4
 T = PAST + S
 ORDER = (
-    "q", "k", "v", "pk", "pv", "ak", "av", "indices", "counts", "seqlens", "total", "cos", "sin", "positions", "qn", "kn",
-    "sink",
+    "q", "k", "v", "pk", "pv", "ak", "av", "indices", "counts", "seqlens", "total", "cos", "sin", "positions",
+    "qn", "kn", "sink",
 )  # fmt: skip
 
 
