@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,9 @@ def trace(
     inputs: InputsOption = None,
     save: SaveOption = None,
     json: JsonOption = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Also compare the model's outputs with and without taps.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also compare the model's outputs with and without taps.")
+    ] = False,
     device: DeviceOption = "auto",
     tokenizer: TokenizerOption = None,
     force: ForceOption = False,

@@ -1,0 +1,107 @@
+"""`attnx inspect TEXT`: what each token attends to: an overview, a layer, a head, a token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnx.options import (
+    MODEL,
+    DeviceOption,
+    FileOption,
+    ForceOption,
+    HeadOption,
+    IdsOption,
+    InputsOption,
+    JsonlOption,
+    JsonOption,
+    LayerOption,
+    ModelOption,
+    MuteOption,
+    PairOption,
+    QueryOption,
+    SaveOption,
+    SiteOption,
+    StageOption,
+    TextArgument,
+    TokenizerOption,
+    TopOption,
+    WordsOption,
+)
+
+
+def inspect(
+    text: TextArgument = None,
+    model: ModelOption = MODEL,
+    layer: LayerOption = None,
+    head: HeadOption = None,
+    query: QueryOption = None,
+    top: TopOption = None,
+    words: WordsOption = False,
+    mute: MuteOption = False,
+    stage: StageOption = "weights",
+    view: Annotated[
+        str | None,
+        typer.Option("--view", "-v", help="overview, grid, heatmap, table, row, lines or ranking; else what suits."),
+    ] = None,
+    mean: Annotated[str | None, typer.Option("--mean", help="The mean over heads, layers or all.")] = None,
+    largest: Annotated[str | None, typer.Option("--max", help="The largest over heads, layers or all.")] = None,
+    site: SiteOption = None,
+    pair: PairOption = None,
+    file: FileOption = None,
+    ids: IdsOption = None,
+    inputs: InputsOption = None,
+    tokenizer: TokenizerOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    jsonl: JsonlOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Show what each token attends to.
+
+    Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
+    --layer, --head and --query narrow it down; --view changes how it is drawn.
+    """
+    from attnx.intake import only, take
+    from attnx.request import ask
+
+    given = take(text, pair=pair, file=file, ids=ids, inputs=inputs)
+    asked = ask(
+        layer=layer,
+        heads=head or (),
+        query=query,
+        site=site,
+        stage=stage,
+        top=top,
+        words=words,
+        mute=mute,
+        mean=mean,
+        largest=largest,
+        view=view,
+    )
+    if json:
+        only(given, "--json")
+    if save is not None:
+        only(given, "--save")
+
+    from attnx import output, pipeline
+    from attnx.inspection import choose_sort
+    from attnx.inspection import inspect as look
+    from attnx.presentation import document, render
+    from attnx.presentation import save as save_to
+
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    for at, one in enumerate(given):
+        feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
+        sort, others = choose_sort(opened.find(feed["inputs"]).sites, asked)
+        trace = opened.trace(**feed, layers=asked.traced_layers, quantities=asked.quantities)
+        output.notes(f"line {one.line}: {said}" if one.line else said for said in trace.notes)
+        shown = look(trace, asked, sort, others, matrices=json or jsonl)
+        if save is not None:
+            output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
+        if json or jsonl:
+            output.emit_json(document(shown), pretty=False if jsonl else None)
+        elif save is None:
+            output.show(*([""] if at else []), *render(shown))

@@ -1,0 +1,244 @@
+"""What was put together -> how it is shown: renderables, one JSON document, a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+import numpy as np
+
+from attnx.findings import findings, key_name, query_name, ranked, ranking_measure, row_table
+from attnx.inspection import Inspection, Pick
+from attnx.measure.looks import Look, strongest_pair
+from attnx.records import Measurement
+from attnx.view import overview as first_screen
+from attnx.view.bars import bars
+from attnx.view.grid import grid
+from attnx.view.heatmap import heatmap
+from attnx.view.lines import lines
+from attnx.view.matrix import Matrix
+from attnx.view.row import row
+from attnx.view.table import matrix_table, table
+
+TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "most parked": 1}
+"""Screens of fewer lines than that get only so many heads of each sort in the overview."""
+NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
+"""Kinds of heads that say more than the pair of tokens that a head joins hardest."""
+
+
+def render(shown: Inspection) -> list[Any]:
+    """Renderables, in order."""
+    view, asked = shown.request.view, shown.request
+    if view == "overview":
+        return [_overview(shown), *_notes(shown)]
+    if view == "grid":
+        return [grid(shown.trace, asked.stage, mute=shown.muted), *_notes(shown)]
+    if view == "ranking":
+        return [bars(ranking_measure(shown)), *_notes(shown)]
+    matrices = [pick.matrix for pick in shown.picks]
+    query = shown.query
+    if view == "row":
+        assert query is not None
+        out: list[Any] = [row(matrix, query, top=asked.top or 8) for matrix in matrices]
+    elif view == "heatmap":
+        out = [heatmap(matrix, mute=mute, query=query) for matrix in matrices]
+    elif view == "lines":
+        out = [lines(matrices, query=query, top=asked.top)]
+    elif query is not None and len(matrices) > 1:
+        out = [table(row_table(shown))]
+    else:
+        out = [matrix_table(matrix, mute=mute, query=query) for matrix in matrices]
+    return [*_spaced(out), *_notes(shown)]
+
+
+def _spaced(renderables: Sequence[Any]) -> list[Any]:
+    """An empty line between any two."""
+    out: list[Any] = []
+    for renderable in renderables:
+        out += ["", renderable] if out else [renderable]
+    return out
+
+
+def _notes(shown: Inspection) -> list[Any]:
+    from rich.text import Text
+
+    from attnx.view.cells import safe
+
+    return [Text(safe(note), "bold red" if "NOT TRUSTED" in note else "dim") for note in shown.notes]
+
+
+def _overview(shown: Inspection) -> Any:
+    trace, found = shown.trace, findings(shown)
+    labels = trace.labels
+    targets = [
+        first_screen.Look(
+            group[0].query or 0,
+            tuple(first_screen.Target(look.key, look.value, f"{labels[look.site]} H{look.head}") for look in group),
+        )
+        for group in found["looks"]
+    ]
+    worth = []
+    few = 0 < get_terminal_size((80, 0)).lines < TALL
+    for name, group in found["worth"].items():
+        for look in group[: FEW[name] if few else None]:
+            worth.append(
+                first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
+            )
+    name, heads = labels[found["layer"]], replace(found["heads"], name="sharpness")
+    hints = (
+        f"Left: {name}, the last layer; special tokens and the token itself left out.",
+        "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help",
+    )
+    return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints)
+
+
+def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
+    """The kind of head where it has a telling one, else the two tokens that it joins hardest, or the one it is on."""
+    if look.key >= 0:
+        return f"→ {key_name(shown, look.key)}"
+    kind: str = found["kinds"][look.site][look.head]
+    if kind in NAMED:
+        return kind
+    pair = strongest_pair(shown.trace, look.site, look.head)
+    if pair is None or pair.query is None:
+        return ""
+    return f"{query_name(shown, pair.query)} → {key_name(shown, pair.key)} {pair.value:.2f}"
+
+
+def numbers(shown: Inspection) -> Measurement | Matrix | None:
+    """The numbers behind what is shown, where they are one array; for .csv, .npz and .parquet."""
+    if shown.request.view == "overview":
+        return findings(shown)["heads"]  # type: ignore[no-any-return]
+    if shown.request.view == "ranking":
+        return ranking_measure(shown)
+    if shown.query is not None and shown.picks:
+        return row_table(shown)
+    return shown.picks[0].matrix if len(shown.picks) == 1 else None
+
+
+def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
+    """Write what is shown to a file; its ending says as what.
+
+    Returns:
+        What the user should know of it.
+
+    Raises:
+        UsageError: An ending that this cannot be saved as, or the file exists.
+        RunError: It cannot be written.
+    """
+    from rich.console import Group
+
+    from attnx.view import save as saving
+
+    ending = path.suffix.lower()
+    if ending == ".json":
+        from attnx.view.json import dumps
+
+        saving.write(path, dumps(document(shown), indent=True), force=force)
+        return ()
+    single = len(shown.picks) == 1 and shown.query is None
+    if ending in (".png", ".pdf") and (single or shown.request.view == "grid"):
+        from attnx.view.figure import grid_figure, heatmap_figure
+
+        if single:
+            figure = heatmap_figure(shown.picks[0].matrix, ending)
+        else:
+            figure = grid_figure(shown.trace, ending, shown.request.stage)
+        saving.write(path, figure.data, force=force)
+        return figure.notes
+    saving.save(path, view=Group(*render(shown)), numbers=numbers(shown), force=force)
+    return ()
+
+
+def document(shown: Inspection) -> dict[str, Any]:
+    """What `attnx inspect --json` prints; the schema is attnx/data/schema/inspect.json."""
+    from attnx.view.json import document as as_document
+
+    trace, asked = shown.trace, shown.request
+    body: dict[str, Any] = {
+        "model": trace.model,
+        "device": trace.device,
+        "tokens": trace.tokens,
+        "memory": trace.memory,
+        "site": shown.sort,
+        "stage": asked.stage,
+        "view": asked.view,
+        "words": asked.words,
+        "muted": list(shown.muted),
+        "query": None if shown.query is None else {"position": shown.query, "piece": query_name(shown, shown.query)},
+        "notes": [*trace.notes, *shown.notes],
+    }
+    if asked.view == "overview":
+        body["overview"] = _findings_object(shown)
+    if asked.view == "ranking":
+        body["ranking"] = [
+            {
+                "label": pick.label,
+                "layer": None if pick.site is None else pick.site.layer,
+                "head": pick.head,
+                "key": key,
+                "piece": key_name(shown, key),
+                "value": value,
+            }
+            for pick, key, value in ranked(shown)
+        ]
+    elif asked.view != "overview":
+        body["heads"] = [_pick_object(shown, pick) for pick in shown.picks]
+    return as_document("attnx/inspect", body)
+
+
+def _pick_object(shown: Inspection, pick: Pick) -> dict[str, Any]:
+    matrix = pick.matrix
+    rows = range(len(matrix.queries)) if shown.query is None else [matrix.row_of(shown.query)]
+    out: dict[str, Any] = {
+        "label": pick.label,
+        "layer": None if pick.site is None else pick.site.layer,
+        "head": pick.head,
+        "site": None if pick.site is None else pick.site.index,
+        "trusted": pick.trusted,
+        "queries": [matrix.queries.at[at] for at in rows],
+        "keys": list(matrix.keys.at),
+    }
+    if shown.request.top is None:
+        out["values"] = matrix.values[list(rows)]
+    else:
+        out["top"] = [_largest(matrix, at, shown.request.top) for at in rows]
+    return out
+
+
+def _largest(matrix: Matrix, at: int, top: int) -> list[dict[str, Any]]:
+    values = matrix.shown[at]
+    order = [int(key) for key in np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable")]
+    return [
+        {"key": matrix.keys.at[key], "piece": matrix.keys.labels[key].strip(), "value": float(values[key])}
+        for key in order[:top]
+        if np.isfinite(values[key])
+    ]
+
+
+def _findings_object(shown: Inspection) -> dict[str, Any]:
+    found, labels = findings(shown), shown.trace.labels
+
+    def one(look: Look) -> dict[str, Any]:
+        return {
+            "label": f"{labels[look.site]} H{look.head}",
+            "layer": shown.trace.attentions[look.site].site.layer,
+            "head": look.head,
+            "key": look.key if look.key >= 0 else None,
+            "piece": key_name(shown, look.key) if look.key >= 0 else None,
+            "value": look.value,
+        }
+
+    return {
+        "looks": [
+            {"query": g[0].query, "piece": query_name(shown, g[0].query or 0), "targets": [one(look) for look in g]}
+            for g in found["looks"]
+        ],
+        "worth": {name: [one(look) for look in group] for name, group in found["worth"].items()},
+        "mass": found["mass"],
+        "heads": found["heads"],
+        "kinds": found["kinds"],
+    }

@@ -1,0 +1,179 @@
+"""What is asked of a trace: layers, heads, the token that looks, the stage, the view. Checked before a model runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnx.errors import UsageError
+from attnx.measure.combine import How
+from attnx.records import STAGES, Quantity
+
+VIEWS = ("overview", "grid", "heatmap", "table", "row", "lines", "ranking")
+"""Ways to show attention."""
+OVER = ("heads", "layers", "all")
+"""What a mean or maximum is taken over."""
+NEEDS: dict[str, tuple[Quantity, ...]] = {
+    "scores": ("query", "key", "scores"),
+    "scaled": ("query", "key", "scores", "scaled"),
+    "capped": ("query", "key", "scores", "scaled", "capped"),
+    "masked": ("masked", "weights"),
+    "weights": ("masked", "weights"),
+}
+"""Stage -> what is traced for it: itself, and what it is checked against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head as it was asked for."""
+
+    layer: int | None
+    """None: of every layer that is shown."""
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked."""
+
+    layers: tuple[int, ...] | None = None
+    """None: all."""
+    heads: tuple[Head, ...] = ()
+    """None given: all."""
+    query: str | None = None
+    site: str | None = None
+    stage: Quantity = "weights"
+    top: int | None = None
+    words: bool = False
+    mute: bool = False
+    how: How | None = None
+    over: str | None = None
+    """"heads", "layers" or "all", where `how` is given."""
+    view: str = "overview"
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What must be traced."""
+        return NEEDS[self.stage]
+
+    @property
+    def traced_layers(self) -> tuple[int, ...] | None:
+        """The layers that must be traced; None for all."""
+        named = {head.layer for head in self.heads}
+        if self.heads and None not in named:
+            return tuple(sorted(layer for layer in named if layer is not None))
+        return self.layers
+
+    @property
+    def selects(self) -> bool:
+        """Whether anything narrower than the whole model is asked for."""
+        return bool(self.heads or self.query is not None or self.layers is not None or self.how)
+
+
+def ask(
+    *,
+    layer: str | None = None,
+    heads: Sequence[str] = (),
+    query: str | None = None,
+    site: str | None = None,
+    stage: str = "weights",
+    top: int | None = None,
+    words: bool = False,
+    mute: bool = False,
+    mean: str | None = None,
+    largest: str | None = None,
+    view: str | None = None,
+) -> Request:
+    """Read the options of a command.
+
+    Raises:
+        UsageError: One that cannot be read, or two that exclude each other.
+    """
+    if stage not in STAGES:
+        raise UsageError(f"there is no stage {stage!r}", f"Choose from {', '.join(STAGES)}.")
+    if words and stage != "weights":
+        raise UsageError(
+            f"--words merges weights, not {stage}", "Scores of pieces have no sum that means much; leave out --words."
+        )
+    if mean is not None and largest is not None:
+        raise UsageError("--mean and --max cannot be given together", "Give one of them.")
+    over = mean if mean is not None else largest
+    if over is not None and over not in OVER:
+        option = "--mean" if mean is not None else "--max"
+        raise UsageError(f"{option} {over}: it is taken over {', '.join(OVER)}", f"For example: {option} heads.")
+    asked = Request(
+        layers=None if layer is None else parse_layers(layer),
+        heads=tuple(parse_head(text) for text in heads),
+        query=query,
+        site=site,
+        stage=stage,
+        top=top,
+        words=words,
+        mute=mute,
+        how=None if over is None else "mean" if mean is not None else "max",
+        over=over,
+    )
+    return _with_view(asked, view)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Read "5", "2-4", "0,5" or "0,2-4": numbers in order, each once.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    out: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*L?(\d{1,6})(?:\s*-\s*L?(\d{1,6}))?\s*", part, re.ASCII | re.IGNORECASE)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise UsageError(
+                f"--layer {text!r} is no layer", "Give 5, a range 2-4, or a list 0,5. Layers count from 0."
+            )
+        out |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(out))
+
+
+def parse_head(text: str) -> Head:
+    """Read "11", "5.11", "L5H11" or "L5 H11".
+
+    Raises:
+        UsageError: Anything else.
+    """
+    match = re.fullmatch(r"\s*(?:L?(\d{1,6})(?:\.|\s*(?=H)))?H?(\d{1,6})\s*", text, re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"--head {text!r} is no head", "Give H or L.H, for example 5.11. Both count from 0.")
+    return Head(None if match[1] is None else int(match[1]), int(match[2]))
+
+
+def _with_view(asked: Request, view: str | None) -> Request:
+    """Fill in the view that suits what is asked, or hold the given one against it."""
+    from dataclasses import replace
+
+    if view is None:
+        return replace(asked, view=_suits(asked))
+    if view not in VIEWS:
+        raise UsageError(f"there is no view {view!r}", f"Choose from {', '.join(VIEWS)}.")
+    if view == "row" and asked.query is None:
+        raise UsageError("--view row shows where one token looks", "Say which: --query it.")
+    if view == "ranking" and asked.query is None:
+        raise UsageError("--view ranking ranks the heads of one token", "Say which: --query it.")
+    if view == "overview" and (asked.stage != "weights" or asked.how or asked.query is not None or asked.heads):
+        raise UsageError(
+            "--view overview is of the weights of all heads", "Leave out --stage, --query, --head, --mean and --max."
+        )
+    if view == "grid" and (asked.heads or asked.how or asked.query is not None):
+        raise UsageError("--view grid shows every head of a layer", "Leave out --head, --query, --mean and --max.")
+    if view in ("heatmap", "lines") and not (asked.heads or asked.how or asked.layers is not None):
+        raise UsageError(f"--view {view} shows single heads", "Choose one: --head 5.11, or a layer: --layer 5.")
+    return replace(asked, view=view)
+
+
+def _suits(asked: Request) -> str:
+    if asked.how or asked.heads:
+        return "table" if asked.query is None else "row"
+    if asked.query is not None:
+        return "ranking" if asked.layers is None else "table"
+    if asked.layers is not None or asked.stage != "weights":
+        return "grid"
+    return "overview"
