@@ -46,7 +46,7 @@ def flow(
     if len(labels) * len(text) ** 3 * len(queries) > FLOW_LIMIT:
         fits = int((FLOW_LIMIT / len(labels) / max(len(queries), 1)) ** (1 / 3))
         raise UnsupportedError(
-            f"The exact flow from {len(queries)} of {len(text)} tokens through {len(labels)} layers would take too long; "
+            f"Exact flow from {len(queries)} of {len(text)} tokens through {len(labels)} layers would take too long; "
             f"{fits} tokens are the most.",
             "Follow a single token, use a shorter text, or use rollout.",
         )
