@@ -101,6 +101,8 @@ class Site:
     """Whether the softmax has a sink, so that rows sum to less than 1."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each quantity lives; what is absent is computed from what is there."""
+    absent: tuple[str, ...] = ()
+    """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -118,6 +118,8 @@ class Session:
             RunError: onnxruntime refused the feed or failed; its message, without its noise.
         """
         wanted = list(names) if names is not None else self.outputs
+        if not wanted:
+            return {}  # onnxruntime takes "no output" for an error
         try:
             values = self._raw.run(wanted, dict(feed))
         except Exception as error:  # onnxruntime's exceptions share no base class of their own

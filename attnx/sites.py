@@ -211,7 +211,7 @@ def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], di
                 node=f.node.name or _key(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size, scale=f.scale,
                 scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
-                bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places, notes=tuple(f.notes),
+                bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
         if f.replacement is not None:

@@ -119,15 +119,15 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
         arrays[quantity], origin[quantity] = array, "computed"
 
     plain = site.kind in ("self", "cross")
-    if plain and "scores" not in arrays and {"query", "key"} <= arrays.keys() and not site.notes:
+    if plain and "scores" not in arrays and {"query", "key"} <= arrays.keys() and "scores" not in site.absent:
         put("scores", formula.scores(arrays["query"], arrays["key"]))
-    if plain and "scaled" not in arrays and "scores" in arrays and site.scale is not None:
+    if plain and "scaled" not in arrays and "scaled" not in site.absent and "scores" in arrays and site.scale is not None:
         put("scaled", formula.scaled(arrays["scores"], site.scale))
-    if plain and "capped" not in arrays and "scaled" in arrays:
+    if plain and "capped" not in arrays and "scaled" in arrays and "capped" not in site.absent:
         put("capped", formula.capped(arrays["scaled"], site.softcap))
     if "weights" not in arrays and "masked" in arrays and not site.sink:
         put("weights", formula.softmax(arrays["masked"]))
-    if "context" not in arrays and {"weights", "value"} <= arrays.keys() and "context" in quantities:
+    if "context" not in arrays and {"weights", "value"} <= arrays.keys() and "context" in quantities and "context" not in site.absent:
         put("context", formula.context(arrays["weights"], arrays["value"]))
 
 

@@ -155,9 +155,41 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
         if index is None or node.input[0] != source:
             return None
         return axes[:axis] + ([axes[axis]] if len(index) == 1 else fresh(index)) + axes[axis + 1 :]
+    if op in MIXING:
+        return _mix(graph, node, axes, source)
     if op in ELEMENTWISE:
         return _broadcast(axes, out_shape if op not in ("Concat", "Slice", "Pad") else None)
     return None
+
+
+MIXED = "mixed heads"
+"""Name of the atoms that come out of such a product in the place of the heads."""
+MIXING = ("MatMul", "Einsum", "Conv")
+"""Products with a constant that may mix heads: `forward` follows the axes that they leave alone."""
+
+
+def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
+    from attnx.graph.product import find_product
+
+    if node.op_type == "Conv":
+        shape = graph.shape(node.output[0])
+        one = graph.shape(node.input[1])
+        if shape is None or one is None or any(d != 1 for d in one[2:]) or len(axes) != len(shape):
+            return None
+        return [axes[0], [] if shape[1] == 1 else [Atom(shape[1], MIXED)], *axes[2:]]
+    product = find_product(graph, node.output[0])
+    if product is None:
+        return None
+    mine = product.left_axes if source == product.left else product.right_axes
+    if len(mine) != len(axes):
+        return None
+    for own, traced in zip(mine, axes, strict=True):
+        if len(own) == 1 and not own[0].parts and traced:
+            own[0].parts = tuple(leaves(traced))
+    constant = product.right_axes if source == product.left else product.left_axes
+    for atom in (atom for axis in constant for atom in axis if atom not in product.contracted):
+        atom.name = MIXED
+    return product.out_axes
 
 
 def _axes_of(graph: Graph, node: NodeProto, a: dict[str, Any]) -> list[int] | None:

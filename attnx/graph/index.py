@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -121,9 +122,21 @@ class Graph:
     @cached_property
     def dynamic(self) -> set[str]:
         """Values that depend on the data of graph inputs (not only on their shapes)."""
+        return self._reached(through_shapes=False)
+
+    def by_shape(self) -> Graph:
+        """The same graph, with what depends on the inputs' shapes alone taken for data too.
+
+        The first decoder layer of DETR attends among learned queries: nothing there depends on the image but the batch.
+        """
+        other = copy(self)
+        other.__dict__["dynamic"] = self._reached(through_shapes=True)
+        return other
+
+    def _reached(self, through_shapes: bool) -> set[str]:
         found = set(self.inputs)
         for node in self.nodes:
-            if node.op_type in ("Shape", "Size") and not node.domain:
+            if node.op_type in ("Shape", "Size") and not node.domain and not through_shapes:
                 continue
             reads = set(node.input)
             for a in node.attribute:

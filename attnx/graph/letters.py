@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes import MIXED, Atom, Axes, forward, leaves
 from attnx.graph.product import Product, find_product
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Letters:
         words: list[str] = []
         for axis in axes:
             atoms = leaves(axis)
-            if any(id(a) not in self._names for a in atoms):
+            tokens = [self._names.get(id(a), f"h:{a.size}" if a.name == MIXED else "") for a in atoms]
+            if not all(tokens):
                 return None
-            tokens = [self._names[id(a)] for a in atoms]
             words.append("1" if not tokens else tokens[0] if len(tokens) == 1 else f"({' '.join(tokens)})")
         return " ".join(words)
 
@@ -70,13 +70,19 @@ def name_axes(
     heads: list[Atom] | None = None
     if use is not None:
         product, value_axes = use
-        mine = {id(leaf) for axis in out_axes for leaf in leaves(axis)}
+        weighing = product.left_axes if value_axes is product.right_axes else product.right_axes
+        mine = {id(leaf) for axis in (*out_axes, *weighing) for leaf in leaves(axis)}
         feature = [
             leaf for axis in value_axes for leaf in leaves(axis) if id(leaf) not in mine and not letters.named(leaf)
         ]
         heads = _merged_with(graph, product, feature, [id(a) for a in free])
         free = [leaf for atom in free for leaf in atom.leaves()]  # reshapes behind the product may have split them
         letters.name(feature, "d")
+    known = {id(a) for a in free}
+    if heads and not any(id(leaf) in known for atom in heads for leaf in atom.leaves()):
+        # Heads are mixed between the product and the value: those behind are other atoms than those before.
+        letters.name(heads, "h")
+        heads = None
     if heads is None:
         heads = _by_position(out_axes, query_axes, letters)
     chosen = {id(leaf) for atom in heads for leaf in atom.leaves()}

@@ -47,10 +47,22 @@ def depends(graph: Graph, value: str) -> bool:
     return value in graph.dynamic
 
 
-def ways_back(graph: Graph, logits: str) -> list[Way]:
+def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
+    """Whether a node multiplies scores or weights by a small square constant: heads that talk to one another."""
+    if node.op_type not in ("MatMul", "Einsum", "Conv") or data not in node.input:
+        return False
+    others = [n for n in node.input[:2] if n != data]
+    shape = graph.shape(others[0]) if len(others) == 1 else None
+    if shape is None or depends(graph, others[0]) or len(shape) < 2:
+        return False
+    sizes = [d for d in shape if d != 1]
+    return len(sizes) == 2 and sizes[0] == sizes[1] is not None and sizes[0] <= 128
+
+
+def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
     """Every product of two tensors that reaches `logits` through steps that keep scores scores, nearest first.
 
-    Products with a constant operand count only where the other side is data and the constant is not a plain
+    With `mixed`, also through products with a small square constant (talking heads). Products with a constant operand count only where the other side is data and the constant is not a plain
     projection; the caller decides which of them is the score product.
     """
     found: list[Way] = []
@@ -63,10 +75,16 @@ def ways_back(graph: Graph, logits: str) -> list[Way]:
         seen.add(value)
         product = find_product(graph, value)
         if product is not None:
-            if depends(graph, product.left) or depends(graph, product.right):
+            data = [s for s in (product.left, product.right) if depends(graph, s)]
+            if mixed and len(data) == 1 and mixes_heads(graph, product.node, data[0]):
+                stack.append((data[0], [Step(product.node, data[0], value), *after]))
+            elif data:
                 found.append(Way(product, after))
             continue
         node = graph.producer(value)
+        if mixed and node is not None and node.op_type == "Conv" and mixes_heads(graph, node, node.input[0]):
+            stack.append((node.input[0], [Step(node, node.input[0], value), *after]))
+            continue
         if node is None or node.op_type not in _BACK:
             continue
         inputs = list(node.input)
@@ -102,6 +120,11 @@ def ways_on(graph: Graph, weights: str) -> list[Way]:
             if product is not None:
                 if depends(graph, product.other(value)):
                     found.append(Way(product, before))
+                elif mixes_heads(graph, node, value):
+                    stack.append((node.output[0], [*before, Step(node, value, node.output[0])]))
+                continue
+            if node.op_type == "Conv" and mixes_heads(graph, node, value):
+                stack.append((node.output[0], [*before, Step(node, value, node.output[0])]))
                 continue
             if node.op_type in _ON:
                 if node.op_type in ("Slice", "Reshape", "Expand", "Unsqueeze", "Squeeze") and node.input[0] != value:

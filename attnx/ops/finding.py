@@ -58,6 +58,8 @@ class Finding:
     replacement: Replacement | None = None
     also: list[Finding] = field(default_factory=list)
     """Further sites that the same node makes (Longformer: the global queries)."""
+    absent: tuple[str, ...] = ()
+    """Quantities that do not exist here and must not be computed."""
     notes: list[str] = field(default_factory=list)
 
 

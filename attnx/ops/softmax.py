@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes import MIXING, Atom, Axes, forward, leaves
 from attnx.graph.index import attributes
 from attnx.graph.letters import Letters, name_axes
 from attnx.graph.origins import streams
@@ -85,16 +85,21 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             return None
         return Miss(node.name, node.op_type, "the rank of its input cannot be told from the graph")
     if not depends(graph, logits):
-        return None
+        graph = graph.by_shape()
+        if not depends(graph, logits):
+            return None
     axis %= max(len(shape), 1)
-    candidates = [c for way in ways_back(graph, logits) if (c := _follow(graph, way, axis)) is not None]
     on = ways_on(graph, out)
-    if not candidates:
-        return _none_before(node, on)
+    candidates = [c for way in ways_back(graph, logits) if (c := _follow(graph, way, axis)) is not None]
     data = [c for c in candidates if depends(graph, c.key)]
-    if not data:
-        return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     both = [c for c in data if depends(graph, c.query)]
+    if not both:
+        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := _follow(graph, way, axis)) is not None]
+        both = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
+    if not candidates and not both:
+        return _none_before(node, on)
+    if not data and not both:
+        return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = _content(graph, both or data, on)
     uses = [use for way in on if (use := _use(graph, way, chosen)) is not None]
     if not uses and (not both or len(shape) < 3):
@@ -239,9 +244,12 @@ def _assemble(
     if use is not None:
         finding.value_from = use.value
         put.place("value", use.value, use.value_axes)
-        if _rounded(use.way):
+        if _mixed(graph, use.way):
+            finding.absent = ("context",)
+            finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
+        elif _rounded(use.way):
             finding.notes.append("the weights are rounded to integers before they weigh the value")
-        elif not _mixed(graph, use.way):
+        else:
             put.place("context", use.way.product.out, use.way.product.out_axes)
     if "weights" not in finding.places:
         return Miss(
@@ -299,6 +307,8 @@ class _Placing:
             current: Axes | None = chosen.axes
             for step in use.way.steps:
                 current = forward(self.graph, step.node, current, step.source) if current is not None else None
+                if step.node.op_type in MIXING:
+                    break
                 if step.node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split") and current is not None:
                     if self.differs(step.node, step.source):
                         break
@@ -319,7 +329,7 @@ class _Placing:
 def _mixed(graph: Graph, way: Way) -> bool:
     """Whether weights of several softmaxes are combined before the value is weighed (differential attention)."""
     return any(
-        s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1 for s in way.steps
+        s.node.op_type in MIXING or s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1 for s in way.steps
     )
 
 
@@ -376,6 +386,7 @@ def _without_query(graph: Graph, finding: Finding, key: str) -> None:
     gone = ("query", "key", "scores", "scaled", "capped") if additive else ("scores", "scaled", "capped", "query")
     for quantity in gone:
         finding.places.pop(quantity, None)
+    finding.absent = (*finding.absent, *gone)
     if additive:
         finding.kv_heads = finding.head_size = None
         finding.notes.append("additive: the scores come from a small network over query and key; there is no QK^T")
