@@ -83,6 +83,23 @@ def trace_arrays(trace: Trace) -> dict[str, Array]:
     return out
 
 
+def check_target(path: Path, *, force: bool = False) -> None:
+    """Tell before a long run whether its arrays can be written there.
+
+    Raises:
+        UsageError: Another ending, the file exists and is not to be replaced, or its folder does not exist.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise UsageError(
+            f"arrays are written to .npz or .safetensors, not {path.suffix or 'a name without an ending'}",
+            "For example: --save arrays.npz.",
+        )
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist", f"Create it: mkdir -p {path.parent}")
+
+
 def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     """Write the arrays of a trace to .npz or .safetensors.
 
@@ -95,7 +112,7 @@ def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     elif path.suffix == ".safetensors":
         write_whole(path, lambda file: _write_safetensors(file, arrays), force=force)
     else:
-        raise UsageError(f"arrays are written to .npz or .safetensors, not {path.suffix or 'a name without an ending'}")
+        check_target(path, force=True)
 
 
 _SAFETENSORS = {

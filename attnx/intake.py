@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ class Given:
     pair: str | None = None
     ids: str | None = None
     inputs: Path | None = None
+    values: tuple[str, ...] = ()
+    """NAME=VALUE, one number for an input."""
     line: int | None = None
     """Its line in the file, from 1."""
 
@@ -44,6 +46,8 @@ class Given:
             from attnx.arrays import load_feed
 
             arrays = load_feed(self.inputs)
+        if self.values:
+            arrays = {**(arrays or {}), **_filled(self.values, model)}
         if self.ids is not None:
             from attnx.tokens import from_ids
 
@@ -58,6 +62,7 @@ def take(
     file: Path | None = None,
     ids: str | None = None,
     inputs: Path | None = None,
+    values: Sequence[str] | None = None,
 ) -> list[Given]:
     """Collect what to run on.
 
@@ -67,6 +72,7 @@ def take(
         file: One text a line; empty lines are left out. "-" is stdin.
         ids: Token ids, in place of a text.
         inputs: An .npz file; alone, or for inputs that a text cannot fill.
+        values: NAME=VALUE for inputs that hold one number.
 
     Raises:
         UsageError: Nothing, or two things that exclude each other.
@@ -81,12 +87,43 @@ def take(
     if pair is not None and text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if file is not None:
-        return [Given(text=line, inputs=inputs, line=at) for at, line in _lines(file)]
+        return [Given(text=line, inputs=inputs, values=tuple(values or ()), line=at) for at, line in _lines(file)]
     if text == STDIN:
         text = _read_stdin().removesuffix("\n").removesuffix("\r")
         if not text.strip():
             raise InputError("stdin is empty", "Pipe a text into it, or give one as an argument.")
-    return [Given(text=text, pair=pair, ids=ids, inputs=inputs)]
+    return [Given(text=text, pair=pair, ids=ids, inputs=inputs, values=tuple(values or ()))]
+
+
+def _filled(values: Sequence[str], model: Model) -> dict[str, Any]:
+    """NAME=VALUE for inputs that hold one number: a switch, a length.
+
+    Raises:
+        UsageError: No NAME=VALUE, no such input, or no number of its type.
+    """
+    import numpy as np
+
+    slots = {slot.name: slot for slot in model.slots()}
+    out = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        slot = slots.get(name)
+        if not equals or slot is None:
+            raise UsageError(
+                f"--set {text!r} names no input of the model", f"NAME=VALUE; it takes: {', '.join(slots)}."
+            )
+        if any(isinstance(size, int) and size != 1 for size in slot.shape):
+            raise UsageError(f"{slot.describe()} holds more than one number", "Give it in a file: --inputs FEED.npz.")
+        try:
+            number = {"true": 1.0, "false": 0.0}.get(value.strip().lower())
+            number = float(value) if number is None else number
+            array = np.full([1] * len(slot.shape), number).astype(slot.dtype or np.float32)
+        except ValueError:
+            raise UsageError(f"--set {text!r}: {value!r} is no number", "Give a number, true or false.") from None
+        if float(array.ravel()[0]) != np.float64(number) and array.dtype.kind != "f":
+            raise UsageError(f"--set {text!r}: {value!r} does not fit into {slot.type}", "Give a whole number.")
+        out[name] = array
+    return out
 
 
 def only(given: list[Given], what: str) -> Given:

@@ -5,47 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 MODEL = "minilm"
 """What runs where no model is named: the bundled one."""
 
-ModelOption = Annotated[
-    str,
-    typer.Option("--model", "-m", help="An .onnx file, a folder as on the Hub, or the name of a bundled model."),
-]
-ModelArgument = Annotated[str, typer.Argument(help="An .onnx file, a folder, or the name of a bundled model.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+_MODEL = "An .onnx file, a folder as on the Hub, or the name of a bundled model."
+ModelOption = Annotated[str, Option("--model", "-m", metavar="MODEL", help=_MODEL)]
+ModelArgument = Annotated[str, Argument(metavar="MODEL", help=_MODEL)]
+DeviceOption = Annotated[str, Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 TokenizerOption = Annotated[
     Path | None,
-    typer.Option("--tokenizer", help="Tokenizer file or folder, where it is not beside the model."),
+    Option("--tokenizer", metavar="PATH", help="Tokenizer file or folder, where it is not beside the model."),
 ]
 
-TextArgument = Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text; - reads it from stdin.")]
-PairOption = Annotated[str | None, typer.Option("--pair", help="A second text, for models that take two.")]
-FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="A file with one text a line.")]
-IdsOption = Annotated[str | None, typer.Option("--ids", help="Token ids instead of a text: 101,2023,102.")]
-InputsOption = Annotated[Path | None, typer.Option("--inputs", help="An .npz file with an array for each graph input.")]
+TextArgument = Annotated[str | None, Argument(metavar="TEXT", help="The text; - reads it from stdin.")]
+PairOption = Annotated[str | None, Option("--pair", metavar="TEXT", help="A second text, for models that take two.")]
+FileOption = Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with one text a line.")]
+IdsOption = Annotated[str | None, Option("--ids", metavar="IDS", help="Token ids instead of a text: 101,2023,102.")]
+InputsOption = Annotated[
+    Path | None, Option("--inputs", metavar="FEED", help="An .npz file with an array for each graph input.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    Option("--set", metavar="NAME=VALUE", help="One number for a graph input; may be given several times."),
+]
 
-LayerOption = Annotated[str | None, typer.Option("--layer", "-l", help="A layer from 0, a range 2-4, or a list 0,5.")]
+LayerOption = Annotated[
+    str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, a range 2-4, or a list 0,5.")
+]
 HeadOption = Annotated[
-    list[str] | None, typer.Option("--head", "-H", help="A head, H or L.H; may be given several times.")
+    list[str] | None, Option("--head", "-H", metavar="L.H", help="A head, L.H or H; may be given several times.")
 ]
 QueryOption = Annotated[
-    str | None, typer.Option("--query", "-q", help="The token that looks: by text, by position, or text@position.")
+    str | None,
+    Option("--query", "-q", metavar="TOKEN", help="The token that looks: its text, its position, text@position."),
 ]
 SiteOption = Annotated[
     str | None,
-    typer.Option("--site", help="Which attention of an encoder-decoder: encoder, decoder, cross."),
+    Option("--site", metavar="SORT", help="Which attention of an encoder-decoder: encoder, decoder or cross."),
 ]
-StageOption = Annotated[str, typer.Option("--stage", help="scores, scaled, capped, masked or weights.")]
-TopOption = Annotated[int | None, typer.Option("--top", "-k", help="Only the K largest.", min=1)]
-WordsOption = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
+StageOption = Annotated[str, Option("--stage", metavar="STAGE", help="scores, scaled, capped, masked or weights.")]
+TopOption = Annotated[int | None, Option("--top", "-k", metavar="K", help="Only the K largest.", min=1)]
+WordsOption = Annotated[bool, Option("--words", help="Merge pieces into words.")]
 MuteOption = Annotated[
-    bool, typer.Option("--mute", help="Leave special tokens out as keys; rows are scaled to sum to 1 again.")
+    bool, Option("--mute", help="Leave special tokens out as keys; rows are scaled to sum to 1 again.")
 ]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
-JsonlOption = Annotated[bool, typer.Option("--jsonl", help="A JSON document on one line for each text.")]
-SaveOption = Annotated[Path | None, typer.Option("--save", help="Write the result to this file.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+JsonOption = Annotated[bool, Option("--json", help="One JSON document instead of tables.")]
+JsonlOption = Annotated[bool, Option("--jsonl", help="A JSON document on one line for each text.")]
+SaveOption = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result to this file.")]
+ForceOption = Annotated[bool, Option("--force", help="Replace an existing file.")]

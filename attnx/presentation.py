@@ -44,13 +44,13 @@ def render(shown: Inspection) -> list[Any]:
         assert query is not None
         out: list[Any] = [row(matrix, query, top=asked.top or 8) for matrix in matrices]
     elif view == "heatmap":
-        out = [heatmap(matrix, mute=mute, query=query) for matrix in matrices]
+        out = [heatmap(matrix, query=query) for matrix in matrices]
     elif view == "lines":
         out = [lines(matrices, query=query, top=asked.top)]
     elif query is not None and len(matrices) > 1:
         out = [table(row_table(shown))]
     else:
-        out = [matrix_table(matrix, mute=mute, query=query) for matrix in matrices]
+        out = [matrix_table(matrix, query=query) for matrix in matrices]
     return [*_spaced(out), *_notes(shown)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnx.errors import UsageError
 from attnx.measure.combine import How
-from attnx.records import STAGES, Quantity
+from attnx.records import QUANTITIES, STAGES, Quantity
 
 VIEWS = ("overview", "grid", "heatmap", "table", "row", "lines", "ranking")
 """Ways to show attention."""
@@ -115,6 +115,21 @@ def ask(
         over=over,
     )
     return _with_view(asked, view)
+
+
+def parse_quantities(text: str | None) -> tuple[Quantity, ...]:
+    """Read "weights,scores": quantities in the order in which they are computed; all where None.
+
+    Raises:
+        UsageError: One that does not exist.
+    """
+    if text is None:
+        return QUANTITIES
+    wanted = [name.strip() for name in text.split(",")]
+    for name in wanted:
+        if name not in QUANTITIES:
+            raise UsageError(f"there is no array {name!r}", f"Choose from {', '.join(QUANTITIES)}.")
+    return tuple(quantity for quantity in QUANTITIES if quantity in wanted)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from attnx.options import (
     PairOption,
     QueryOption,
     SaveOption,
+    SetOption,
     SiteOption,
     StageOption,
     TextArgument,
@@ -43,15 +44,25 @@ def inspect(
     stage: StageOption = "weights",
     view: Annotated[
         str | None,
-        typer.Option("--view", "-v", help="overview, grid, heatmap, table, row, lines or ranking; else what suits."),
+        typer.Option(
+            "--view",
+            "-v",
+            metavar="VIEW",
+            help="overview, grid, heatmap, table, row, lines or ranking; else what suits.",
+        ),
     ] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="The mean over heads, layers or all.")] = None,
-    largest: Annotated[str | None, typer.Option("--max", help="The largest over heads, layers or all.")] = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", metavar="OVER", help="The mean over heads, layers or all.")
+    ] = None,
+    largest: Annotated[
+        str | None, typer.Option("--max", metavar="OVER", help="The largest over heads, layers or all.")
+    ] = None,
     site: SiteOption = None,
     pair: PairOption = None,
     file: FileOption = None,
     ids: IdsOption = None,
     inputs: InputsOption = None,
+    values: SetOption = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -67,7 +78,7 @@ def inspect(
     from attnx.intake import only, take
     from attnx.request import ask
 
-    given = take(text, pair=pair, file=file, ids=ids, inputs=inputs)
+    given = take(text, pair=pair, file=file, ids=ids, inputs=inputs, values=values)
     asked = ask(
         layer=layer,
         heads=head or (),

@@ -1,4 +1,4 @@
-"""`attnx sites MODEL`: what was found in a graph, and what was refused. The model is not run."""
+"""`attnx sites MODEL`: what attention a graph holds, and what was refused and why; nothing is run."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import JsonOption
+from attnx.options import JsonOption, ModelArgument
 
 
 def sites(
-    model: Annotated[str, typer.Argument(help="An .onnx file, a folder, or the name of a bundled model.")],
+    model: ModelArgument,
+    places: Annotated[bool, typer.Option("--places", help="Also say which tensor holds each quantity.")] = False,
+    feed_template: Annotated[
+        bool, typer.Option("--feed-template", help="Instead, print Python that writes a feed for --inputs.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List every attention computation in a model, and every near miss with its reason."""
-    from attnx import pipeline
-    from attnx.output import emit_json
-    from attnx.view.contract import sites_document
+    """List every attention computation in a model, and every near miss with its reason. The model is not run."""
+    from attnx import output, pipeline
 
     opened = pipeline.open(model)
+    if feed_template:
+        from attnx.view.template import feed_template as template
+
+        output.show(template([(slot.name, slot.type, slot.shape) for slot in opened.slots()]))
+        return
     found = opened.find()
     if json:
-        emit_json(sites_document(opened.name, found.sites, found.misses))
+        from attnx.view.contract import sites_document
+
+        output.emit_json(sites_document(opened.name, found.sites, found.misses))
     else:
-        from attnx.output import show
         from attnx.view.sites import sites_table
 
-        show(sites_table(found.sites, found.misses))
+        output.show(sites_table(found.sites, found.misses, places=places))

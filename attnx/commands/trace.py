@@ -6,37 +6,76 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import DeviceOption, ForceOption, InputsOption, JsonOption, SaveOption, TokenizerOption
+from attnx.options import (
+    DeviceOption,
+    ForceOption,
+    IdsOption,
+    InputsOption,
+    JsonOption,
+    LayerOption,
+    ModelArgument,
+    PairOption,
+    SaveOption,
+    SetOption,
+    TextArgument,
+    TokenizerOption,
+)
 
 
 def trace(
-    model: Annotated[str, typer.Argument(help="An .onnx file, a folder, or the name of a bundled model.")],
-    text: Annotated[str | None, typer.Argument(help="Text to run on; or give --inputs.")] = None,
+    model: ModelArgument,
+    text: TextArgument = None,
+    pair: PairOption = None,
+    ids: IdsOption = None,
     inputs: InputsOption = None,
+    values: SetOption = None,
     save: SaveOption = None,
-    json: JsonOption = False,
+    layer: LayerOption = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="NAMES", help="Only these arrays: weights,scores,... (all where not given)."),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also compare the model's outputs with and without taps.")
     ] = False,
+    json: JsonOption = False,
     device: DeviceOption = "auto",
     tokenizer: TokenizerOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Write every array of a run to a file, and say what they are."""
-    from attnx import pipeline
-    from attnx.arrays import load_feed, save_trace
-    from attnx.output import emit_json
-    from attnx.view.contract import trace_document
+    """Run a model once, write the arrays of every attention to .npz or .safetensors, and say what they are.
 
+    The arrays are called attention.N.QUANTITY: N counts sites in execution order, and QUANTITY is query, key, value,
+    scores, scaled, capped, masked, weights or context.
+    """
+    from attnx.intake import take
+    from attnx.request import parse_layers, parse_quantities
+
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, values=values)
+    layers = None if layer is None else parse_layers(layer)
+    quantities = parse_quantities(only)
+
+    from attnx import output, pipeline
+    from attnx.arrays import check_target, save_trace
+
+    if save is not None:
+        check_target(save, force=force)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = load_feed(inputs) if inputs is not None else None
-    result = opened.trace(text, inputs=feed, verify_outputs=verify, required=False)
+    result = opened.trace(
+        **given.feed(opened, needs_tokenizer=tokenizer is not None),
+        layers=layers,
+        quantities=quantities,
+        verify_outputs=verify,
+        required=False,
+    )
     if save is not None:
         save_trace(result, save, force=force)
     if json:
-        emit_json(trace_document(result))
+        from attnx.view.contract import trace_document
+
+        output.notes(result.notes)
+        output.emit_json(trace_document(result, save))
     else:
-        from attnx.output import show
         from attnx.view.traced import traced
 
-        show(traced(result))
+        output.show(traced(result, saved=[] if save is None else [f"wrote {save}"]))
