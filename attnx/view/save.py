@@ -169,8 +169,8 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
     if target.is_dir():
         raise UsageError(f"{name} is a folder.", "Give the name of a file.")
     try:
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
+        if Path(path).exists() and not Path(path).is_file():
+            with Path(path).open("wb") as file:
                 yield file
             return
         if target.exists() and not force:

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attnx.errors import UsageError
+from attnx.view.figure import FORMATS, grid_figure, heatmap_figure
+from attnx.view.matrix import Matrix, of_attention
+from tests.view import samples
+
+TOKENS = ["[CLS]", "animal", "$x^2$", "a_b", "[bold]", "\x1b[31m", "50%", "\\frac", "été", "[SEP]"]
+
+
+def made(pieces: list[str] = samples.ENGLISH, causal: bool = False, head: int = 3) -> Matrix:
+    trace = samples.trace(pieces, causal=causal)
+    return of_attention(trace, trace.attentions[1], head)
+
+
+def texts(svg: bytes) -> list[str]:
+    space = "{http://www.w3.org/2000/svg}"
+    return ["".join(node.itertext()).strip() for node in ElementTree.fromstring(svg).iter(f"{space}text")]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_formats(ending: str) -> None:
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert heatmap_figure(made(), ending).data.startswith(starts[ending])
+    assert grid_figure(samples.trace(), ending).data.startswith(starts[ending])
+
+
+def test_axes_have_the_tokens_as_they_are() -> None:
+    found = texts(heatmap_figure(made(TOKENS), ".svg").data)
+    for shown in ("animal", "$x^2$", "a_b", "[bold]", "<0x1B>[31m", "50%", "\\frac", "été"):
+        assert found.count(shown) == 2, shown
+    assert "query" in found
+    assert "key" in found
+    assert "L1 H3 · weights" in found
+    assert "weights (share)" in found
+
+
+def test_cells_have_the_colours_of_their_values() -> None:
+    matrix = made()
+    picture = np.asarray(Image.open(io.BytesIO(heatmap_figure(matrix, ".png").data)).convert("RGB")).astype(int)
+    import matplotlib as mpl
+
+    wanted = np.array(mpl.colormaps["viridis"](0.0)[:3]) * 255
+    yellow = np.abs(picture - [253, 231, 36]).max(-1) <= 8
+    purple = np.abs(picture - wanted).max(-1) <= 30
+    assert yellow.sum() > 500
+    assert purple.sum() > 20 * yellow.sum() / 16
+
+
+def test_vectors_have_a_shape_a_cell() -> None:
+    svg = heatmap_figure(made(), ".svg").data.decode()
+    assert svg.count("<path") > 256
+    assert "<image" not in svg.split('id="QuadMesh')[1].split("</g>")[0]
+
+
+def test_hidden_cells_are_hatched() -> None:
+    def coloured(matrix: Matrix) -> int:
+        picture = Image.open(io.BytesIO(heatmap_figure(matrix, ".png").data)).convert("RGB")
+        pixels = np.asarray(picture).astype(int)[:, : int(picture.width * 0.8)]
+        return int((pixels.max(-1) - pixels.min(-1) > 40).sum())
+
+    assert 0.45 < coloured(made(causal=True)) / coloured(made()) < 0.6
+    assert "<pattern" in heatmap_figure(made(causal=True), ".svg").data.decode()
+
+
+@pytest.mark.parametrize("kind", ["linear", "log", "row"])
+def test_scales(kind: str) -> None:
+    figure = heatmap_figure(made(causal=True), ".svg", kind=kind, mute=(0,))  # type: ignore[arg-type]
+    found = texts(figure.data)
+    assert not any("mathdefault" in text for text in found)
+    assert ("share of the row's largest" in found) == (kind == "row")
+
+
+def test_differences_have_two_sides() -> None:
+    one, two = made(head=3), made(head=2)
+    matrix = dataclasses.replace(one, values=one.values - two.values)
+    picture = Image.open(io.BytesIO(heatmap_figure(matrix, ".png", diverging=True).data)).convert("RGB")
+    pixels = np.asarray(picture).astype(int)
+    orange = (pixels[..., 0] > pixels[..., 2] + 60).sum()
+    purple = (pixels[..., 2] > pixels[..., 1] + 40).sum()
+    assert orange > 1000
+    assert purple > 1000
+
+
+def test_characters_without_a_font_are_said() -> None:
+    lost = "\U00012000"  # cuneiform: no font of a test machine has it
+    for ending, drawn in ((".png", "boxes"), (".pdf", "boxes"), (".svg", "viewer's fonts")):
+        notes = heatmap_figure(made(["a", lost, "b"]), ending).notes
+        assert any(lost in note and drawn in note for note in notes)
+    assert lost in texts(heatmap_figure(made(["a", lost, "b"]), ".svg").data)
+    assert heatmap_figure(made(), ".png").notes == ()
+
+
+def test_two_runs_give_the_same_bytes() -> None:
+    for ending in FORMATS:
+        assert heatmap_figure(made(), ending).data == heatmap_figure(made(), ending).data
+
+
+def test_long_texts_have_every_so_many_tokens() -> None:
+    found = texts(heatmap_figure(made(samples.long(150)), ".svg").data)
+    assert "3 on" in found or "3 sat" in found
+    assert not any(text.startswith("1 ") for text in found)
+
+
+def test_grid_names_layers_heads_and_blocks() -> None:
+    found = texts(grid_figure(samples.trace(layers=3, heads=5), ".svg").data)
+    assert found[:5] == list("01234")
+    assert [text for text in found if text.startswith("L")] == ["L0", "L1", "L2"]
+    assert "layer" in found
+    assert any("query ↓, key →" in text for text in found)
+    figure = grid_figure(samples.trace(samples.long(300), layers=1, heads=1), ".png")
+    assert figure.notes == ("each cell is the mean of up to 3 x 3 (queries x keys)",)
+
+
+def test_grid_leaves_missing_heads_empty() -> None:
+    trace = samples.trace(layers=2)
+    gone = dataclasses.replace(trace.attentions[1], weights=None)
+    assert grid_figure(dataclasses.replace(trace, attentions=(trace.attentions[0], gone)), ".png", shared=True).data
+    with pytest.raises(UsageError, match="No site has weights"):
+        grid_figure(dataclasses.replace(trace, attentions=(gone,)), ".png")
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no format"):
+        heatmap_figure(made(), ".gif")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match="matplotlib") as caught:
+        heatmap_figure(made(), ".png")
+    assert "attnx[figures]" in caught.value.hint
+
+
+def test_nothing_is_imported_before_it_is_used() -> None:
+    code = (
+        "import sys, attnx.view.figure, attnx.view.save; print('matplotlib' in sys.modules, 'pyarrow' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["False", "False"]
