@@ -16,10 +16,18 @@ if TYPE_CHECKING:
 
 OLDEST = 11
 """The first opset whose operators (Range, Slice by inputs, ScatterND ...) are enough for every decomposition."""
+GIVEN = 17
+"""The opset of a model that imports none of ONNX's own operators, once some are put in."""
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 3, 6, 7, 9, 10, 11, 16
 """TensorProto data types."""
 LOWEST = float(np.finfo(np.float32).min)
 """What onnxruntime's kernels write into a cell that must not be seen, where it is not minus infinity."""
+
+
+def opset_of(graph: Graph) -> int:
+    """The opset that nodes of ONNX's own may have; a model that imports other domains alone is given one."""
+    imported = any(o.domain in ("", "ai.onnx") for o in graph.proto.opset_import)
+    return graph.opset if imported else GIVEN
 
 
 def prefix_of(graph: Graph, node: NodeProto) -> str:
@@ -41,7 +49,7 @@ class Emit:
     """
 
     def __init__(self, graph: Graph, prefix: str, like: str = "") -> None:
-        self.graph, self.prefix, self.opset = graph, prefix, graph.opset
+        self.graph, self.prefix, self.opset = graph, prefix, opset_of(graph)
         self.work = DOUBLE if like and self.dtype(like) == DOUBLE else FLOAT
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []

@@ -2,7 +2,8 @@
 
 Everything is inside: splitting, per-head norms, rotary embedding, a cache whose rows are filled batch by batch, the
 causal mask and a window, soft cap, sinks. Source: onnxruntime contrib operators, GroupQueryAttention; the window (W
-keys, the query's own among them), the alignment and the cells of `output_qk` as its CPU kernel was measured.
+keys, the query's own among them), the alignment, the positions of a prompt and the cells of `output_qk` as its CPU
+kernel was measured.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         e, (node.input[0], input_of(node, 1), input_of(node, 2)), (heads, kv_heads),
         (long_vector(e, input_of(node, 6)), e.op("Add", long_vector(e, input_of(node, 5)), e.ints(1))),
         norms=(input_of(node, 14), input_of(node, 15)), epsilon=a.get("qk_norm_epsilon", 1e-6),
-        turn=turn, pairs=bool(a.get("rotary_interleaved")),
+        turn=turn, counted=True, pairs=bool(a.get("rotary_interleaved")),
     )  # fmt: skip
     store = store_of(e, past_key)
     if store is None or (quantised and not past_key):

@@ -37,6 +37,7 @@ def grouped(
     norms: tuple[str, str] = ("", ""),
     epsilon: float = 1e-6,
     turn: tuple[str, str, str] | None = None,
+    counted: bool = False,
     pairs: bool = False,
     offset: int = 0,
 ) -> Grouped:
@@ -50,6 +51,7 @@ def grouped(
         norms: Weights [D] of the norm of query and key; "" for none.
         epsilon: The norms'.
         turn: Caches of cosines and sines, and positions or "" for the tokens' own; None without rotary embedding.
+        counted: Whether of a prompt's given positions only the very first is read, and counted on from there.
         pairs: Whether channels turn in neighbouring pairs.
         offset: The first channel that turns.
     """
@@ -69,6 +71,10 @@ def grouped(
     position = e.op("Add", e.unsqueeze(start, 1), e.unsqueeze(e.arange(rows), 0))
     if turn:
         places = turn[2] or position
+        if turn[2] and counted:
+            first = e.slice(e.reshape(turn[2], -1), 0, 1, 0)
+            from_first = e.unsqueeze(e.op("Add", first, e.arange(rows)), 0)
+            places = e.op("Where", prompt, from_first, turn[2])
         query, key = (rotary(e, x, turn[0], turn[1], places, pairs, offset) for x in (query, key))
     return Grouped(query, key, value, total, lengths[1], start, position)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from attnx.ops.emit import OLDEST
+from attnx.ops.emit import OLDEST, opset_of
 from attnx.ops.finding import Finding, Recogniser, Replacement
 from attnx.records import Miss
 
@@ -21,10 +21,10 @@ Rewriter = Callable[["Graph", "NodeProto"], Replacement | Miss | None]
 
 def _recogniser(module: str, function: str) -> Recogniser:
     def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-        if graph.opset < OLDEST:
+        if opset_of(graph) < OLDEST:
             op = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             return Miss(
-                node.name, op, f"the model's opset is {graph.opset}, and replacing a fused operator needs {OLDEST}"
+                node.name, op, f"the model's opset is {opset_of(graph)}, and replacing a fused operator needs {OLDEST}"
             )
         found: Finding | Miss | None = getattr(import_module(f"attnx.ops.{module}"), function)(graph, node)
         return found

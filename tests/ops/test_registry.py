@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from attnx.graph.index import op_name
-from attnx.ops.emit import Emit, is_fixed, prefix_of
+from attnx.ops.emit import GIVEN, Emit, is_fixed, prefix_of
 from attnx.ops.refused import REASONS
 from attnx.ops.registry import FUSED, REWRITES
 from attnx.records import Miss
@@ -23,6 +23,7 @@ from tests.ops import test_ms_attention as ms
 from tests.ops import test_multi_head_attention as mha
 from tests.ops import test_packed as packed
 from tests.ops import test_paged as paged
+from tests.ops import test_quantised_cache as quantised_cache
 from tests.ops import test_sparse_attention as sparse
 from tests.ops.replacing import Array, attention_node, close, graph_of, hold, model_of, replaced, run
 
@@ -61,6 +62,15 @@ def test_what_is_refused_says_why(op: str) -> None:
     assert answer == Miss("n", op, REASONS[op])
 
 
+def test_a_model_that_imports_no_operators_of_onnx() -> None:
+    feed = mha.feed_of()
+    model = mha.model(feed)
+    del model.opset_import[0]
+    tapped, (finding,), _ = replaced(model)
+    tapped.opset_import.append(onnx.helper.make_opsetid("", GIVEN))
+    hold(finding, run(tapped, feed))
+
+
 def test_an_opset_that_is_too_old() -> None:
     feed = mha.feed_of()
     model = mha.model(feed)
@@ -90,7 +100,7 @@ def _cases() -> dict[str, tuple[onnx.ModelProto, dict[str, Array]]]:
     cross = mha.feed_of(7, bias=True) | {"mask": mha.random_mask(mha.B, 7)}
     step = gqa.with_rotary(gqa.feed_of(2, 1, 5))
     prompt = gqa.with_rotary(gqa.feed_of(packed=True))
-    cache = gqa.quantised(4, "PER_CHANNEL", 1, 5, 2)
+    cache = quantised_cache.quantised(4, "PER_CHANNEL", 1, 5, 2)
     slide = gqa.with_rotary(gqa.feed_of(1, 3, 0, capacity=5))
     sparse_feed = sparse.feed_of(1, 40)
     kinds = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 4}
