@@ -39,7 +39,7 @@ HeadOption = Annotated[
 ]
 QueryOption = Annotated[
     str | None,
-    Option("--query", "-q", metavar="TOKEN", help="The token that looks: its text, its position, text@position."),
+    Option("--query", "-q", metavar="TOKEN", help="The token that looks: text, position, text@position."),
 ]
 SiteOption = Annotated[
     str | None,

@@ -33,7 +33,7 @@ def trace(
     layer: LayerOption = None,
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="NAMES", help="Only these arrays: weights,scores,... (all where not given)."),
+        typer.Option("--only", metavar="NAMES", help="Only these arrays: weights,scores,..."),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also compare the model's outputs with and without taps.")
