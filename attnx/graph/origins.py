@@ -120,8 +120,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         )
         if step is not None:
             source, factor = step
-            readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
-            if len(readers) > 1:
+            if not _only_scores(graph, value):
                 break  # others read it scaled too: the scale is the stream's own, not this product's
             found.append((factor, next(n for n in node.input if n != source)))
             value = source
@@ -131,6 +130,35 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             break
         value = turned
     return found
+
+
+def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
+    """Whether everything that reads a scaled tensor is a product that makes scores (disentangled attention has three)."""
+    readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
+    if depth == 0 and len(readers) == 1:
+        return True
+    for node in readers:
+        product = find_product(graph, node.output[0])
+        if product is not None and product.node is node:
+            if _is_weights(graph, product.other(value)):
+                return False
+        elif node.op_type not in _PASS or depth > 4 or not _only_scores(graph, node.output[0], depth + 1):
+            return False
+    return bool(readers)
+
+
+def _is_weights(graph: Graph, value: str) -> bool:
+    """Whether a tensor is what a softmax gave, so that its product is the one with the value."""
+    for _ in range(8):
+        node = graph.producer(value)
+        if node is None:
+            return False
+        if node.op_type in ("Softmax", "QLinearSoftmax"):
+            return True
+        if node.op_type not in (*_PASS, "Where", "Mul", "Div", "Slice"):
+            return False
+        value = node.input[2] if node.op_type == "Where" else node.input[0]
+    return False
 
 
 def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
