@@ -15,7 +15,17 @@ from attnx.ops.caches import append, beams
 from attnx.ops.emit import INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
 from attnx.ops.masks import FILTER, padding
-from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of, split_heads
+from attnx.ops.stages import (
+    attend,
+    bias_name,
+    default_scale,
+    found,
+    input_of,
+    merge_heads,
+    output_of,
+    rotary_without_cache,
+    split_heads,
+)
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -69,14 +79,18 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 def recognise_self(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     """The site that a DecoderMaskedSelfAttention node is: the projection inside, a past of both in one tensor."""
     a = attributes(node)
-    if a.get("do_rotary"):
-        return Miss(node.name, op_name(node), "it turns query and key itself (do_rotary), which only CUDA kernels do")
     heads = a["num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     projected = e.op("Add", e.op("MatMul", e.real(node.input[0]), e.real(node.input[1])), e.real(node.input[2]))
     query, key, value = (split_heads(e, x, heads) for x in e.thirds(projected, 2))
     past = input_of(node, 4)
     length = _length(e, input_of(node, 6)) if input_of(node, 6) and a.get("past_present_share_buffer") else ""
+    if a.get("do_rotary"):
+        columns = e.size(node.input[1], 1)
+        if not columns:
+            return Miss(node.name, op_name(node), "how many channels it turns (do_rotary) is not known")
+        before = length or (e.dim(past, 3) if past else e.ints(0))
+        query, key = (rotary_without_cache(e, x, before, columns // (3 * heads)) for x in (query, key))
     whole: list[str] = []
     kept: list[str] = []
     for index, new in enumerate((key, value)):

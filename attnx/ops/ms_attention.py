@@ -16,7 +16,17 @@ from attnx.ops.caches import append
 from attnx.ops.emit import INT8, INT64, Emit, prefix_of
 from attnx.ops.finding import Finding
 from attnx.ops.masks import FILTER, hide_future, padding
-from attnx.ops.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of, split_heads
+from attnx.ops.stages import (
+    attend,
+    bias_name,
+    default_scale,
+    found,
+    input_of,
+    merge_heads,
+    output_of,
+    rotary_without_cache,
+    split_heads,
+)
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -49,8 +59,6 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
     a = attributes(node)
     op = op_name(node)
     heads = a["num_heads"]
-    if a.get("do_rotary"):
-        return Miss(node.name, op, "it turns query and key itself (do_rotary), which only CUDA kernels do")
     mask, past = given["mask"], given["past"]
     if mask and e.rank(mask) is None:
         return Miss(node.name, op, "the form of its mask is not known: it has no rank")
@@ -65,6 +73,13 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
         e.reshape(e.cast(given["length"], INT64), 1) if given["length"] and a.get("past_present_share_buffer") else ""
     )
     caches = [e.op("Gather", e.real(past), e.const(np.array(i, np.int64)), axis=0) if past else "" for i in (0, 1)]
+    if a.get("do_rotary"):
+        channels = a.get("rotary_embedding_dim") or size
+        if not channels:
+            return Miss(node.name, op, "how many channels it turns (do_rotary) is not known")
+        before = length or (e.dim(caches[0], 2) if past else e.ints(0))
+        turn = e.op("Add", e.arange(e.dim(query, 2)), before)
+        query, key = (rotary_without_cache(e, x, turn, channels) for x in (query, key))
     (key, kept_key), (value, kept_value) = (append(e, c, n, length) for c, n in zip(caches, (key, value), strict=True))
     if output_of(node, 1):
         both = e.concat([e.unsqueeze(kept_key, 0), e.unsqueeze(kept_value, 0)], 0)
@@ -79,14 +94,12 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
     if causal:
         term = hide_future(e, term, rows, total, e.op("Sub", total, rows))
     add = [t for t in (term, e.real(given["bias"]) if given["bias"] else "") if t]
-    columns = e.size(node.input[1], 1)
-    size = sizes[0] // heads if sizes else columns // (3 * heads) if columns else None
     scale, number = default_scale(e, a.get("scale") or None, size, query)
     context = attend(e, query, key, value, heads=heads, kv_heads=heads, scale=scale, add=add)
     merge_heads(e, context, _float(node), node.output[0])
     square = mask and e.rank(mask) in (3, 4)
     return found(
-        e, node, required=required or bool(mask and e.rank(mask) == 4) or bool(length), heads=heads, kv_heads=heads,
+        e, node, required=required or bool(mask and e.rank(mask) == 4) or bool(length) or bool(a.get("do_rotary")), heads=heads, kv_heads=heads,
         head_size=size, scale=number, scale_place=f"inside {node.op_type}", kind="self",
         causal=True if causal else None if square or given["bias"] else False,
         bias=bias_name(e, given["bias"]),

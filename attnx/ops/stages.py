@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnx.ops.emit import Emit
 from attnx.ops.finding import Finding, Replacement
 from attnx.records import Place
@@ -80,7 +82,19 @@ def rotary(e: Emit, x: str, cos_cache: str, sin_cache: str, positions: str, inte
         offset: The first channel that turns.
     """
     cos, sin = (e.unsqueeze(e.gather_real(cache, positions), 1) for cache in (cos_cache, sin_cache))
-    half = e.dim(cos_cache, 1)
+    return _turned(e, x, cos, sin, interleaved, offset)
+
+
+def rotary_without_cache(e: Emit, x: str, positions: str, channels: int) -> str:
+    """Rotary embedding of [B,H,S,D] by halves over its first `channels`, base 10000; positions int64 [S]."""
+    rates = e.number(10000.0 ** (-np.arange(0, channels, 2) / channels))
+    angle = e.unsqueeze(e.op("Mul", e.unsqueeze(e.cast(positions, e.work), 1), rates), 0, 1)
+    return _turned(e, x, e.op("Cos", angle), e.op("Sin", angle), interleaved=False, offset=0)
+
+
+def _turned(e: Emit, x: str, cos: str, sin: str, interleaved: bool, offset: int) -> str:
+    """[B,H,S,D] with channels turned by angles whose cosines and sines are [B,1,S,R/2]."""
+    half = e.dim(cos, 3)
     start, middle = e.ints(offset), e.op("Add", half, e.ints(offset))
     stop = e.op("Add", middle, half)
     if interleaved:

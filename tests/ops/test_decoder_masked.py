@@ -187,12 +187,19 @@ def test_self_attention_with_its_projection_runs_on_cuda_only(share: int, beams:
     assert got["present"].shape[3] == (M if share else P + 1)
 
 
-def test_rotary_inside_is_refused_by_name() -> None:
-    feed = {"x": np.zeros((1, 1, 4), np.float32), "w": np.zeros((4, 12), np.float32), "b": np.zeros(12, np.float32),
-            "past": np.zeros((2, 1, 1, 2, 4), np.float32), "length": np.array([1], np.int32)}  # fmt: skip
+def test_rotary_inside_turns_by_the_number_of_tokens_before() -> None:
+    r = np.random.default_rng(7)
+    feed = {"x": r.normal(size=(2, 1, 6)), "w": r.normal(size=(6, 3 * N * D)), "b": r.normal(size=3 * N * D),
+            "past": r.normal(size=(2, 2, N, M, D))}  # fmt: skip
+    feed = {k: v.astype(np.float32) for k, v in feed.items()} | {"length": np.array([P], np.int32)}
+    order = ("x", "w", "b", "", "past", "", "length")
     node = attention_node(
-        "DecoderMaskedSelfAttention", ["x", "w", "b", "", "past", "", "length"], ["y", "p"], num_heads=1, do_rotary=1
+        "DecoderMaskedSelfAttention", order, ["y", "present"], num_heads=N, do_rotary=1, past_present_share_buffer=1
     )
-    _, findings, (miss,) = replaced(model_of([node], feed, ["y"]))
-    assert not findings
-    assert "do_rotary" in miss.reason
+    tapped, (finding,), _ = replaced(model_of([node], feed, ["y", "present"]))
+    s = hold(finding, run(tapped, feed))
+    x = feed["x"].astype(np.float64) @ feed["w"] + feed["b"]
+    turn = np.exp(1j * P / 10000 ** (np.arange(0, D, 2) / D))
+    for part, got in ((x[..., : N * D], s["query"]), (x[..., N * D : 2 * N * D], s["key"][:, :, P:])):
+        z = (parted(part, N)[..., : D // 2] + 1j * parted(part, N)[..., D // 2 :]) * turn
+        close(got, np.concatenate([z.real, z.imag], -1), 1e-5)

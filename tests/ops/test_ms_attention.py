@@ -174,11 +174,26 @@ def test_half_precision() -> None:
     compare(model(feed, unidirectional=1), feed, tolerance=4e-3)
 
 
-def test_rotary_inside_is_refused_by_name() -> None:
-    _, findings, (miss,) = replaced(model(feed_of(), do_rotary=1))
-    assert not findings
-    assert miss.op == "com.microsoft.Attention"
-    assert "do_rotary" in miss.reason
+@pytest.mark.parametrize("channels", [4, D])
+@pytest.mark.parametrize("past", [0, 3])
+def test_rotary_inside_which_only_cuda_kernels_do(channels: int, past: int) -> None:
+    feed = feed_of(past)
+    extra = {"rotary_embedding_dim": channels} if channels != D else {}
+    tapped, (finding,), _ = replaced(model(feed, do_rotary=1, unidirectional=1, **extra))
+    assert finding.replacement is not None
+    assert finding.replacement.required
+    got = run(tapped, feed)
+    s = hold(finding, got)
+    x = feed["x"].astype(np.float64) @ feed["w"] + feed["b"]
+    angle = (past + np.arange(S))[:, None] / 10000 ** (np.arange(0, channels, 2) / channels)
+    for part, name, start in ((x[..., :H], "query", 0), (x[..., H : 2 * H], "key", past)):
+        plain = parted(part, N)
+        half = channels // 2
+        z = (plain[..., :half] + 1j * plain[..., half:channels]) * np.exp(1j * angle)
+        want = np.concatenate([z.real, z.imag, plain[..., channels:]], -1)
+        close(s[name][:, :, start:], want, 1e-5)
+    if past:
+        close(s["key"][:, :, :past], feed["past"][0], 1e-7)
 
 
 QORDER = ("x", "w", "b", "xs", "ws", "mask", "xz", "wz", "past")
