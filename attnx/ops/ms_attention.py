@@ -69,9 +69,10 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
     parts = e.split(projected, sizes, 2) if sizes else e.thirds(projected, 2)
     query, key, value = (split_heads(e, part, heads) for part in parts)
 
-    length = (
-        e.reshape(e.cast(given["length"], INT64), 1) if given["length"] and a.get("past_present_share_buffer") else ""
-    )
+    columns = e.size(node.input[1], 1)
+    size = sizes[0] // heads if sizes else columns // (3 * heads) if columns else None
+    shared = bool(given["length"] and a.get("past_present_share_buffer"))
+    length = e.reshape(e.cast(given["length"], INT64), 1) if shared else ""
     caches = [e.op("Gather", e.real(past), e.const(np.array(i, np.int64)), axis=0) if past else "" for i in (0, 1)]
     if a.get("do_rotary"):
         channels = a.get("rotary_embedding_dim") or size
@@ -98,8 +99,9 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
     context = attend(e, query, key, value, heads=heads, kv_heads=heads, scale=scale, add=add)
     merge_heads(e, context, _float(node), node.output[0])
     square = mask and e.rank(mask) in (3, 4)
+    unknown = shared or bool(a.get("do_rotary")) or bool(mask and e.rank(mask) == 4)  # to the CPU kernel
     return found(
-        e, node, required=required or bool(mask and e.rank(mask) == 4) or bool(length) or bool(a.get("do_rotary")), heads=heads, kv_heads=heads,
+        e, node, required=required or unknown, heads=heads, kv_heads=heads,
         head_size=size, scale=number, scale_place=f"inside {node.op_type}", kind="self",
         causal=True if causal else None if square or given["bias"] else False,
         bias=bias_name(e, given["bias"]),

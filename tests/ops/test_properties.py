@@ -29,7 +29,8 @@ SLOW = settings(max_examples=40, deadline=None, derandomize=True)
 @SLOW
 @given(
     batch=st.integers(1, 3), kv=st.integers(1, 3), group=st.integers(1, 3), rows=SIZES, keys=SIZES,
-    past=st.integers(0, 3), size=SIZES, width=SIZES, kind=st.sampled_from(["", "bool", "float"]), rank=st.integers(1, 4), causal=st.booleans(),
+    past=st.integers(0, 3), size=SIZES, width=SIZES, kind=st.sampled_from(["", "bool", "float"]),
+    rank=st.integers(1, 4), causal=st.booleans(),
     softcap=st.sampled_from([0.0, 1.5]), seed=st.integers(0, 2**16), data=st.data(),
 )  # fmt: skip
 def test_onnx_attention(
