@@ -21,6 +21,8 @@ from attnx.view.matrix import Matrix, Side, block_means, edges
 
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 200
+PAGE = 9.0
+"""Inches that a page is tall: a grid of many layers is drawn narrower, so that its heads stay square."""
 TICKS = 64
 """Tokens written along an axis; of more, every so many."""
 CELLS = 128
@@ -147,8 +149,10 @@ def grid_figure(
             sheet[at * down : at * down + part.shape[0], head * across : head * across + part.shape[1]] = part
     if not shared:
         high = 1.0
+    shape = sheet.shape[0] / sheet.shape[1]
+    inches = max(2.5, min(inches, PAGE / shape))
     with plot.settings():
-        figure, axes = plot.start(inches, inches * 0.9 * sheet.shape[0] / sheet.shape[1] + 0.9)
+        figure, axes = plot.start(inches, inches * 0.9 * shape + 0.9)
         choice = scale.Scale("linear", min(0.0, float(np.nanmin(sheet, initial=0.0))), high, scale.choose(sheet).ramp)
         image = plot.cells(axes, sheet, choice, "linear")
         for spine in axes.spines.values():

@@ -267,9 +267,12 @@ class _Grid:
         if np.isnan(place) or muted or self.scale is None:
             plain = places is None and not self.matrix.hidden[row, at]
             return Text(fit(text + " " * self._shaded, width, right=True), Style.null() if plain else Style(dim=True))
+        style = colour.ink(self.scale.ramp, place, self.page.depth)
         if self._shaded:
-            text += colour.shade(self.scale.ramp, place, ascii_only=self.page.ascii)
-        return Text(fit(text, width, right=True), colour.ink(self.scale.ramp, place, self.page.depth))
+            # The theme's dark colours are hard to read as text, so the number keeps the terminal's own.
+            shade = colour.shade(self.scale.ramp, place, ascii_only=self.page.ascii)
+            return Text(fit(text, width - 1, right=True)).append(shade, style)
+        return Text(fit(text, width, right=True), style)
 
 
 def _names(side: Side, chosen: Collection[int]) -> Sequence[str]:
