@@ -82,11 +82,17 @@ FUSED: Mapping[str, Recogniser] = {
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
 REWRITES: Mapping[str, Rewriter] = {
+    "com.microsoft.BiasAdd": _rewriter("diffusion", "bias_add"),
     "com.microsoft.BiasSoftmax": _rewriter("cuda_only", "bias_softmax"),
+    "com.microsoft.BiasSplitGelu": _rewriter("diffusion", "bias_split_gelu"),
     "com.microsoft.GatedRelativePositionBias": _rewriter("relative_position", "gated"),
+    "com.microsoft.GemmFastGelu": _rewriter("diffusion", "gemm_fast_gelu"),
     "com.microsoft.GemmaRotaryEmbedding": _rewriter("cuda_only", "gemma_rotary"),
+    "com.microsoft.GroupNorm": _rewriter("diffusion", "group_norm"),
+    "com.microsoft.NhwcConv": _rewriter("diffusion", "nhwc_conv"),
     "com.microsoft.RelativePositionBias": _rewriter("relative_position", "relative"),
     "com.microsoft.RemovePadding": _rewriter("cuda_only", "remove_padding"),
     "com.microsoft.RestorePadding": _rewriter("cuda_only", "restore_padding"),
+    "com.microsoft.SkipGroupNorm": _rewriter("diffusion", "group_norm"),
 }
 """Operators that are no attention, but that feed one and that the CPU cannot run -> the function that replaces them."""
