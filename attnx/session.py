@@ -1,7 +1,7 @@
 """onnxruntime: open, run, read back. The only file that imports it.
 
-onnxruntime falls back from CUDA to the CPU without an exception, lists providers that cannot load, and writes notes of its
-own to stdout. Here it is silent, and what it really uses is what is reported. Facts: measured on onnxruntime 1.31.
+onnxruntime falls back from CUDA to the CPU without an exception, lists providers that cannot load, and writes notes of
+its own to stdout. Here it is silent, and what it really uses is what is reported. Facts: measured on onnxruntime 1.31.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def open_session(
 
 def _preload(ort: Any) -> None:
     """Load CUDA and cuDNN from the nvidia-* wheels, where they are installed."""
-    with contextlib.suppress(Exception), open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink):
+    with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):
         ort.preload_dlls()
 
 

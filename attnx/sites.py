@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
-from attnx.graph.flatten import Choose, attribute, inline_functions, sort_nodes, splice_ifs, subgraphs
+from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
-from attnx.graph.mask_probe import PROBE, Hides, Probed, hides
-from attnx.graph.origins import streams
-from attnx.layout import axis_of
+from attnx.numbering import key_of, number
 from attnx.ops import softmax
 from attnx.ops.finding import Finding, Replacement
 from attnx.ops.registry import FUSED, REWRITES
-from attnx.records import Component, Kind, Miss, Site
+from attnx.records import Miss, Site
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -67,7 +64,7 @@ def find(path: Path, choose: Choose | None = None) -> Found:
         elif found is not None:
             findings.append(found)
     misses += _inside_subgraphs(graph)
-    sites, fused_of = _number(opened, findings)
+    sites, fused_of = number(opened, findings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
 
 
@@ -95,8 +92,6 @@ def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
 
 def without_cache(node: NodeProto) -> bool | None:
     """The branch of an If that holds attention; of two, the one that reads no past (the first call)."""
-    from attnx.graph.flatten import outer_names
-
     sides = dict(subgraphs(node))
     if set(sides) != {"then_branch", "else_branch"}:
         return None
@@ -131,7 +126,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
                 for finding in (found, *found.also):
                     findings.append(finding)
                 if found.replacement is not None:
-                    replacements[_key(node)] = (node, found.replacement)
+                    replacements[key_of(node)] = (node, found.replacement)
             continue
         write = REWRITES.get(name)
         if write is not None:
@@ -139,12 +134,8 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
             if isinstance(replacement, Miss):
                 misses.append(replacement)
             elif replacement is not None:
-                replacements[_key(node)] = (node, replacement)
+                replacements[key_of(node)] = (node, replacement)
     return replacements, findings, misses
-
-
-def _key(node: NodeProto) -> str:
-    return str(next((o for o in node.output if o), node.name))
 
 
 def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]], keys: set[str]) -> ModelProto:
@@ -155,7 +146,7 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
     proto.CopyFrom(graph.proto)
     del proto.graph.node[:]
     for node in graph.nodes:
-        key = _key(node)
+        key = key_of(node)
         if key in keys and replacements[key][0] is node:
             stand_in = replacements[key][1]
             proto.graph.node.extend(stand_in.nodes)
@@ -177,213 +168,6 @@ def _inside_subgraphs(graph: Graph) -> list[Miss]:
     for node in graph.nodes:
         for name, inner in subgraphs(node):
             if _has_attention(inner.node):
-                reason = f"holds attention in its {name}, which runs as often as the {node.op_type} says; attnx does not tap it"
+                reason = f"holds attention in its {name}, which runs as often as {node.op_type} says; it is not tapped"
                 misses.append(Miss(node.name, op_name(node), reason))
     return misses
-
-
-def _number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
-    """Give findings their kind, component, layer and index."""
-    by_place = sorted(findings, key=lambda f: _position(graph, f))
-    probed = [
-        Probed(f.product, f.places["masked"], f.places["weights"])
-        for f in by_place
-        if _can_probe(f) and f.causal is not False
-    ]
-    visible = hides(graph, probed)
-    causal = [_causal(graph, f, visible) for f in by_place]
-    kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
-    components = _components(graph, by_place, kinds, causal)
-    towers = _towers(graph, by_place)
-    order = sorted(range(len(by_place)), key=lambda i: (components[i] == "decoder", towers[i], i))
-    sites: list[Site] = []
-    fused_of: dict[int, str] = {}
-    counts: dict[tuple[Component, Kind], int] = {}
-    for index, i in enumerate(order):
-        f = by_place[i]
-        group = (components[i], kinds[i])
-        layer = counts.get(group, 0)
-        counts[group] = layer + 1
-        seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
-        sites.append(
-            Site(
-                index=index, layer=layer, component=components[i], kind=kinds[i], op=op_name(f.node),
-                node=f.node.name or _key(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size, scale=f.scale,
-                scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
-                window=f.window if f.window is not None or seen is None else seen.window,
-                bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places, absent=f.absent, notes=tuple(f.notes),
-            )
-        )  # fmt: skip
-        if f.replacement is not None:
-            fused_of[index] = _key(f.node)
-    return tuple(sites), fused_of
-
-
-def _can_probe(f: Finding) -> bool:
-    return "masked" in f.places and "weights" in f.places and bool(f.product)
-
-
-def _position(graph: Graph, f: Finding) -> int:
-    place = f.places.get("weights") or f.places.get("context")
-    node = graph.producer(place.value) if place is not None else None
-    return graph.position(node) if node is not None else len(graph.nodes)
-
-
-def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | None:
-    """Whether a site hides the future: said by an attribute, seen in its mask, or told by how it is fed."""
-    if f.causal is not None:
-        return f.causal
-    shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
-    at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
-    if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):
-        return True  # one query a call, behind all that is cached: there is no future that it could see
-    if not _can_probe(f):
-        return False
-    seen = visible.get(f.places["weights"].value)
-    return None if seen is None else seen.causal
-
-
-def has_cache(graph: Graph, f: Finding) -> bool:
-    """Whether the new keys of a site are put behind keys that come in as an input of the model."""
-    place = f.places.get("key")
-    value = place.value if place is not None else f.key_from
-    for _ in range(24):
-        node = graph.producer(value)
-        if node is None:
-            return False
-        if node.op_type in ("Concat", "ScatterND", "ScatterElements"):
-            return any(_cached(graph, name) for name in node.input[:-1]) and len(node.input) > 1
-        if node.op_type not in _VIEWS:
-            return False
-        value = node.input[0]
-    return False
-
-
-_VIEWS = (
-    "Transpose",
-    "Reshape",
-    "Cast",
-    "Identity",
-    "Unsqueeze",
-    "Squeeze",
-    "Expand",
-    "Slice",
-    "Gather",
-    "Mul",
-    "Tile",
-    "Where",
-)
-
-
-def _cached(graph: Graph, value: str) -> bool:
-    for _ in range(8):
-        if value in graph.inputs:
-            return len(graph.inputs[value].type.tensor_type.shape.dim) >= 3
-        node = graph.producer(value)
-        if node is None or node.op_type not in (*_VIEWS, "Split"):
-            return False
-        value = node.input[0]
-    return False
-
-
-def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
-    """Self where query and key are made from one sequence, cross where they are not.
-
-    Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle that is not
-    known to be longer than wide, makes it self-attention.
-    """
-    if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
-        return "self"
-    if has_cache(graph, f):
-        return "self"
-    shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
-    if (
-        causal
-        and shape is not None
-        and len(shape) >= 2
-        and _is_input(graph, f.query_from)
-        and _is_input(graph, f.key_from)
-    ):
-        lengths = [graph.shape(name) for name in (f.query_from, f.key_from)]
-        sides = [s[-2] if s is not None and len(s) >= 2 else None for s in lengths]
-        fixed = [s for s in sides if s is not None and s < PROBE]
-        return "cross" if len(fixed) == 2 and fixed[0] != fixed[1] else "self"
-    return "cross"
-
-
-def _is_input(graph: Graph, value: str) -> bool:
-    return value in graph.inputs
-
-
-def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
-    """Which independent stack each site stands in, so that two encoders side by side are not listed in turns.
-
-    A site stands where the sites that feed it stand; where stacks meet, in the one that begins last.
-    """
-    owner = {(f.places.get("context") or f.places["weights"]).value: i for i, f in enumerate(findings)}
-    carried: dict[str, int] = {}
-    result = [0] * len(findings)
-    for node in graph.nodes:
-        upstream = max((carried[n] for n in node.input if n in carried), default=None)
-        for out in node.output:
-            if not out:
-                continue
-            tower = upstream
-            if out in owner:
-                i = owner[out]
-                tower = i if upstream is None else upstream
-                result[i] = tower
-            if tower is not None:
-                carried[out] = tower
-    return result
-
-
-def _components(graph: Graph, findings: list[Finding], kinds: list[Kind], causal: list[bool | None]) -> list[Component]:
-    """Decoder: cross-attention, whatever hides the future, and what stands behind either; the rest is encoder."""
-    marked: set[str] = set()
-    for f, kind, hides_future in zip(findings, kinds, causal, strict=True):
-        place = f.places.get("context") or f.places.get("weights")
-        if place is not None and (kind == "cross" or hides_future):
-            marked.add(place.value)
-    behind = set(marked)
-    for node in graph.nodes:
-        if any(name in behind for name in node.input):
-            behind.update(o for o in node.output if o)
-    out: list[Component] = []
-    for f in findings:
-        place = f.places.get("context") or f.places.get("weights")
-        out.append("decoder" if place is not None and place.value in behind else "encoder")
-    if "cross" in kinds:
-        _lead_to_cross(graph, findings, kinds, out)
-    return out
-
-
-def _lead_to_cross(graph: Graph, findings: list[Finding], kinds: list[Kind], out: list[Component]) -> None:
-    """Self-attention that feeds the query of a cross-attention, and not its key, is the decoder's, causal or not."""
-    reads: dict[str, set[str]] = {}
-
-    def upstream(value: str) -> set[str]:
-        if value in reads:
-            return reads[value]
-        seen: set[str] = set()
-        stack = [value]
-        while stack:
-            name = stack.pop()
-            node = graph.producer(name)
-            if name in seen or node is None:
-                continue
-            seen.add(name)
-            stack += [n for n in node.input if n]
-        reads[value] = seen
-        return seen
-
-    contexts = [(f.places.get("context") or f.places["weights"]).value for f in findings]
-    crosses = [f for f, kind in zip(findings, kinds, strict=True) if kind == "cross"]
-    in_keys: set[str] = set().union(*(upstream(f.key_from) for f in crosses))
-    in_queries: set[str] = set().union(*(upstream(f.query_from) for f in crosses))
-    for i, context in enumerate(contexts):
-        if out[i] == "encoder" and context in in_queries and context not in in_keys:
-            out[i] = "decoder"
-
-
-__all__ = ["Found", "attribute", "find", "replaced"]

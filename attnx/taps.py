@@ -1,4 +1,4 @@
-"""Sites + what is wanted -> tapped model: outputs are added, fused nodes that are looked at are opened, nothing else changes."""
+"""Sites + what is wanted -> tapped model: outputs are added, fused nodes looked at are opened, nothing else changes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _relocate(found: Found, proto: ModelProto) -> Path:
 
 
 def places_for(site: Site, quantities: Collection[str]) -> set[str]:
-    """What must be tapped at a site so that the quantities can be shown: their own places, or what they are computed from."""
+    """What must be tapped at a site to show the quantities: their own places, or what they are computed from."""
     needs = {
         "query": (), "key": (), "value": (), "scores": ("query", "key"), "scaled": ("scores",), "capped": ("scaled",),
         "masked": (), "weights": ("masked",), "context": ("weights", "value"),

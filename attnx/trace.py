@@ -118,16 +118,19 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
     def put(quantity: Quantity, array: Array) -> None:
         arrays[quantity], origin[quantity] = array, "computed"
 
+    def lacks(quantity: Quantity, *sources: Quantity) -> bool:
+        return quantity not in arrays and quantity not in site.absent and all(s in arrays for s in sources)
+
     plain = site.kind in ("self", "cross")
-    if plain and "scores" not in arrays and {"query", "key"} <= arrays.keys() and "scores" not in site.absent:
+    if plain and lacks("scores", "query", "key"):
         put("scores", formula.scores(arrays["query"], arrays["key"]))
-    if plain and "scaled" not in arrays and "scaled" not in site.absent and "scores" in arrays and site.scale is not None:
+    if plain and site.scale is not None and lacks("scaled", "scores"):
         put("scaled", formula.scaled(arrays["scores"], site.scale))
-    if plain and "capped" not in arrays and "scaled" in arrays and "capped" not in site.absent:
+    if plain and lacks("capped", "scaled"):
         put("capped", formula.capped(arrays["scaled"], site.softcap))
-    if "weights" not in arrays and "masked" in arrays and not site.sink:
+    if not site.sink and lacks("weights", "masked"):
         put("weights", formula.softmax(arrays["masked"]))
-    if "context" not in arrays and {"weights", "value"} <= arrays.keys() and "context" in quantities and "context" not in site.absent:
+    if "context" in quantities and lacks("context", "weights", "value"):
         put("context", formula.context(arrays["weights"], arrays["value"]))
 
 

@@ -47,6 +47,10 @@ def _reshape(a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 def _slice(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array = np.asarray(x[0])
+    starts: Any
+    ends: Any
+    axes: Any
+    steps: Any
     if len(x) > 1:
         starts, ends = np.asarray(x[1]).ravel(), np.asarray(x[2]).ravel()
         axes = np.asarray(x[3]).ravel() if len(x) > 3 and x[3] is not None else np.arange(len(starts))
@@ -69,7 +73,7 @@ def _gather_nd(a: dict[str, Any], x: Inputs, _: int) -> Array:
     data, index, batch = np.asarray(x[0]), np.asarray(x[1]), a.get("batch_dims", 0)
     if batch == 0:
         return np.asarray(data[tuple(np.moveaxis(index, -1, 0))])
-    lead = np.ogrid[tuple(slice(n) for n in index.shape[:batch])]
+    lead: list[Array] = list(np.ogrid[tuple(slice(n) for n in index.shape[:batch])])
     lead = [g.reshape(g.shape + (1,) * (index.ndim - 1 - batch)) for g in lead]
     return np.asarray(data[(*lead, *np.moveaxis(index, -1, 0))])
 
@@ -132,8 +136,8 @@ def _pad(a: dict[str, Any], x: Inputs, _: int) -> Array:
 def _div(_a: dict[str, Any], x: Inputs, _: int) -> Array:
     p, q = np.asarray(x[0]), np.asarray(x[1])
     if np.issubdtype(p.dtype, np.integer):  # ONNX truncates towards zero
-        return (np.sign(p) * np.sign(q) * (np.abs(p) // np.abs(q))).astype(p.dtype)
-    return p / q
+        return np.asarray((np.sign(p) * np.sign(q) * (np.abs(p) // np.abs(q))).astype(p.dtype))
+    return np.asarray(p / q)
 
 
 def _softmax(a: dict[str, Any], x: Inputs, _: int) -> Array:
@@ -163,14 +167,34 @@ def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), np.uint8)
     limits = np.iinfo(zero.dtype)
     scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
-    return np.clip(np.rint(array / scale) + offset.astype(np.int64), limits.min, limits.max).astype(zero.dtype)
+    whole = np.rint(array / scale) + offset.astype(np.int64)
+    return np.asarray(np.clip(whole, limits.min, limits.max).astype(zero.dtype))
 
 
 def _dequantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array, scale = np.asarray(x[0]), np.asarray(x[1])
     zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), array.dtype)
     scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
-    return ((array.astype(np.int64) - offset.astype(np.int64)) * scale).astype(np.asarray(x[1]).dtype)
+    return np.asarray(((array.astype(np.int64) - offset.astype(np.int64)) * scale).astype(np.asarray(x[1]).dtype))
+
+
+def _shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    return np.array(np.asarray(x[0]).shape[a.get("start", 0) : a.get("end")], dtype=np.int64)
+
+
+def _flatten(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, axis = np.asarray(x[0]), a.get("axis", 1)
+    return array.reshape(int(np.prod(array.shape[:axis])), -1)
+
+
+def _expand(_a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, target = np.asarray(x[0]), tuple(int(n) for n in np.asarray(x[1]))
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, target))
+
+
+def _clip(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    low, high = (x[i] if len(x) > i else a.get(name) for i, name in ((1, "min"), (2, "max")))
+    return np.asarray(np.clip(np.asarray(x[0]), low, high))
 
 
 def _binary(function: Any) -> _Rule:
@@ -209,26 +233,23 @@ RULES: dict[str, _Rule] = {
     "Cast": lambda a, x, _n: np.asarray(x[0]).astype(_numpy_type(a["to"])),
     "CastLike": lambda _a, x, _n: np.asarray(x[0]).astype(np.asarray(x[1]).dtype),
     "Where": lambda _a, x, _n: np.where(*(np.asarray(v) for v in x)),
-    "Shape": lambda a, x, _n: np.array(np.shape(np.asarray(x[0]))[a.get("start", 0) : a.get("end", None)], dtype=np.int64),
+    "Shape": _shape,
     "Size": lambda _a, x, _n: np.array(np.size(np.asarray(x[0])), dtype=np.int64),
     "Unsqueeze": _unsqueeze,
     "Squeeze": lambda a, x, _n: np.squeeze(np.asarray(x[0]), axis=_axes(a, x, 1)),
     "Reshape": _reshape,
     "Transpose": lambda a, x, _n: np.transpose(np.asarray(x[0]), a.get("perm")),
-    "Flatten": lambda a, x, _n: np.asarray(x[0]).reshape(int(np.prod(np.shape(np.asarray(x[0]))[: a.get("axis", 1)])), -1),
+    "Flatten": _flatten,
     "Concat": lambda a, x, _n: np.concatenate([np.asarray(v) for v in x], axis=a["axis"]),
-    "Expand": lambda _a, x, _n: np.asarray(x[0]) * np.ones([int(n) for n in np.asarray(x[1])], dtype=np.asarray(x[0]).dtype)
-    if np.asarray(x[0]).dtype != bool
-    else np.asarray(x[0]) & np.ones([int(n) for n in np.asarray(x[1])], dtype=bool),
+    "Expand": _expand,
     "Tile": lambda _a, x, _n: np.tile(np.asarray(x[0]), [int(n) for n in np.asarray(x[1])]),
     "Gather": lambda a, x, _n: np.take(np.asarray(x[0]), np.asarray(x[1]), axis=a.get("axis", 0)),
     "GatherElements": lambda a, x, _n: np.take_along_axis(np.asarray(x[0]), np.asarray(x[1]), axis=a.get("axis", 0)),
     "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Slice": _slice, "Split": _split, "Pad": _pad,
     "Range": lambda _a, x, _n: np.arange(*(np.asarray(v).item() for v in x), dtype=np.asarray(x[0]).dtype),
-    "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "CumSum": _cumsum, "Softmax": _softmax,
-    "Clip": lambda _a, x, _n: np.clip(
-        np.asarray(x[0]), x[1] if len(x) > 1 else None, x[2] if len(x) > 2 else None
-    ) if len(x) > 1 else np.clip(np.asarray(x[0]), _a.get("min"), _a.get("max")),
+    "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "CumSum": _cumsum,
+    "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "Softmax": _softmax,
+    "Clip": _clip,
     "MatMul": _binary(np.matmul), "FusedMatMul": _binary(np.matmul),
     "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
     "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),

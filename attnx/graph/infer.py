@@ -1,6 +1,6 @@
 """Shapes, types and small numbers of every value, found by walking the graph once - nothing is run.
 
-Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off any tensor tells
+Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor tells
 which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
 the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
 small sizes and the masks given, evaluates what a site hides (see sites.py).

@@ -39,13 +39,13 @@ class Hides:
     causal: bool
     """Every later key is hidden, and not everything is."""
     window: int | None = None
-    """How many keys a query sees at most, itself included, where the keys that it sees form a band; None without one."""
+    """How many keys a query sees at most, itself included, where what it sees is a band; None without one."""
     bias: str | None = None
     """What is added to visible cells, in words; "" where that cannot be told; None where nothing is."""
 
 
 def small_sizes(graph: Graph, length: int) -> dict[str, int]:
-    """A size for each named input dimension: 1 for batches, 0 for what is past, `length` for everything else.
+    """A size for each named dimension of the inputs: 1 for batches, 0 for the past, `length` for the rest.
 
     With an empty past every length of a text model is the same one, whatever names an exporter gave it, so no
     equation between the names has to be solved.
@@ -187,7 +187,10 @@ def _hides(
         masked, weights = _value(facts, site.masked), _value(facts, site.weights)
         if masked is None and weights is None:
             continue
-        hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9 if weights is not None else hidden_cells(masked)
+        if weights is not None:
+            hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9
+        else:
+            hidden = hidden_cells(np.asarray(masked))
         seen = _read(hidden, masked)
         if seen is not None:
             found[site.weights.value] = seen
@@ -223,7 +226,7 @@ def _without_sizes(layout: str, shape: tuple[int, ...]) -> str:
 def hidden_cells(masked: Array) -> Array:
     """Cells that a softmax over the last axis hides: -inf, or far below the row's best. bool, same shape."""
     best = np.max(np.where(np.isfinite(masked), masked, -np.inf), axis=-1, keepdims=True)
-    return ~(masked > best - 5e3)
+    return np.asarray(~(masked > best - 5e3))
 
 
 def _read(hidden: Array, masked: Array | None) -> Hides | None:

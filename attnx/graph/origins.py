@@ -1,4 +1,4 @@
-"""Where a query, key or value comes from: the factors on it, and the stream of hidden states that it was projected from."""
+"""Where a query, key or value comes from: the factors on it, and the hidden states that it was projected from."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
 
 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
-    """Whether everything that reads a scaled tensor is a product that makes scores (disentangled attention has three)."""
+    """Whether all that reads a scaled tensor is products that make scores (disentangled attention has three)."""
     readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
     if depth == 0 and len(readers) == 1:
         return True
@@ -204,7 +204,7 @@ def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
 
 
 def _content(graph: Graph, out: str, live: list[str]) -> list[str]:
-    """Of several data operands, those as wide as the result (not a mask, an angle or a norm); none for a residual sum."""
+    """Of several data operands, those as wide as the result (no mask, angle or norm); none for a residual sum."""
     shape = graph.shape(out)
     wide = [n for n in live if graph.shape(n) == shape]
     if len(wide) != 1:

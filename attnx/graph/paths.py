@@ -56,14 +56,14 @@ def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
     if shape is None or depends(graph, others[0]) or len(shape) < 2:
         return False
     sizes = [d for d in shape if d != 1]
-    return len(sizes) == 2 and sizes[0] == sizes[1] is not None and sizes[0] <= 128
+    return len(sizes) == 2 and sizes[0] is not None and sizes[0] == sizes[1] and sizes[0] <= 128
 
 
 def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
     """Every product of two tensors that reaches `logits` through steps that keep scores scores, nearest first.
 
-    With `mixed`, also through products with a small square constant (talking heads). Products with a constant operand count only where the other side is data and the constant is not a plain
-    projection; the caller decides which of them is the score product.
+    With `mixed`, also through products with a small square constant (talking heads). Products with a constant operand
+    count where the other side is data; the caller decides which of them is the score product.
     """
     found: list[Way] = []
     seen: set[str] = set()

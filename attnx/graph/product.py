@@ -171,19 +171,20 @@ def _einsum(graph: Graph, node: NodeProto) -> Product | None:
     shapes = _shapes(graph, left, right, out)
     if shapes is None:
         return None
+    p, q, _ = shapes
     terms, result = equation.split("->")
     first, second = terms.split(",")
     if "..." in equation:
         spare = "ZYXWVU"
-        widths = [len(shapes[i]) - len(t.replace("...", "")) for i, t in enumerate((first, second)) if "..." in t]
+        widths = [len(s) - len(t.replace("...", "")) for s, t in ((p, first), (q, second)) if "..." in t]
         width = max(widths)
-        first = first.replace("...", spare[width - (len(shapes[0]) - len(first.replace("...", ""))) : width])
-        second = second.replace("...", spare[width - (len(shapes[1]) - len(second.replace("...", ""))) : width])
+        first = first.replace("...", spare[width - (len(p) - len(first.replace("...", ""))) : width])
+        second = second.replace("...", spare[width - (len(q) - len(second.replace("...", ""))) : width])
         result = result.replace("...", spare[:width])
-    if len(first) != len(shapes[0]) or len(second) != len(shapes[1]):
+    if len(first) != len(p) or len(second) != len(q):
         return None
     sizes: dict[str, int | None] = {}
-    for letters, shape in ((first, shapes[0]), (second, shapes[1])):
+    for letters, shape in ((first, p), (second, q)):
         for letter, size in zip(letters, shape, strict=True):
             if sizes.get(letter, 1) in (1, None):
                 sizes[letter] = size

@@ -145,13 +145,7 @@ def _slice(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
         if size is None or starts is None or ends is None:
             out[axis] = None
         else:
-            out[axis] = len(
-                range(
-                    *slice(
-                        starts[i], ends[i] if abs(ends[i]) < 1 << 60 else (None if step > 0 else None), step
-                    ).indices(size)
-                )
-            )
+            out[axis] = len(range(*slice(starts[i], _bound(ends[i]), step).indices(size)))
     return [tuple(out)]
 
 
@@ -160,7 +154,7 @@ def _split(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape 
     if s is None:
         return [None] * n
     axis = a.get("axis", 0) % len(s)
-    sizes: list[int | None] | None
+    sizes: list[int | None]
     if len(x) > 1 and x[1].shape is not None:
         given = _ints(x[1])
         sizes = list(given) if given is not None else [None] * n
@@ -169,9 +163,9 @@ def _split(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape 
     elif s[axis] is None:
         sizes = [None] * n
     else:
-        size = int(s[axis])  # type: ignore[arg-type]
+        size = int(s[axis] or 0)
         part = -(-size // n)
-        sizes = [part] * (n - 1) + [size - part * (n - 1)]
+        sizes = [*[part] * (n - 1), size - part * (n - 1)]
     return [(*s[:axis], d, *s[axis + 1 :]) for d in sizes]
 
 
@@ -439,8 +433,8 @@ SHAPES: dict[str, _Rule] = {
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
-_BOOL = set(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
-_INT64 = set(["Shape", "Size", "ArgMax", "ArgMin", "NonZero"])
+_BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
+_INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
 def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from attnx.graph.axes import MIXING, Atom, Axes, forward, leaves
 from attnx.graph.index import attributes
-from attnx.graph.letters import Letters, name_axes
-from attnx.graph.origins import streams
-from attnx.graph.paths import Way, depends, float_of, ways_back, ways_on
-from attnx.graph.score_path import Factor, Reading, bias_kind, read_path
-from attnx.layout import parse
+from attnx.graph.letters import name_axes
+from attnx.graph.pairing import Candidate, Use, content, follow, use_of
+from attnx.graph.paths import Way, depends, ways_back, ways_on
+from attnx.graph.score_path import bias_kind, read_path
 from attnx.ops.finding import Finding
-from attnx.records import Miss, Place
+from attnx.ops.placing import Placing, heads_in, kv_heads, mixed, rounded
+from attnx.records import Miss
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.index import Graph
-
-Window = tuple[int | None, int | None] | None
-Factors = tuple[float | tuple[float, ...], ...]
 
 
 def entry(graph: Graph, node: NodeProto) -> tuple[str, str, int] | None:
@@ -90,18 +84,18 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             return None
     axis %= max(len(shape), 1)
     on = ways_on(graph, out)
-    candidates = [c for way in ways_back(graph, logits) if (c := _follow(graph, way, axis)) is not None]
+    candidates = [c for way in ways_back(graph, logits) if (c := follow(graph, way, axis)) is not None]
     data = [c for c in candidates if depends(graph, c.key)]
     both = [c for c in data if depends(graph, c.query)]
     if not both:
-        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := _follow(graph, way, axis)) is not None]
+        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := follow(graph, way, axis)) is not None]
         both = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
     if not candidates and not both:
         return _none_before(node, on)
     if not data and not both:
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
-    chosen = _content(graph, both or data, on)
-    uses = [use for way in on if (use := _use(graph, way, chosen)) is not None]
+    chosen = content(graph, both or data, on)
+    uses = [use for way in on if (use := use_of(graph, way, chosen)) is not None]
     if not uses and (not both or len(shape) < 3):
         return (
             None
@@ -111,7 +105,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             )
         )
     return _assemble(
-        graph, node, chosen, uses[0] if uses else None, logits, out, axis, learned=not both, others=len(both) - 1
+        graph, node, chosen, uses[0] if uses else None, (logits, out), learned=not both, others=len(both) - 1
     )
 
 
@@ -133,95 +127,18 @@ def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
     return Miss(node.name, node.op_type, "its output weighs a tensor, but no product of two tensors makes its input")
 
 
-class Candidate:
-    """A product that may have made the scores, with the axes of the softmax's input in its terms."""
-
-    __slots__ = ("axes", "key", "key_axes", "keys", "query", "query_axes", "way")
-
-    def __init__(self, way: Way, axes: Axes, keys: list[Atom], left_is_key: bool) -> None:
-        p = way.product
-        self.way, self.axes, self.keys = way, axes, keys
-        self.key, self.query = (p.left, p.right) if left_is_key else (p.right, p.left)
-        self.key_axes, self.query_axes = (p.left_axes, p.right_axes) if left_is_key else (p.right_axes, p.left_axes)
-
-
-def _follow(graph: Graph, way: Way, axis: int) -> Candidate | None:
-    """Follow the product's axes to the softmax; the operand that holds the normalised axis is the key."""
-    axes: Axes | None = way.product.out_axes
-    for step in way.steps:
-        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
-    if axes is None or axis >= len(axes):
-        return None
-    keys = leaves(axes[axis])
-    left = {id(leaf) for side in way.product.left_axes for leaf in leaves(side)}
-    right = {id(leaf) for side in way.product.right_axes for leaf in leaves(side)}
-    in_left = all(id(k) in left for k in keys)
-    in_right = all(id(k) in right for k in keys)
-    if not keys or in_left == in_right:
-        return None
-    return Candidate(way, axes, keys, in_left)
-
-
-def _content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candidate:
-    """Of several products that are summed, the one whose key comes from where the value comes from."""
-    if len(candidates) == 1 or not on:
-        return candidates[0]
-    way = on[0]
-    carried = way.steps[-1].target if way.steps else None
-    value = way.product.right if carried in (None, way.product.left) else way.product.left
-    source = streams(graph, value)
-
-    def rank(c: Candidate) -> tuple[bool, int, int]:
-        moved = sum(s.node.op_type in ("GatherElements", "Gather", "Pad", "Slice") for s in c.way.steps)
-        return (not (streams(graph, c.key) & source), moved, len(c.way.steps))
-
-    return min(candidates, key=rank)
-
-
-class Use:
-    """The product of weights and value, with the axes of both in the scores' terms."""
-
-    __slots__ = ("value", "value_axes", "way", "weights_axes")
-
-    def __init__(self, way: Way, weights_axes: Axes, value: str, value_axes: Axes) -> None:
-        self.way, self.weights_axes, self.value, self.value_axes = way, weights_axes, value, value_axes
-
-
-def _use(graph: Graph, way: Way, chosen: Candidate) -> Use | None:
-    """Follow the weights to a product; it is the one with the value where it contracts over the keys."""
-    axes: Axes | None = chosen.axes
-    source = way.steps[0].source if way.steps else ""
-    carried = source
-    for step in way.steps:
-        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
-        carried = step.target
-    p = way.product
-    if axes is None:
-        return None
-    weights_left = carried == p.left if carried else not _reads(graph, p.right, way)
-    mine = p.left_axes if weights_left else p.right_axes
-    if len(mine) != len(axes):
-        return None
-    for own, traced in zip(mine, axes, strict=True):
-        for atom in own:
-            if not atom.parts and traced and len(own) == 1:
-                atom.parts = tuple(leaves(traced))
-    contracted = {id(leaf) for atom in p.contracted for leaf in atom.leaves()}
-    if contracted != {id(k) for k in (leaf for key in chosen.keys for leaf in key.leaves())}:
-        return None
-    value, value_axes = (p.right, p.right_axes) if weights_left else (p.left, p.left_axes)
-    return Use(way, axes, value, value_axes)
-
-
-def _reads(graph: Graph, value: str, way: Way) -> bool:
-    """Whether `value` is the softmax's own output (a way without steps starts there)."""
-    producer = graph.producer(value)
-    return producer is not None and entry(graph, producer) is not None and not way.steps
-
-
 def _assemble(
-    graph: Graph, node: NodeProto, chosen: Candidate, use: Use | None, logits: str, out: str, axis: int, *, learned: bool, others: int
-) -> Finding | Miss:  # fmt: skip
+    graph: Graph,
+    node: NodeProto,
+    chosen: Candidate,
+    use: Use | None,
+    ends: tuple[str, str],
+    *,
+    learned: bool,
+    others: int,
+) -> Finding | Miss:
+    """A finding from what was paired; `ends` are the softmax's input and output."""
+    logits, out = ends
     way = chosen.way
     letters = name_axes(
         graph, way.product.out_axes, chosen.query_axes, chosen.key_axes, chosen.keys, way.product.contracted,
@@ -234,20 +151,20 @@ def _assemble(
     if not reading.biases and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps)):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
     finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None
-    put = _Placing(graph, finding, letters)
+    put = Placing(graph, finding, letters)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
     put.operand("key", chosen.key, chosen.key_axes, reading.key_factors)
     put.path(way, reading, logits)
-    own = _heads_in(finding.places.get("key"), letters.heads)
-    finding.kv_heads = own if own != letters.heads else _kv_heads(graph, chosen.key, letters.heads)
+    own = heads_in(finding.places.get("key"), letters.heads)
+    finding.kv_heads = own if own != letters.heads else kv_heads(graph, chosen.key, letters.heads)
     put.weights(chosen, use, out)
     if use is not None:
         finding.value_from = use.value
         put.place("value", use.value, use.value_axes)
-        if _mixed(graph, use.way):
+        if mixed(graph, use.way):
             finding.absent = ("context",)
             finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
-        elif _rounded(use.way):
+        elif rounded(use.way):
             finding.notes.append("the weights are rounded to integers before they weigh the value")
         else:
             put.place("context", use.way.product.out, use.way.product.out_axes)
@@ -264,118 +181,6 @@ def _assemble(
             f"{others + 1} products of two tensors are summed in the scores; query and key are the content's"
         )
     return finding
-
-
-class _Placing:
-    """Writes the places of a finding."""
-
-    def __init__(self, graph: Graph, finding: Finding, letters: Letters) -> None:
-        self.graph, self.finding, self.letters = graph, finding, letters
-
-    def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
-        layout = self.letters.layout(axes) if axes is not None else None
-        if layout is not None:
-            self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window)
-
-    def operand(self, quantity: str, value: str, axes: Axes, factors: list[Factor]) -> None:
-        self.place(quantity, value, axes, self.numbers(factors))
-
-    def numbers(self, factors: list[Factor]) -> Factors:
-        return tuple(float(n) if np.ndim(n) == 0 else tuple(float(x) for x in np.ravel(n)) for n, _ in factors)
-
-    def path(self, way: Way, reading: Reading, logits: str) -> None:
-        factors = (*self.numbers(reading.query_factors), *self.numbers(reading.key_factors))
-        if reading.product_factor != 1.0:
-            factors = (*factors, reading.product_factor)
-        self.place("scores", way.product.out, way.product.out_axes, factors)
-        axes: Axes | None = way.product.out_axes
-        reached: list[tuple[str, Axes | None]] = [(way.product.out, axes)]
-        for step in way.steps:
-            axes = forward(self.graph, step.node, axes, step.source) if axes is not None else None
-            reached.append((step.target, axes))
-        if reading.scaled is not None:
-            self.place("scaled", *reached[reading.scaled])
-        if reading.capped is not None:
-            self.place("capped", *reached[reading.capped])
-        self.place("masked", logits, next((a for v, a in reached if v == logits), reached[-1][1]), (), reading.sink)
-
-    def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
-        """The weights as they are multiplied by the value: behind guards, cut sinks and masks, before quantisation."""
-        value, axes = out, chosen.axes
-        window: Window = None
-        if use is not None:
-            current: Axes | None = chosen.axes
-            for step in use.way.steps:
-                current = forward(self.graph, step.node, current, step.source) if current is not None else None
-                if step.node.op_type in MIXING:
-                    break
-                if step.node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split") and current is not None:
-                    if self.differs(step.node, step.source):
-                        break
-                    value, axes = step.target, current
-        elif self.finding.sink:
-            masked = self.finding.places.get("masked")
-            window = masked.window if masked is not None else None
-        self.place("weights", value, axes, (), window)
-
-    def differs(self, node: NodeProto, source: str) -> bool:
-        """Whether a Mul applies a learned or data-dependent gate, behind which rows are no weights of a softmax."""
-        if node.op_type != "Mul":
-            return False
-        other = next((n for n in node.input if n != source), source)
-        return self.graph.is_constant(other) and self.graph.constant(other) is None
-
-
-def _mixed(graph: Graph, way: Way) -> bool:
-    """Whether weights of several softmaxes are combined before the value is weighed (differential attention)."""
-    return any(
-        s.node.op_type in MIXING or s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1 for s in way.steps
-    )
-
-
-def _rounded(way: Way) -> bool:
-    """Whether weights are quantised on their way to the value: the product then holds the rounded ones."""
-    ops = ("QuantizeLinear", "DynamicQuantizeLinear")
-    return any(s.node.op_type in ops for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
-
-
-def _heads_in(place: Place | None, heads: int | None) -> int | None:
-    """The number of heads that a tensor has of its own; broadcasting gives it the others."""
-    if place is None:
-        return heads
-    sizes = [size for axis in parse(place.layout) for name, size in axis if name[0] == "h"]
-    return None if any(size is None for size in sizes) else int(np.prod([s for s in sizes if s is not None]))
-
-
-def _kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
-    """Number of key heads: fewer than `heads` where the graph repeats each of them (Expand, Tile, a broadcast)."""
-    if heads is None:
-        return None
-    value = key
-    for _ in range(24):
-        node = graph.producer(value)
-        if node is None:
-            break
-        if node.op_type in ("Expand", "Tile"):
-            before, after = graph.shape(node.input[0]), graph.shape(node.output[0])
-            if before is not None and after is not None:
-                grown = [
-                    b // a for a, b in zip(before[::-1], after[::-1], strict=False) if a and b and a != b and b % a == 0
-                ]
-                times = int(np.prod(grown)) if grown else 1
-                if 1 < times <= heads and heads % times == 0:
-                    return heads // times
-            value = node.input[0]
-        elif node.op_type == "Concat":
-            live = [n for n in node.input if depends(graph, n) and n not in graph.inputs]
-            if not live:
-                break
-            value = live[-1]
-        elif node.op_type in ("Reshape", "Transpose", "Cast", "Identity", "Unsqueeze", "Squeeze", "Mul", "Div"):
-            value = next((n for n in node.input if depends(graph, n)), node.input[0])
-        else:
-            break
-    return heads
 
 
 def _without_query(graph: Graph, finding: Finding, key: str) -> None:

@@ -1,0 +1,138 @@
+"""Write down where each quantity of an attention that is written out lives: what softmax.py found, as Places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.axes import MIXING, Axes, forward
+from attnx.graph.letters import Letters
+from attnx.graph.pairing import Candidate, Use
+from attnx.graph.paths import Way, depends, float_of
+from attnx.graph.score_path import Factor, Reading
+from attnx.layout import parse
+from attnx.ops.finding import Finding
+from attnx.records import Place
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+
+Window = tuple[int | None, int | None] | None
+Factors = tuple[float | tuple[float, ...], ...]
+
+
+class Placing:
+    """Writes the places of a finding."""
+
+    def __init__(self, graph: Graph, finding: Finding, letters: Letters) -> None:
+        self.graph, self.finding, self.letters = graph, finding, letters
+
+    def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
+        layout = self.letters.layout(axes) if axes is not None else None
+        if layout is not None:
+            self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window)
+
+    def operand(self, quantity: str, value: str, axes: Axes, factors: list[Factor]) -> None:
+        self.place(quantity, value, axes, self.numbers(factors))
+
+    def numbers(self, factors: list[Factor]) -> Factors:
+        return tuple(float(n) if np.ndim(n) == 0 else tuple(float(x) for x in np.ravel(n)) for n, _ in factors)
+
+    def path(self, way: Way, reading: Reading, logits: str) -> None:
+        factors = (*self.numbers(reading.query_factors), *self.numbers(reading.key_factors))
+        if reading.product_factor != 1.0:
+            factors = (*factors, reading.product_factor)
+        self.place("scores", way.product.out, way.product.out_axes, factors)
+        axes: Axes | None = way.product.out_axes
+        reached: list[tuple[str, Axes | None]] = [(way.product.out, axes)]
+        for step in way.steps:
+            axes = forward(self.graph, step.node, axes, step.source) if axes is not None else None
+            reached.append((step.target, axes))
+        if reading.scaled is not None:
+            self.place("scaled", *reached[reading.scaled])
+        if reading.capped is not None:
+            self.place("capped", *reached[reading.capped])
+        self.place("masked", logits, next((a for v, a in reached if v == logits), reached[-1][1]), (), reading.sink)
+
+    def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
+        """The weights as they are multiplied by the value: behind guards, cut sinks and masks, before quantisation."""
+        value, axes = out, chosen.axes
+        window: Window = None
+        if use is not None:
+            current: Axes | None = chosen.axes
+            for step in use.way.steps:
+                current = forward(self.graph, step.node, current, step.source) if current is not None else None
+                if step.node.op_type in MIXING:
+                    break
+                if step.node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split") and current is not None:
+                    if self.differs(step.node, step.source):
+                        break
+                    value, axes = step.target, current
+        elif self.finding.sink:
+            masked = self.finding.places.get("masked")
+            window = masked.window if masked is not None else None
+        self.place("weights", value, axes, (), window)
+
+    def differs(self, node: NodeProto, source: str) -> bool:
+        """Whether a Mul applies a learned or data-dependent gate, behind which rows are no weights of a softmax."""
+        if node.op_type != "Mul":
+            return False
+        other = next((n for n in node.input if n != source), source)
+        return self.graph.is_constant(other) and self.graph.constant(other) is None
+
+
+def mixed(graph: Graph, way: Way) -> bool:
+    """Whether weights of several softmaxes are combined before the value is weighed (differential attention)."""
+    return any(
+        s.node.op_type in MIXING
+        or (s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1)
+        for s in way.steps
+    )
+
+
+def rounded(way: Way) -> bool:
+    """Whether weights are quantised on their way to the value: the product then holds the rounded ones."""
+    ops = ("QuantizeLinear", "DynamicQuantizeLinear")
+    return any(s.node.op_type in ops for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
+
+
+def heads_in(place: Place | None, heads: int | None) -> int | None:
+    """The number of heads that a tensor has of its own; broadcasting gives it the others."""
+    if place is None:
+        return heads
+    sizes = [size for axis in parse(place.layout) for name, size in axis if name[0] == "h"]
+    return None if any(size is None for size in sizes) else int(np.prod([s for s in sizes if s is not None]))
+
+
+def kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
+    """Number of key heads: fewer than `heads` where the graph repeats each of them (Expand, Tile, a broadcast)."""
+    if heads is None:
+        return None
+    value = key
+    for _ in range(24):
+        node = graph.producer(value)
+        if node is None:
+            break
+        if node.op_type in ("Expand", "Tile"):
+            before, after = graph.shape(node.input[0]), graph.shape(node.output[0])
+            if before is not None and after is not None:
+                grown = [
+                    b // a for a, b in zip(before[::-1], after[::-1], strict=False) if a and b and a != b and b % a == 0
+                ]
+                times = int(np.prod(grown)) if grown else 1
+                if 1 < times <= heads and heads % times == 0:
+                    return heads // times
+            value = node.input[0]
+        elif node.op_type == "Concat":
+            live = [n for n in node.input if depends(graph, n) and n not in graph.inputs]
+            if not live:
+                break
+            value = live[-1]
+        elif node.op_type in ("Reshape", "Transpose", "Cast", "Identity", "Unsqueeze", "Squeeze", "Mul", "Div"):
+            value = next((n for n in node.input if depends(graph, n)), node.input[0])
+        else:
+            break
+    return heads
