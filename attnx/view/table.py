@@ -20,7 +20,7 @@ from attnx.view.matrix import Matrix, Side, axes, of_measurement
 from attnx.view.page import Page, page
 
 LABEL, HEADING = 18, 7
-"""The widest that a row's and a column's label are written."""
+"""The widest that a row's and a column's label are written where space is short."""
 FEWEST = 3
 """Columns that are shown even where the terminal is too narrow for them."""
 
@@ -205,7 +205,7 @@ class _Grid:
     def beside(self) -> int:
         labels = [cell_len(self._name(row)) for row in range(len(self.matrix.queries))]
         corner = len(self._corner())
-        return min(max([corner, *labels]), max(LABEL, corner), max(6, self.page.width // 3)) + 1
+        return min(max([corner, *labels]), max(LABEL, corner, self.page.width // 5), max(6, self.page.width // 3)) + 1
 
     @property
     def column(self) -> int:
@@ -214,6 +214,8 @@ class _Grid:
         keys = max((cell_len(safe(piece).strip()) for piece in self.matrix.keys.labels), default=1)
         least, most = max(widest, 4) + 1, max(widest, min(keys, HEADING), 3) + 1
         share = (self.page.width - self.beside) // max(1, len(self.matrix.keys))
+        if max(widest, keys, 3) < share:
+            return max(widest, keys, 3) + 1
         return max(min(least, most), min(most, share))
 
     @property

@@ -72,3 +72,11 @@ def test_markup_and_escapes_are_visible_text() -> None:
         "⇥",
     ):
         assert shown in text
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_pipe_that_is_as_wide_as_it_takes_gets_everything_and_no_padding(name: str) -> None:
+    text = plain(SCENES[name](), 20_000)
+    assert max(cell_len(line) for line in text.splitlines()) < 2000
+    for cut in ("do not fit", "not shown", "keys 5", "stre…", "GroupQueryA…", "…self/Softmax"):
+        assert cut not in text
