@@ -14,7 +14,7 @@ from attnx.spans import axis_labels
 
 TOP = 10
 """Heads that a ranking lists where --top does not say."""
-WORTH = (("most on one token", 3), ("sharpest", 4), ("most parked", 3))
+WORTH = (("most on one token", 3), ("sharpest", 4), ("sinks", 3))
 """What the overview points out, and at most how many heads of each."""
 
 
@@ -35,7 +35,7 @@ def findings(shown: Inspection) -> dict[str, Any]:
     found = {
         "most on one token": list(gathered(trace, special=False)),
         "sharpest": sharpest,
-        "most parked": list(gathered(trace, special=True)),
+        "sinks": list(gathered(trace, special=True)),
     }
     return {
         "layer": last,
@@ -77,10 +77,11 @@ def ranking_measure(shown: Inspection) -> Measurement:
     """`ranked` as a measurement of rank 1."""
     assert shown.query is not None
     best = ranked(shown)
+    wide = max((len(pick.label) for pick, _, _ in best), default=0)
     return Measurement(
         name=f"{shown.request.stage} from {query_name(shown, shown.query)}@{shown.query}",
         unit="share" if shown.request.stage == "weights" else "",
-        axes=(Axis("head", tuple(f"{pick.label} → {key_name(shown, key)}" for pick, key, _ in best)),),
+        axes=(Axis("head", tuple(f"{pick.label:<{wide}} → {key_name(shown, key)}" for pick, key, _ in best)),),
         values=np.array([value for _, _, value in best]),
         bounds=(0.0, 1.0) if shown.request.stage == "weights" else (None, None),
         notes=(f"the largest of each of {len(shown.picks)} heads, special tokens left out",),

@@ -23,7 +23,7 @@ from attnx.view.matrix import Matrix
 from attnx.view.row import row
 from attnx.view.table import matrix_table, table
 
-TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "most parked": 1}
+TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
@@ -87,7 +87,7 @@ def _overview(shown: Inspection) -> Any:
             worth.append(
                 first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
             )
-    name, heads = labels[found["layer"]], replace(found["heads"], name="sharpness")
+    name, heads = labels[found["layer"]], replace(found["heads"], name="peak")
     hints = (
         f"Left: {name}, the last layer; special tokens and the token itself left out.",
         "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help",
