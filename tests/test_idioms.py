@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnx.pipeline import Model
+import attnx
 from attnx.records import Trace
 from tests.idioms import HEADS, SIZE, Form, build, code, oracle, save, scale_of
 
@@ -42,7 +42,7 @@ def run(
         keep[0, -1] = 0
         keep[-1, 0] = 0
         feed["attention_mask"] = keep
-    model = Model("planted", save(build(form), folder), device="cpu")
+    model = attnx.open(save(build(form), folder), device="cpu")
     return model.trace(inputs=feed, verify_outputs=True), oracle(form, feed["x"].astype(np.float64), keep)
 
 
