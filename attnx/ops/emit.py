@@ -10,7 +10,7 @@ import numpy as np
 from attnx.records import Array
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
+    from onnx import NodeProto, TensorProto, TypeProto
 
     from attnx.graph.index import Graph
 
@@ -50,6 +50,7 @@ class Emit:
 
     def __init__(self, graph: Graph, prefix: str, like: str = "") -> None:
         self.graph, self.prefix, self.opset = graph, prefix, opset_of(graph)
+        self._declared: dict[str, TypeProto] | None = None
         self.work = DOUBLE if like and self.dtype(like) == DOUBLE else FLOAT
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
@@ -109,18 +110,24 @@ class Emit:
         fact = self.graph.facts.get(value)
         if fact is not None and fact.dtype:
             return fact.dtype
-        infos = [*self.graph.proto.graph.value_info, *self.graph.proto.graph.output, *self.graph.proto.graph.input]
-        return next((i.type.tensor_type.elem_type or None for i in infos if i.name == value), None)
+        declared = self._declaration(value)
+        return (declared.tensor_type.elem_type or None) if declared is not None else None
+
+    def _declaration(self, value: str) -> TypeProto | None:
+        """What the file itself says of a value, should the walk over the graph not have told."""
+        if self._declared is None:
+            graph = self.graph.proto.graph
+            self._declared = {i.name: i.type for i in (*graph.value_info, *graph.output, *graph.input)}
+        return self._declared.get(value)
 
     def rank(self, value: str) -> int | None:
         """The number of axes of a value of the graph, or None."""
         shape = self.graph.shape(value)
         if shape is not None:
             return len(shape)
-        for info in [*self.graph.proto.graph.value_info, *self.graph.proto.graph.output]:
-            if info.name == value and info.type.tensor_type.HasField("shape"):
-                return len(info.type.tensor_type.shape.dim)
-        return None
+        declared = self._declaration(value)
+        known = declared is not None and declared.tensor_type.HasField("shape")
+        return len(declared.tensor_type.shape.dim) if declared is not None and known else None
 
     def size(self, value: str, axis: int) -> Any:
         """The size of one axis of a value of the graph where it is the same for every input, else None."""

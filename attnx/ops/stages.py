@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.ops.emit import Emit
+from attnx.ops.emit import BFLOAT16, Emit
 from attnx.ops.finding import Finding, Replacement
 from attnx.records import Place
 
@@ -228,5 +228,6 @@ def found(e: Emit, node: NodeProto, *, required: bool = False, **facts: Any) -> 
         quantity: Place(e.name(quantity), LAYOUTS.get(quantity, "b h q k"))
         for quantity in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
     }
-    replacement = Replacement(e.nodes, e.initializers, required)
+    brain = e.dtype(node.input[0]) == BFLOAT16  # the CPU has no attention for it
+    replacement = Replacement(e.nodes, e.initializers, required or brain)
     return Finding(node, places, product=e.name("scores"), replacement=replacement, **facts)

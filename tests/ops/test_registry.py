@@ -25,7 +25,19 @@ from tests.ops import test_packed as packed
 from tests.ops import test_paged as paged
 from tests.ops import test_quantised_cache as quantised_cache
 from tests.ops import test_sparse_attention as sparse
-from tests.ops.replacing import Array, attention_node, close, graph_of, hold, model_of, replaced, run
+from tests.ops.replacing import (
+    Array,
+    attention_node,
+    close,
+    graph_of,
+    hold,
+    joined,
+    model_of,
+    numpy_attention,
+    parted,
+    replaced,
+    run,
+)
 
 
 def test_every_attention_operator_of_onnxruntime_and_onnx_is_known() -> None:
@@ -141,6 +153,35 @@ def test_every_opset_gives_the_same(case: str, opset: int) -> None:
         results.append({**{o.name: got[o.name] for o in whole.graph.output}, **hold(findings[0], got)})
     for name, array in results[0].items():
         close(results[1][name], array, 1e-6, name)
+
+
+@pytest.mark.parametrize("op", ["MultiHeadAttention", "GroupQueryAttention", "Attention"])
+def test_bfloat16_which_the_cpu_has_no_attention_for(op: str) -> None:
+    """Inputs are cast to bfloat16 in the graph; numpy has no such type."""
+    import ml_dtypes
+
+    feed = {x: mha.feed_of()[x] for x in "qkv"}
+    inputs = [f"{x}16" for x in "qkv"]
+    attributes: dict[str, Any] = {"num_heads": mha.N}
+    if op == "GroupQueryAttention":
+        feed |= {"lengths": np.full(mha.B, mha.S - 1, np.int32), "total": np.array(mha.S, np.int32)}
+        inputs += ["", "", "lengths", "total"]
+        attributes["kv_num_heads"] = mha.N
+    elif op == "Attention":
+        attributes = {"q_num_heads": mha.N, "kv_num_heads": mha.N}
+    kind = onnx.TensorProto.BFLOAT16
+    nodes = [onnx.helper.make_node("Cast", [x], [f"{x}16"], name=x, to=kind) for x in "qkv"]
+    nodes.append(attention_node(op, inputs, ["y16"], domain="" if op == "Attention" else "com.microsoft", **attributes))
+    nodes.append(onnx.helper.make_node("Cast", ["y16"], ["y"], name="y", to=onnx.TensorProto.FLOAT))
+    tapped, (finding,), _ = replaced(model_of(nodes, feed, ["y"], 23))
+    assert finding.replacement is not None
+    assert finding.replacement.required
+    got = run(tapped, feed)
+    hold(finding, got)
+    rounded = (parted(feed[x].astype(ml_dtypes.bfloat16).astype(np.float32), mha.N) for x in "qkv")
+    see = np.tri(mha.S, dtype=bool) if op == "GroupQueryAttention" else True
+    want = numpy_attention(*rounded, scale=mha.D**-0.5, visible=see)
+    close(got["y"], joined(want["context"]), 1e-2)
 
 
 def test_names_lead_to_one_node_only() -> None:
