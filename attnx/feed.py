@@ -1,101 +1,18 @@
-"""Tokens, arrays -> model inputs: ids, masks, segments, positions, empty caches; and the check of a feed that was given."""
+"""Tokens, arrays -> model inputs: every input filled by the rule that knows it; and the check of a given feed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.records import Array, Tokens
+from attnx.inputs import Needs, batch_of, encoder_side
+from attnx.records import Array
+from attnx.rules import RULES, memory
 from attnx.session import Slot
 
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a rule may use to fill an input: one batch of token sequences of equal length."""
-
-    ids: Array
-    """int64 [B,Q]."""
-    mask: Array
-    """int64 [B,Q], 1 for real tokens."""
-    types: Array
-    """int64 [B,Q], segments."""
-    memory_ids: Array | None = None
-    """int64 [B,K], the encoder's ids of an encoder-decoder."""
-    memory_mask: Array | None = None
-
-
-def batch_of(tokens: Sequence[Tokens]) -> Needs:
-    """Sequences of equal length as one batch."""
-    ids = np.stack([t.ids for t in tokens]).astype(np.int64)
-    mask = np.array([t.mask for t in tokens], dtype=np.int64)
-    types = np.array([t.type_ids or (0,) * len(t) for t in tokens], dtype=np.int64)
-    return Needs(ids, mask, types)
-
-
-Rule = Callable[[Slot, Needs], "Array | None"]
-
-
-def _named(slot: Slot, *words: str) -> bool:
-    name = slot.name.lower().split("/")[-1]
-    return any(word in name for word in words)
-
-
-def _integer(slot: Slot) -> bool:
-    return slot.dtype in (np.int64, np.int32)
-
-
-def _ids(slot: Slot, needs: Needs) -> Array | None:
-    if not _integer(slot) or len(slot.shape) != 2 or _named(slot, "mask", "type", "segment", "position", "past", "len"):
-        return None
-    return needs.ids if _named(slot, "ids", "input", "token", "src", "text") else None
-
-
-def _mask(slot: Slot, needs: Needs) -> Array | None:
-    if not _named(slot, "mask") or len(slot.shape) != 2:
-        return None
-    return needs.mask
-
-
-def _types(slot: Slot, needs: Needs) -> Array | None:
-    return needs.types if _named(slot, "token_type", "segment", "type_ids") and len(slot.shape) == 2 else None
-
-
-def _positions(slot: Slot, needs: Needs) -> Array | None:
-    if not _named(slot, "position") or not _integer(slot):
-        return None
-    length = needs.ids.shape[1]
-    if len(slot.shape) == 1:
-        return np.arange(length)
-    if len(slot.shape) != 2:
-        return None
-    return np.maximum(np.cumsum(needs.mask, axis=1) - 1, 0)
-
-
-def _past(slot: Slot, needs: Needs) -> Array | None:
-    if not _named(slot, "past", "cache_k", "cache_v") or len(slot.shape) < 3 or slot.dtype is None:
-        return None
-    shape: list[int] = []
-    for i, dim in enumerate(slot.shape):
-        if isinstance(dim, int):
-            shape.append(dim)
-        elif i == 0 and "past" not in str(dim).lower():
-            shape.append(needs.ids.shape[0])
-        else:
-            shape.append(0)
-    return np.zeros(shape, dtype=slot.dtype)
-
-
-def _branch(slot: Slot, needs: Needs) -> Array | None:
-    if not _named(slot, "use_cache") or slot.dtype is not np.bool_:
-        return None
-    return np.zeros([1] * len(slot.shape), dtype=bool)
-
-
-RULES: tuple[Rule, ...] = (_branch, _past, _mask, _types, _positions, _ids)
-"""In order: the first that fills an input wins."""
+__all__ = ["Needs", "batch_of", "check", "derive"]
 
 
 def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | None = None) -> dict[str, Array]:
@@ -110,18 +27,35 @@ def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | Non
         InputError: An input that no rule knows; it is named with its type and shape.
     """
     feed: dict[str, Array] = dict(given or {})
+    of_encoder = encoder_side(slots)
     for slot in slots:
         if slot.name in feed:
             continue
-        value = next((v for rule in RULES if (v := rule(slot, needs)) is not None), None)
+        value = memory(slot, needs) if slot.name in of_encoder else None
+        if value is None:
+            side = needs.encoder if slot.name in of_encoder else needs
+            if slot.name in of_encoder and needs.memory_mask is None:
+                raise InputError(
+                    f"the model takes two texts, and there is one: it wants {slot.describe()} for the encoder",
+                    "Give what the decoder says as well: --target TEXT, or --generate N.",
+                )
+            value = next((v for rule in RULES if (v := rule(slot, side)) is not None), None)
         if value is None:
             raise InputError(
                 f"the model wants an input that cannot be made from text: {slot.describe()}",
                 "Give it: --inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
                 "`attnx sites MODEL --feed-template` lists all inputs.",
             )
-        feed[slot.name] = np.ascontiguousarray(value.astype(slot.dtype or value.dtype))
+        feed[slot.name] = _typed(slot, value)
     return check(slots, feed)
+
+
+def _typed(slot: Slot, value: Array) -> Array:
+    """An array of the input's type, repeated where the model was exported for a batch of more."""
+    rows = slot.shape[0] if slot.shape else None
+    if isinstance(rows, int) and rows > 1 and value.shape[0] == 1:
+        value = np.repeat(value, rows, axis=0)
+    return np.ascontiguousarray(value.astype(slot.dtype or value.dtype)).reshape(value.shape)
 
 
 def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:

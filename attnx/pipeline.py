@@ -7,15 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attnx import feed as feeding
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
-from attnx.records import QUANTITIES, Array, Attention, Miss, Site, Tokens, Trace
+from attnx.records import QUANTITIES, Array, Miss, Site, Tokens, Trace
+from attnx.recurrent import describe
+from attnx.running import Run, Wanted
 from attnx.session import Session, Slot, open_session
 
 if TYPE_CHECKING:
+    from attnx.generate import Plan
     from attnx.sites import Found
     from attnx.taps import Tapped
 
@@ -26,8 +27,8 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
     """Open a model.
 
     Args:
-        model: An .onnx file, a folder as on the Hub (config.json, tokenizer.json, model.onnx or onnx/model.onnx), or
-            the name of a bundled model.
+        model: An .onnx file, a folder as on the Hub (config.json, tokenizer.json, model.onnx or onnx/model.onnx, or an
+            encoder_model.onnx and its decoder_model*.onnx), a bundled name, or ORG/NAME in the Hub's cache.
         device: auto, cpu, cuda or cuda:N.
         tokenizer: A tokenizer file or folder, where it is not beside the model.
 
@@ -36,8 +37,9 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
     """
     from attnx.models import locate
 
-    place = locate(str(model))
-    return Model(place.name, place.path, device=device, tokenizer=Path(tokenizer) if tokenizer else place.tokenizer)
+    at = locate(str(model))
+    place = Path(tokenizer) if tokenizer else at.tokenizer
+    return Model(at.name, at.path, device=device, tokenizer=place, encoder=at.encoder, with_past=at.with_past)
 
 
 class Model:
@@ -45,14 +47,37 @@ class Model:
 
     Attributes:
         name: As it is shown.
-        path: The .onnx file.
+        path: The .onnx file; of an encoder-decoder in two files, the decoder's.
     """
 
-    def __init__(self, name: str, path: Path, *, device: str = "auto", tokenizer: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        *,
+        device: str = "auto",
+        tokenizer: Path | None = None,
+        encoder: Path | None = None,
+        with_past: Path | None = None,
+    ) -> None:
         self.name, self.path = name, path
         self._device, self._tokenizer_place = device, tokenizer
+        self._encoder, self._with_past = encoder, with_past
         self._found: dict[tuple[bool, ...], Found] = {}
         self._sessions: dict[Any, tuple[Session, Tapped]] = {}
+
+    @cached_property
+    def encoder(self) -> Model | None:
+        """The encoder, where it is a file of its own."""
+        return self._beside(self._encoder)
+
+    @cached_property
+    def with_past(self) -> Model | None:
+        """The decoder that continues from a cache, where that is a file of its own."""
+        return self._beside(self._with_past)
+
+    def _beside(self, path: Path | None) -> Model | None:
+        return Model(self.name, path, device=self._device, tokenizer=self._tokenizer_place) if path else None
 
     # model.onnx -> graph -> sites
 
@@ -96,15 +121,19 @@ class Model:
         tokens: Tokens = self.tokenizer.encode(text, pair)
         return tokens
 
-    # tokens -> feed -> session -> trace
+    # tokens, picture, sound -> feed -> session -> trace
 
     def trace(
         self,
         text: str | None = None,
         *,
         pair: str | None = None,
+        target: str | None = None,
         tokens: Tokens | None = None,
         inputs: Mapping[str, Array] | None = None,
+        image: str | Path | None = None,
+        audio: str | Path | None = None,
+        generate: int | Plan | None = None,
         layers: Collection[int] | None = None,
         quantities: Collection[str] = QUANTITIES,
         outputs: bool = False,
@@ -112,46 +141,48 @@ class Model:
         verify_outputs: bool = False,
         required: bool = True,
     ) -> Trace:
-        """Run the model once and read what its sites attend to.
+        """Run the model and read what its sites attend to.
 
         Args:
             text: What to run on; or
             tokens: tokens made before; or
-            inputs: an array for each graph input.
+            inputs: an array for each graph input (beside a text: for those that a text cannot fill).
             pair: A second segment.
+            target: What the decoder of an encoder-decoder says.
+            image: A picture file.
+            audio: A WAV file.
+            generate: Let the decoder write this many tokens, and show them too.
             layers: Only sites of these layers; all where None.
             quantities: Which arrays to keep ("weights", "scores", ...). Fewer is faster.
             outputs: Also give the model's own outputs.
             verify: Check the arrays against one another.
             verify_outputs: Also run the model as it is and compare its own outputs; twice the time.
-
             required: Fail where the model has no attention; else the trace is empty.
 
         Raises:
-            InputError: The text, tokens or inputs cannot be fed, or there is no attention.
+            InputError: What is given cannot be fed, or there is no attention.
             RunError: The run failed.
         """
-        if text is not None:
-            tokens = self.encode(text, pair)
-        if tokens is None and inputs is None:
-            raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
-        found = self.find(inputs)
-        sites = [s for s in found.sites if layers is None or s.layer in layers]
-        if not sites and (required or found.sites):
-            raise _no_sites(found, layers)
-        session, tapped = self.session(found, sites, quantities, outputs or verify_outputs)
-        if tokens is not None:
-            feed = feeding.derive(session.inputs, feeding.batch_of([tokens]), inputs)
-        else:
-            feed = feeding.check(session.inputs, inputs or {})
+        from attnx.course import Given, follow
+
+        given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
+        return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
+
+    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
+        """Run the graph once on a feed, tapped for what is wanted."""
+        found = self.find(feed)
+        sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
+        if not sites and (wanted.required or (found.sites and wanted.quantities)):
+            raise _no_sites(found, wanted.layers)
+        session, tapped = self.session(found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs)
+        feed = feeding.check(session.inputs, feed)
         values = tracing.run(session, tapped, feed)
-        attentions = tracing.read(sites, tapped, values, quantities, verify)
-        shown = tokens if tokens is not None else self.name_tokens(feed, attentions)
-        own = {name: values[name] for name in tapped.outputs} if outputs else {}
-        notes = shown.notes
-        if verify_outputs:
-            notes = (*notes, *tracing.compare_outputs(self._plain(found), feed, {n: values[n] for n in tapped.outputs}))
-        return Trace(self.name, session.device, shown, None, attentions, own, found.misses, notes)
+        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify)
+        own = {name: values[name] for name in tapped.outputs}
+        notes = tuple(n for n in (describe(found.graph),) if n is not None)
+        if wanted.verify_outputs:
+            notes += tracing.compare_outputs(self._plain(found), feed, own)
+        return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)
 
     def _plain(self, found: Found) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
@@ -178,15 +209,6 @@ class Model:
         from attnx.graph.signature import signature
 
         return [Slot(*s) for s in signature(self.find().graph)]
-
-    def name_tokens(self, feed: Mapping[str, Array], attentions: Sequence[Attention]) -> Tokens:
-        """Tokens for inputs that came as arrays: the ids' pieces where a tokenizer is at hand, else positions."""
-        from attnx.tokens import from_ids
-
-        weights = next((a.weights for a in attentions if a.weights is not None), None)
-        length = weights.shape[2] if weights is not None else 1
-        ids = next((a for a in feed.values() if a.ndim == 2 and a.dtype.kind == "i" and a.shape[1] == length), None)
-        return from_ids(ids[0] if ids is not None else np.arange(length))
 
 
 def _no_sites(found: Found, layers: Collection[int] | None) -> InputError | UsageError:

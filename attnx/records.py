@@ -202,12 +202,19 @@ class Trace:
     """The model's own outputs, where they were asked for."""
     misses: tuple[Miss, ...] = ()
     notes: tuple[str, ...] = ()
+    sides: Mapping[int, tuple[Tokens, Tokens]] = field(default_factory=dict)
+    """Site index -> its query and key tokens, where these are neither `tokens` nor `memory`: patches beside a text,
+    windows, a sequence that the graph made shorter."""
+    generated: int = 0
+    """How many of the last tokens the model itself wrote."""
 
     def keys_of(self, attention: Attention) -> Tokens:
         """The tokens that index the key axis of a site: the memory of a cross-attention, else the query side's.
 
         For encoder sites of an encoder-decoder both axes are the memory's; see `queries_of`.
         """
+        if attention.site.index in self.sides:
+            return self.sides[attention.site.index][1]
         memory_side = attention.site.kind == "cross" or attention.site.component == "encoder"
         return self.memory if memory_side and self.memory is not None else self.tokens
 
@@ -229,6 +236,8 @@ class Trace:
 
     def queries_of(self, attention: Attention) -> Tokens:
         """The tokens that index the query axis of a site."""
+        if attention.site.index in self.sides:
+            return self.sides[attention.site.index][0]
         if attention.site.component == "encoder" and self.memory is not None:
             return self.memory
         return self.tokens

@@ -1,0 +1,158 @@
+"""What is given -> the course a run takes: plain, encoder-decoder, generating; and the trace at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnx import feed as feeding
+from attnx.encdec import Encoded, check_names, encode, run_target, settings, special_tokens, target_tokens, together
+from attnx.encdec import opening as start_of
+from attnx.errors import InputError, ModelError, UsageError
+from attnx.generate import Plan, decode, plan, say, with_new
+from attnx.inputs import encoder_side, fixed_length, is_past, padded, takes_target
+from attnx.naming import name_axes, read_tokens
+from attnx.patches import find_frames
+from attnx.records import Array, Tokens, Trace
+from attnx.running import Run, Runs, Wanted
+from attnx.tokens import from_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a model is run on."""
+
+    tokens: Tokens | None = None
+    target: str | None = None
+    inputs: Mapping[str, Array] | None = None
+    image: str | Path | None = None
+    audio: str | Path | None = None
+
+
+def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wanted) -> Trace:
+    """Run a model on what is given.
+
+    Args:
+        model: The model.
+        given: What there is.
+        generate: Let the decoder write that many tokens, or write by a plan.
+        wanted: What is wanted of each site.
+
+    Raises:
+        UsageError: Things that do not go together.
+        InputError: What is given does not fill the model's inputs.
+    """
+    inputs = dict(given.inputs or {})
+    if given.image is not None:
+        from attnx.vision import image_inputs
+
+        inputs |= image_inputs(model, Path(given.image), inputs)
+    if given.audio is not None:
+        from attnx.audio import audio_inputs
+
+        inputs |= audio_inputs(model, Path(given.audio), inputs)
+    if given.tokens is None and not inputs:
+        raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
+    two_sided = model.encoder is not None or takes_target(model.slots())
+    if generate is not None:
+        course = plan(model, generate) if isinstance(generate, int) else generate
+        return _generated(model, given, inputs, course, wanted, two_sided)
+    if given.target is not None:
+        if not two_sided:
+            raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
+        target = target_tokens(model, given.target)
+        encoded, run = run_target(model, given.tokens, target, inputs, wanted)
+        return _trace(model, run, target, encoded.memory, model.encoder)
+    if given.tokens is not None and model.encoder is not None:
+        raise UsageError(
+            f"{model.name} is an encoder-decoder: what does the decoder say?", "Give --target TEXT, or --generate N."
+        )
+    return _plain(model, given.tokens, inputs, wanted)
+
+
+def _plain(model: Runs, tokens: Tokens | None, inputs: Mapping[str, Array], wanted: Wanted) -> Trace:
+    slots = model.slots()
+    if tokens is None:
+        run = model.run(feeding.check(slots, inputs), wanted)
+        return _trace(model, run, None, None)
+    length = fixed_length(slots)
+    if length is not None and length > 1:
+        pad_id, piece = _padding(model)
+        tokens = padded(tokens, length, pad_id, piece)
+    needs = feeding.batch_of([tokens])
+    if any(is_past(s) for s in slots):
+        site = next((s for s in model.sites if s.kv_heads), None)
+        needs = needs if site is None else replace(needs, kv_heads=site.kv_heads, head_size=site.head_size)
+        if length == 1 and len(tokens) > 1:  # it reads one token at a time: the whole text through its cache
+            decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
+            return _trace(model, decoded.run, tokens, None)
+    return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None)
+
+
+def _generated(
+    model: Runs, given: Given, inputs: Mapping[str, Array], course: Plan, wanted: Wanted, two_sided: bool
+) -> Trace:
+    check_names(model, inputs)
+    encoded: Encoded | None = None
+    notes: tuple[str, ...] = ()
+    if two_sided:
+        encoded = encode(model, given.tokens, inputs, wanted)
+        if given.target is not None:
+            prompt = target_tokens(model, given.target)
+        else:
+            start, guessed = start_of(model)
+            prompt = special_tokens(model, start)
+            notes = (guessed,) if guessed else ()
+    else:
+        if given.tokens is None:
+            raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
+        if given.target is not None:
+            raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
+        prompt = given.tokens
+    decoded = decode(model, prompt.ids.tolist(), course, wanted, encoded, inputs)
+    tokens = with_new(model, prompt, decoded)
+    run = decoded.run
+    if encoded is not None:
+        run = replace(run, attentions=together(encoded, run.attentions))
+    length = fixed_length(model.slots())
+    if not decoded.cached and length is not None:
+        tokens = padded(tokens, length, *_padding(model))
+    run = replace(run, notes=(*run.notes, *say(decoded, course, tokens), *notes))
+    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None, model.encoder)
+    return replace(trace, generated=decoded.new)
+
+
+def _padding(model: Runs) -> tuple[int, str]:
+    try:
+        return model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
+    except ModelError:
+        return 0, "#0"
+
+
+def _trace(model: Runs, run: Run, tokens: Tokens | None, memory: Tokens | None, encoder: Runs | None = None) -> Trace:
+    """A run with its axes named."""
+    slots = model.slots()
+    feed = run.feed
+    if tokens is None or (memory is None and takes_target(slots)):
+        read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: _pieces(model, ids))
+        tokens = tokens if tokens is not None else read
+        memory = memory if memory is not None else second
+    frames = find_frames(slots, feed, settings(model))
+    tokens, memory, sides = name_axes(run.attentions, tokens, memory, frames)
+    said = (*tokens.notes, *(memory.notes if memory is not None else ()))
+    notes = tuple(dict.fromkeys((*said, *run.notes)))
+    return Trace(
+        model.name, run.device, tokens, memory, run.attentions, run.outputs, run.misses, notes, sides,
+    )  # fmt: skip
+
+
+def _pieces(model: Runs, ids: Array) -> Tokens:
+    try:
+        tokenizer = model.tokenizer
+    except (ModelError, InputError):
+        tokenizer = None
+    return from_ids([max(int(i), 0) for i in ids], tokenizer)
+
+
+__all__ = ["Given", "encoder_side", "follow"]

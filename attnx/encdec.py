@@ -1,0 +1,194 @@
+"""Encoder-decoders, in one file or two: encoder self, decoder self and cross-attention in one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnx import feed as feeding
+from attnx.errors import InputError, ModelError
+from attnx.inputs import Needs, is_ids, is_past
+from attnx.kvcache import is_cross, pair_by_name
+from attnx.naming import join, labelled, numbered
+from attnx.records import Array, Attention, Tokens
+from attnx.running import NOTHING, Run, Runs, Wanted
+from attnx.session import Slot
+from attnx.tokens.files import read_config
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The encoder's side of a run."""
+
+    memory: Tokens
+    hidden: Array | None = None
+    """float [1,K,hidden], where the encoder is a file of its own."""
+    caches: Mapping[str, Array] | None = None
+    """Keys and values of the cross-attention, where the encoder's file makes them."""
+    run: Run | None = None
+    """What the encoder's file gave."""
+
+    def needs(self, ids: Sequence[int], past: int = 0) -> Needs:
+        """What the decoder's inputs are filled with for `ids` behind `past` cached tokens."""
+        memory_mask = np.array([self.memory.mask], dtype=np.int64)
+        new = np.array([ids], dtype=np.int64)
+        mask = np.ones((1, past + len(ids)), dtype=np.int64)
+        return Needs(new, mask, np.zeros_like(new), self.memory.ids[None], memory_mask, self.hidden, past)
+
+
+def encode(model: Runs, memory: Tokens | None, given: Mapping[str, Array], wanted: Wanted) -> Encoded:
+    """Run the encoder's file, where there is one; the memory as it is where encoder and decoder are one graph.
+
+    Args:
+        model: The decoder.
+        memory: The text; None where `given` has all that the encoder takes (a picture, sound).
+        given: Inputs that are given outright.
+        wanted: What is wanted of the encoder's sites.
+
+    Raises:
+        InputError: The encoder wants an input that there is not.
+        ModelError: The encoder's file gives nothing that the decoder takes.
+    """
+    encoder = model.encoder
+    if encoder is None:
+        if memory is None:
+            raise InputError("there is no text for the encoder", "Give one.")
+        return Encoded(memory)
+    slots = encoder.slots()
+    own = {s.name: given[s.name] for s in slots if s.name in given}
+    feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
+    run = encoder.run(feed, replace(wanted, outputs=True, required=False, verify_outputs=False))
+    return _encoded(model, memory, run)
+
+
+def _encoded(model: Runs, memory: Tokens | None, run: Run) -> Encoded:
+    later = model.with_past or model
+    pairs = {k: v for k, v in pair_by_name(later.slots(), list(run.outputs)).items() if is_cross(k)}
+    caches = {name: run.outputs[output] for name, output in pairs.items()}
+    takes = [s for s in model.slots() if len(s.shape) == 3 and not is_past(s) and not is_ids(s)]
+    floats = {n: a for n, a in run.outputs.items() if a.ndim == 3 and a.dtype.kind == "f" and n not in pairs.values()}
+    hidden = next((a for n, a in floats.items() if "hidden" in n), next(iter(floats.values()), None))
+    if (hidden is None or not takes) and not caches:
+        raise ModelError(
+            f"the encoder gives {', '.join(run.outputs)}, and nothing of it is what the decoder takes: "
+            f"{', '.join(s.describe() for s in takes) or 'no hidden states, no keys and values'}",
+            "Are the two files of one export?",
+        )
+    if memory is None:
+        memory = numbered(hidden.shape[1] if hidden is not None else next(iter(caches.values())).shape[-2])
+    elif hidden is not None and hidden.shape[1] != len(memory):
+        memory = numbered(hidden.shape[1])
+    return Encoded(memory, hidden, caches or None, run)
+
+
+def for_inputs(slots: Sequence[Slot], given: Mapping[str, Array]) -> dict[str, Array]:
+    """Those of the given arrays that a graph takes."""
+    names = {s.name for s in slots}
+    return {name: array for name, array in given.items() if name in names}
+
+
+def check_names(model: Runs, given: Mapping[str, Array]) -> None:
+    """Hold the names of given arrays against the inputs of all files of a model.
+
+    Raises:
+        InputError: One that none of them takes.
+    """
+    files = [model, *(m for m in (model.encoder, model.with_past) if m is not None)]
+    names = list(dict.fromkeys(s.name for m in files for s in m.slots()))
+    if unknown := [name for name in given if name not in names]:
+        raise InputError(f"the model has no input {', '.join(unknown)}", f"It takes: {', '.join(names)}.")
+
+
+def settings(model: Runs) -> dict[str, Any]:
+    """The model's config.json with generation_config.json over it."""
+    return {
+        **{k: v for k, v in read_config(model.path, "config.json").items() if v is not None},
+        **{k: v for k, v in read_config(model.path, "generation_config.json").items() if v is not None},
+    }
+
+
+def opening(model: Runs) -> tuple[list[int], str | None]:
+    """The ids that a decoder starts from, and what had to be guessed about them.
+
+    Source: the `decoder_start_token_id` and `forced_decoder_ids` of a model's configuration.
+    """
+    config = settings(model)
+    start = config.get("decoder_start_token_id", config.get("bos_token_id"))
+    note = None
+    if not isinstance(start, int):
+        start = model.tokenizer.pad_id
+        note = (
+            f"no configuration says what the decoder starts with (decoder_start_token_id): taken to be "
+            f"{model.tokenizer.piece(start)}, as in T5"
+        )
+    ids = [start]
+    forced = config.get("forced_decoder_ids")
+    for place, number in sorted(forced) if isinstance(forced, list) and all(f[1] is not None for f in forced) else []:
+        if place == len(ids):
+            ids.append(int(number))
+    return ids, note
+
+
+def target_tokens(model: Runs, text: str) -> Tokens:
+    """A text as the decoder is fed it: what it starts from, then the text, without the end that it would predict."""
+    start, note = opening(model)
+    tokens: Tokens = model.tokenizer.encode(text)
+    if len(tokens) > 1 and tokens.special[-1]:
+        tokens = _cut(tokens, len(tokens) - 1)
+    if tokens.ids[: len(start)].tolist() != start:
+        tokens = join(special_tokens(model, start), tokens)
+    return replace(tokens, text=text, notes=(*tokens.notes, *([note] if note else [])))
+
+
+def special_tokens(model: Runs, ids: Sequence[int]) -> Tokens:
+    """Tokens that stand for no text: ids with their pieces, where a tokenizer is at hand."""
+    try:
+        pieces = [model.tokenizer.piece(number) for number in ids]
+    except ModelError:
+        pieces = [f"#{number}" for number in ids]
+    return replace(labelled(pieces, [True] * len(ids)), ids=np.array(ids, np.int64))
+
+
+def _cut(tokens: Tokens, length: int) -> Tokens:
+    return replace(
+        tokens,
+        ids=tokens.ids[:length],
+        **{
+            name: getattr(tokens, name)[:length]
+            for name in ("pieces", "offsets", "words", "special", "mask", "type_ids")
+        },
+    )
+
+
+def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:
+    """The encoder's sites and the decoder's, numbered through."""
+    first = encoded.run.attentions if encoded.run is not None else ()
+    both = [*first, *attentions]
+    return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate(both))
+
+
+def run_target(
+    model: Runs, memory: Tokens | None, target: Tokens, given: Mapping[str, Array], wanted: Wanted
+) -> tuple[Encoded, Run]:
+    """Run an encoder-decoder on a text and what its decoder is made to say.
+
+    Returns:
+        The encoder's side, and a run whose attentions are of both files, numbered through.
+    """
+    check_names(model, given)
+    encoded = encode(model, memory, given, wanted)
+    slots = model.slots()
+    if any(is_ids(s) and s.shape[1] == 1 for s in slots):
+        from attnx.generate import Plan, decode
+
+        decoded = decode(model, target.ids.tolist(), Plan(0), wanted, encoded, given)
+        return encoded, replace(decoded.run, attentions=together(encoded, decoded.run.attentions))
+    feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, given))
+    run = model.run(feed, wanted)
+    return encoded, replace(run, attentions=together(encoded, run.attentions))
+
+
+__all__ = ["NOTHING", "Encoded", "check_names", "encode", "run_target", "settings", "target_tokens", "together"]
