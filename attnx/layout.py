@@ -84,6 +84,8 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
     if place.window is not None:
         out = out[..., slice(*place.window)]
     out = np.asarray(out, dtype=np.float32)
+    if place.tile > 1:
+        out = np.tile(out, (1, place.tile, 1, 1))
     factor = whole_factor(place.factors)
     if isinstance(factor, np.ndarray):
         return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)

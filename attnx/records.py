@@ -67,6 +67,9 @@ class Place:
     """The tensor is the quantity times each of these: a number, or one a head."""
     window: tuple[int | None, int | None] | None = None
     """Only [start, stop) of the last axis belongs to the quantity (a sink column is cut off; stop may be negative)."""
+    tile: int = 1
+    """The heads, as a whole, stand for this many groups of query heads one after another (query head h reads head
+    h mod Hkv, not h div group): they are written out so many times, so that arrays always pair as attnx says."""
 
 
 @dataclass(frozen=True, slots=True)

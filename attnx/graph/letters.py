@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes import MIXED, Atom, Axes, forward, leaves
+from attnx.graph.index import attributes
 from attnx.graph.product import Product, find_product
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from attnx.graph.index import Graph
 
 PROBE = 1000
@@ -111,6 +114,27 @@ def _by_position(out_axes: Axes, query_axes: Axes, letters: Letters) -> list[Ato
     return list(leaves(batch[-1])) if len(out_axes) >= 4 and len(batch) >= 2 else []
 
 
+def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]) -> list[Atom] | None:
+    """Heads that were stacked on the batch axis: a Split of that axis whose parts are joined again on the features'."""
+    if node.op_type != "Split" or len(node.output) < 2:
+        return None
+    axis = attributes(node).get("axis", 0) % len(axes)
+    join = next((n for n in graph.consumers(node.output[0]) if n.op_type == "Concat"), None)
+    atoms = leaves(axes[axis])
+    if join is None or list(join.input) != list(node.output) or len(atoms) != 1:
+        return None
+    onto = attributes(join).get("axis", 0) % len(axes)
+    if onto == axis or not any(id(a) in marks for a in leaves(axes[onto])):
+        return None
+    count, size = len(node.output), atoms[0].size
+    if size is not None and size % count:
+        return None
+    if size == count:
+        return atoms
+    atoms[0].split(count, None if size is None else size // count)
+    return [atoms[0].parts[0]]
+
+
 def _merged_with(graph: Graph, product: Product, feature: list[Atom], free: list[int]) -> list[Atom] | None:
     """The atoms that the context's features are merged with on the way to the output projection: the heads.
 
@@ -132,6 +156,9 @@ def _merged_with(graph: Graph, product: Product, feature: list[Atom], free: list
                 if merged:
                     return merged
         for node in graph.consumers(value):
+            apart = _split_and_joined(graph, node, axes, marks)
+            if apart is not None:
+                return apart
             after = find_product(graph, node.output[0]) if node.output else None
             if after is not None and after.node is node and value in (after.left, after.right):
                 mine = after.left_axes if value == after.left else after.right_axes

@@ -33,7 +33,19 @@ class Placing:
     def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
         layout = self.letters.layout(axes) if axes is not None else None
         if layout is not None:
-            self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window)
+            tile = self.tile(layout) if quantity in ("key", "value") else 1
+            self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window, tile)
+
+    def tile(self, layout: str) -> int:
+        """How often a key's or value's heads follow one another, where query heads of one group do not stand together."""
+        query = self.finding.places.get("query")
+        if query is None:
+            return 1
+        all_heads = sorted({(n, s) for axis in parse(query.layout) for n, s in axis if n[0] == "h"})
+        own = sorted({(n, s) for axis in parse(layout) for n, s in axis if n[0] == "h"})
+        if not own or own == all_heads[: len(own)] or any(s is None for _, s in all_heads):
+            return 1
+        return int(np.prod([s for n, s in all_heads if (n, s) not in own and s is not None]))
 
     def operand(self, quantity: str, value: str, axes: Axes, factors: list[Factor]) -> None:
         self.place(quantity, value, axes, self.numbers(factors))
