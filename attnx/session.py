@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, ModelError, RunError, UsageError
+from attnx.errors import DeviceError, InputError, ModelError, RunError, UsageError
 from attnx.records import Array
 
 _CODES = {
@@ -116,6 +117,7 @@ class Session:
 
         Raises:
             RunError: onnxruntime refused the feed or failed; its message, without its noise.
+            InputError: An id or a position that the model has no entry for.
         """
         wanted = list(names) if names is not None else self.outputs
         if not wanted:
@@ -127,8 +129,13 @@ class Session:
         return dict(zip(wanted, values, strict=True))
 
 
-def _run_error(error: Exception) -> RunError:
+def _run_error(error: Exception) -> RunError | InputError:
     text = _plain(error)
+    if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
+        return InputError(
+            f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
+            "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
+        )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", "Use a shorter text, or fewer layers (--layer).")
     if "BFCArena" in text or "CUDA out of memory" in text:
