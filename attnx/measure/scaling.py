@@ -123,6 +123,34 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     return where
 
 
+def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
+    """Which head's row of one query scaling changes most: the largest sum_j |scaled - unscaled| / 2.
+
+    Args:
+        trace: As for `both_ways`.
+        query: Query position; sites that have no such query are passed over.
+
+    Returns:
+        Position of the site, head.
+
+    Raises:
+        UnsupportedError: That query is hidden, padding or NaN everywhere, or see `both_ways`.
+
+    Source: attnx (total variation).
+    """
+    best, where = -1.0, (-1, -1)
+    for site, ways in _possible(trace, range(len(trace.attentions)))[0]:
+        if query >= ways.real.shape[1]:
+            continue
+        gap = np.abs(np.exp(ways.scaled[:, query]) - np.exp(ways.unscaled[:, query])).sum(axis=-1) / 2
+        gap = np.where(ways.real[:, query], gap, -1.0)
+        if gap.size and gap.max() > best:
+            best, where = float(gap.max()), (site, int(np.argmax(gap)))
+    if best < 0:
+        raise UnsupportedError("That token has no weights to show: it is padding, or sees nothing.")
+    return where
+
+
 def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot") -> ScalingTable:
     """Every head with and without the scale: spread of scores, entropy, largest weight, saturation, gradient, KL.
 

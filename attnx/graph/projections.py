@@ -1,0 +1,322 @@
+"""The weights around an attention: W_Q, W_K, W_V and W_O, and the hidden state X that a block reads. Only where sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.axes import Atom, Axes, forward, fresh, leaves
+from attnx.graph.index import attributes
+from attnx.graph.load import read_tensor
+from attnx.graph.origins import rotary_source
+from attnx.graph.paths import depends
+from attnx.graph.product import Product, find_product
+from attnx.layout import parse
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+    from attnx.records import Array, Site
+
+_VIEWS = frozenset(
+    "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
+    "DynamicQuantizeLinear Flatten Dropout Slice Split Gather".split()
+)
+_NORMS = frozenset(
+    "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
+)
+_CONSTANT = frozenset("Transpose Cast Identity DequantizeLinear Reshape Unsqueeze Squeeze".split())
+_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One matrix that the hidden states are multiplied by."""
+
+    weight: str
+    """Name of the initializer that holds it."""
+    rows: int
+    """What it reads: the width of X (of the concatenated heads, for W_O)."""
+    columns: int
+    """What it gives. Where query, key and value are one matrix, all of it."""
+    source: str
+    """Name of the tensor that it multiplies."""
+    out: str
+    """Name of the product."""
+    packed: bool = False
+    """Whether query, key and value share this matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """The weights around one site; None for one that was not found for sure."""
+
+    query: Projection | None
+    key: Projection | None
+    value: Projection | None
+    output: Projection | None
+
+
+def projections(graph: Graph, site: Site) -> Projections:
+    """Find the weights around a site.
+
+    Args:
+        graph: The graph that holds the site's places (`Found.opened`).
+        site: With places.
+
+    Returns:
+        Query, key and value are found upstream of what is multiplied, through views, biases, norms and rotary
+        embeddings; the output projection downstream of the context, and only where the graph's own axes show that the
+        heads were put side by side in order.
+    """
+    found = {}
+    for name in ("query", "key", "value"):
+        place = site.places.get(name)
+        found[name] = None if place is None else _upstream(graph, place.value)
+    shared = [p.weight for p in found.values() if p is not None]
+    for name, made in found.items():
+        if made is not None and shared.count(made.weight) > 1:
+            found[name] = Projection(made.weight, made.rows, made.columns, made.source, made.out, packed=True)
+    return Projections(found["query"], found["key"], found["value"], _output(graph, site)[0])
+
+
+def output_weights(graph: Graph, site: Site) -> Array | None:
+    """W_O as [H,Dv,E], the slice of the output projection that reads each head; None where it is not sure.
+
+    The whole matrix is read, so this is for when its numbers are wanted. Quantised weights are not.
+    """
+    made, product, side = _output(graph, site)
+    if made is None or product is None or site.heads is None:
+        return None
+    found = _numbers(graph, product.left if side == 1 else product.right)
+    if found is None or found.dtype.kind != "f":
+        return None
+    axes = product.left_axes if side == 1 else product.right_axes
+    inner = {id(leaf) for leaf in product.contracted}
+    at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
+    rest = [i for i in range(found.ndim) if i not in at]
+    matrix = np.transpose(found, [*at, *rest]).reshape(made.rows, made.columns)
+    if made.rows % site.heads:
+        return None
+    return np.asarray(matrix, np.float32).reshape(site.heads, made.rows // site.heads, made.columns) * product.factor
+
+
+def parameters(graph: Graph) -> int:
+    """Numbers in all matrices that hidden states are multiplied by: projections and feed-forward, embeddings aside.
+
+    Left out: a matrix that is also looked up as an embedding, and one that makes an output of the model as wide as such
+    a table is long (the language model's head).
+    """
+    tables = {_root(graph, node.input[0]) for node in graph.nodes if node.op_type == "Gather"}
+    shapes = [_stored(graph, name) for name in tables if name is not None]
+    long = {shape[0] for shape in shapes if shape is not None and len(shape) == 2}
+    count, seen = 0, set()
+    for product, constant in _constant_products(graph):
+        root = _root(graph, constant)
+        shape = _stored(graph, root)
+        if root is None or root in seen or root in tables or shape is None or len(shape) < 2:
+            continue
+        seen.add(root)
+        if not (any(size in long for size in shape) and _is_last(graph, product.out)):
+            count += int(np.prod(shape))
+    for node in graph.nodes:
+        if node.op_type == "MatMulNBits":
+            a = attributes(node)
+            if not (int(a["N"]) in long and _is_last(graph, node.output[0])):
+                count += int(a["K"]) * int(a["N"])
+    return count
+
+
+def _is_last(graph: Graph, value: str) -> bool:
+    """Whether a value is an output of the model but for views, casts and a bias."""
+    for _ in range(8):
+        if value in graph.outputs:
+            return True
+        readers = graph.consumers(value)
+        if len(readers) != 1 or readers[0].op_type not in (*_VIEWS, "Add", "Mul", "Tanh", "Div"):
+            return False
+        value = readers[0].output[0]
+    return False
+
+
+def _constant_products(graph: Graph) -> Iterator[tuple[Product, str]]:
+    """Every product of data with a constant, and the constant."""
+    for node in graph.nodes:
+        product = find_product(graph, node.output[0]) if node.output else None
+        if product is None:
+            continue
+        sides = [depends(graph, product.left), depends(graph, product.right)]
+        if sides == [True, False]:
+            yield product, product.right
+        elif sides == [False, True]:
+            yield product, product.left
+
+
+def _upstream(graph: Graph, value: str) -> Projection | None:
+    """The projection that made a query, key or value."""
+    for _ in range(_STEPS):
+        product = find_product(graph, value)
+        if product is not None:
+            return _of_product(graph, product)
+        node = graph.producer(value)
+        if node is None:
+            return None
+        before = _before(graph, node, value)
+        if before is None:
+            return None
+        value = before
+    return None
+
+
+def _before(graph: Graph, node: NodeProto, value: str) -> str | None:
+    """The input that carries the content of a step between a projection and the attention."""
+    if node.op_type in _VIEWS or node.op_type in _NORMS:
+        return str(node.input[0])
+    live = [name for name in node.input if name and depends(graph, name)]
+    if node.op_type in ("Add", "Mul", "Div", "Sub") and len(live) == 1:
+        return live[0]
+    turned = rotary_source(graph, value)
+    if turned is not None:
+        return turned
+    if node.op_type == "Mul" and len(live) == 2:  # a norm written out: x times 1 / its size
+        shape = graph.shape(value)
+        wide = [name for name in live if graph.shape(name) == shape]
+        return wide[0] if len(wide) == 1 else None
+    if node.op_type == "Concat":  # what is cached, then what is new
+        made = [name for name in live if name not in graph.inputs]
+        return made[0] if len(made) == 1 else None
+    return None
+
+
+def _of_product(graph: Graph, product: Product) -> Projection | None:
+    sides = [depends(graph, product.left), depends(graph, product.right)]
+    if sides.count(True) != 1:
+        return None
+    constant, data = (product.right, product.left) if sides[0] else (product.left, product.right)
+    root = _root(graph, constant)
+    shape = graph.shape(constant)
+    inner = [atom.size for atom in product.contracted]
+    if root is None or shape is None or None in shape or None in inner or not inner:
+        return None
+    rows = int(np.prod([size for size in inner if size is not None]))
+    total = int(np.prod([size for size in shape if size is not None]))
+    return None if rows == 0 or total % rows else Projection(root, rows, total // rows, data, product.out)
+
+
+def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:
+    """W_O, its product, and on which side the context stands (0 left, 1 right)."""
+    nothing = (None, None, 0)
+    place = site.places.get("context")
+    shape = None if place is None else graph.shape(place.value)
+    if place is None or shape is None:
+        return nothing
+    axes = fresh(shape)
+    inside = _heads_then_features(axes, place.layout, shape)
+    if inside is None:
+        return nothing
+    value = place.value
+    for _ in range(12):
+        readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
+        if len(readers) != 1:
+            return nothing
+        node = readers[0]
+        product = find_product(graph, node.output[0])
+        if product is not None and value in (product.left, product.right):
+            side = 0 if value == product.left else 1
+            made = _of_product(graph, product)
+            mine = product.left_axes if side == 0 else product.right_axes
+            return (made, product, side) if made is not None and _reads(mine, axes, product, inside) else nothing
+        if node.op_type not in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity"):
+            return nothing
+        moved = forward(graph, node, axes, value)
+        if moved is None:
+            return nothing
+        axes, value = moved, node.output[0]
+    return nothing
+
+
+def _heads_then_features(axes: Axes, layout: str, shape: tuple[int | None, ...]) -> list[Atom] | None:
+    """The atoms of heads, then of features, in the order in which W_O must read them; splits merged axes."""
+    words = parse(layout)
+    if len(words) != len(axes):
+        return None
+    heads: list[Atom] = []
+    features: list[Atom] = []
+    for axis, names, size in zip(axes, words, shape, strict=True):
+        if len(names) > 1:
+            known = [n for _, n in names]
+            if size is None or known.count(None) > 1 or not axis:
+                return None
+            rest = size // int(np.prod([n for n in known if n is not None]))
+            axis[0].split(*[rest if n is None else n for n in known])
+            parts = list(axis[0].parts)
+        else:
+            parts = list(axis)
+            if not parts:
+                continue
+        for (name, _), atom in zip(names, parts, strict=True):
+            if name[0] == "h":
+                heads.append(atom)
+            elif name[0] == "d":
+                features.append(atom)
+    return [*heads, *features] if features else None
+
+
+def _reads(mine: Axes, axes: Axes, product: Product, inside: list[Atom]) -> bool:
+    """Whether the product sums over the heads and features, in that order, and over nothing else."""
+    if len(mine) != len(axes):
+        return False
+    inner = {id(atom) for atom in product.contracted}
+    read = [
+        leaf
+        for own, traced in zip(mine, axes, strict=True)
+        if any(id(atom) in inner for atom in own)
+        for leaf in leaves(traced)
+    ]
+    return [id(atom) for atom in read] == [id(leaf) for atom in inside for leaf in atom.leaves()]
+
+
+def _root(graph: Graph, value: str) -> str | None:
+    """The initializer or Constant behind a constant, through views, casts and dequantisation."""
+    for _ in range(8):
+        if value in graph.initializers:
+            return value
+        node = graph.producer(value)
+        if node is None:
+            return None
+        if node.op_type == "Constant":
+            return value
+        if node.op_type not in _CONSTANT:
+            return None
+        value = node.input[0]
+    return None
+
+
+def _stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
+    if name is None:
+        return None
+    tensor = graph.initializers.get(name)
+    if tensor is not None:
+        return tuple(tensor.dims)
+    shape = graph.shape(name)
+    return None if shape is None or None in shape else tuple(int(size) for size in shape if size is not None)
+
+
+def _numbers(graph: Graph, value: str) -> Array | None:
+    """The numbers of a constant operand: of its initializer, through the views between."""
+    tensor = graph.initializers.get(value)
+    if tensor is not None:
+        return read_tensor(graph.loaded, tensor)
+    node = graph.producer(value)
+    if node is None:
+        return None
+    if node.op_type == "Constant":
+        return graph.constant(value)
+    inner = _numbers(graph, node.input[0]) if node.op_type in ("Transpose", "Cast", "Identity") else None
+    if inner is None or node.op_type != "Transpose":
+        return inner
+    return np.transpose(inner, attributes(node).get("perm"))

@@ -1,0 +1,226 @@
+"""Columns side by side: names, numbers, and bars beside the numbers; what a list of findings is shown as."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement as Extent
+from rich.text import Text
+
+from attnx.view.cells import cell_len, fit, number, safe
+from attnx.view.page import Page, page
+from attnx.view.strokes import bar
+
+TEXT, BAR, FEWEST = 26, 16, 6
+"""The widest that text is written and a bar drawn; below so many cells a bar shows nothing and is left out."""
+LEAST = 8
+"""Text is not cut shorter than that while it can be avoided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column."""
+
+    name: str
+    values: tuple[str | float | None, ...]
+    """Text stands on the left, numbers on the right; None is an empty cell, NaN a "-"."""
+    decimals: int = 3
+    bar: tuple[float, float] | None = None
+    """Ends of the scale of the bar drawn after each number; None for no bar."""
+    whole: bool = False
+    """Whether its text must not be cut: numbers written out, two in a cell."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds text."""
+        return not any(isinstance(value, int | float) for value in self.values)
+
+
+def column(
+    name: str,
+    values: Sequence[str | float | None] | np.ndarray,
+    *,
+    decimals: int = 3,
+    bar: tuple[float, float] | None = None,
+    whole: bool = False,
+) -> Column:
+    """Make a column; numbers of any kind become plain floats."""
+    kept = tuple(v if v is None or isinstance(v, str) else float(v) for v in values)
+    return Column(name, kept, decimals, bar, whole)
+
+
+def both(one: float, two: float) -> str:
+    """Two numbers in one cell, before and after: "10.8→1.91"."""
+    return f"{number(float(one)):>4}→{number(float(two)):<4}"
+
+
+def columns(
+    title: str,
+    parts: Sequence[Column],
+    *,
+    strong: Collection[int] = (),
+    faint: Collection[int] = (),
+    said: Sequence[str] = (),
+) -> Columns:
+    """Show columns of equal length.
+
+    Args:
+        title: Stands above.
+        parts: The first names the rows, and is repeated where the others do not fit side by side.
+        strong: Rows to write bold.
+        faint: Rows to write dim.
+        said: Lines under the table: the formula, its source, notes.
+
+    Returns:
+        A renderable that never cuts a number: bars give way first, then text, then columns go below one another.
+    """
+    lengths = {len(part.values) for part in parts}
+    if len(lengths) > 1:
+        raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in said if line))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """See `columns`."""
+
+    title: str
+    parts: tuple[Column, ...]
+    strong: frozenset[int]
+    faint: frozenset[int]
+    said: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Fit the columns to the width, then write them row by row."""
+        here = page(console, options)
+        if self.title:
+            yield Text(here.spell(safe(self.title)), "bold")
+        for at, block in enumerate(self._blocks(here)):
+            if at:
+                yield Text("")
+            yield from self._write(block, here)
+        for line in self.said:
+            yield Text(here.spell(safe(line)), "dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
+        """Any width will do."""
+        return Extent(min(40, options.max_width), options.max_width)
+
+    def _blocks(self, here: Page) -> list[list[tuple[Column, int, int]]]:
+        """Columns with the widths of what they say and of their bars, in as many blocks as the width asks for."""
+        lead = (self.parts[0], _wide(self.parts[0], here), 0)
+        blocks: list[list[tuple[Column, int, int]]] = []
+        rest = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in self.parts[1:]]
+        if _total([lead, *rest]) <= here.width:
+            return [[lead, *rest]]
+        over = _total([lead, *rest]) - here.width
+        bars = sum(size > 0 for _, _, size in rest)
+        if bars:
+            size = BAR - -(-over // bars)
+            size = size if size >= FEWEST else 0
+            rest = [(part, wide, size if part.bar is not None else 0) for part, wide, _ in rest]
+        rest = _shorten(lead, rest, here.width)
+        current = [lead]
+        for item in rest:
+            if len(current) > 1 and _total([*current, item]) > here.width:
+                blocks.append(current)
+                current = [lead]
+            current.append(item)
+        return [*blocks, current]
+
+    def _write(self, block: Sequence[tuple[Column, int, int]], here: Page) -> RenderResult:
+        headings = [_heading(part, wide, here) for part, wide, _ in block]
+        tall = max(len(lines) for lines in headings)
+        for level in range(tall):
+            line = Text(no_wrap=True, overflow="crop")
+            for at, (part, wide, size) in enumerate(block):
+                lines = headings[at]
+                said = lines[level - (tall - len(lines))] if level >= tall - len(lines) else ""
+                line.append("  " if at else "")
+                line.append(fit(said, wide, right=not part.is_text), "dim")
+                line.append(" " * (size + 1) if size else "")
+            line.rstrip()
+            yield line
+        for row in range(len(self.parts[0].values)):
+            style = "bold" if row in self.strong else "dim" if row in self.faint else ""
+            line = Text(no_wrap=True, overflow="crop")
+            for at, (part, wide, size) in enumerate(block):
+                value = part.values[row]
+                line.append("  " if at else "")
+                line.append(fit(_said(part, value, here), wide, right=not part.is_text, ascii_only=here.ascii), style)
+                if size and part.bar is not None:
+                    line.append(" ")
+                    line.append_text(_bar(value, part.bar, size, here))
+            line.rstrip()
+            yield line
+
+
+def _said(part: Column, value: str | float | None, here: Page) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return here.spell(safe(value)) if value else ""
+    return number(value, part.decimals)
+
+
+def _wide(part: Column, here: Page) -> int:
+    """What a column takes: its widest cell, text up to `TEXT`, and the longest word of its heading."""
+    cells = max((cell_len(_said(part, value, here)) for value in part.values), default=1)
+    words = max((cell_len(here.spell(word)) for word in safe(part.name).split()), default=1) if part.name else 1
+    whole = cell_len(here.spell(safe(part.name))) if part.name else 1
+    return max(min(cells, TEXT) if part.is_text and not part.whole else cells, words, min(whole, 9))
+
+
+def _heading(part: Column, wide: int, here: Page) -> list[str]:
+    """A column's name over as many lines as its width asks for."""
+    lines: list[str] = []
+    for word in here.spell(safe(part.name)).split() if part.name else []:
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= wide:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines or [""]
+
+
+def _total(block: Sequence[tuple[Column, int, int]]) -> int:
+    return sum(wide + (size + 1 if size else 0) for _, wide, size in block) + 2 * (len(block) - 1)
+
+
+def _shorten(
+    lead: tuple[Column, int, int], rest: list[tuple[Column, int, int]], width: int
+) -> list[tuple[Column, int, int]]:
+    """Cut columns of text, the widest first, until all fit or none can give more."""
+    out = list(rest)
+    while _total([lead, *out]) > width:
+        there = [
+            (wide, at) for at, (part, wide, _) in enumerate(out) if part.is_text and not part.whole and wide > LEAST
+        ]
+        if not there:
+            break
+        at = max(there)[1]
+        part, wide, size = out[at]
+        out[at] = (part, wide - 1, size)
+    return out if _total([lead, *out]) <= width else rest
+
+
+def _bar(value: str | float | None, ends: tuple[float, float], size: int, here: Page) -> Text:
+    """A bar from the left, or, where the scale runs through 0, to both sides of the middle."""
+    low, high = ends
+    if not isinstance(value, float) or not np.isfinite(value) or high <= low:
+        return Text(" " * size)
+    if low >= 0:
+        return bar((value - low) / (high - low), size, here)
+    half = size // 2
+    reach = max(-low, high)
+    if value < 0:
+        length = min(half, max(1, round(-value / reach * half))) if value else 0
+        block = "#" if here.ascii else "█"
+        left = bar(-value / reach, half, here)
+        return Text(" " * (half - length)).append(block * length, left.style).append(" " * (size - half))
+    return Text(" " * half).append_text(bar(value / reach, size - half, here))
+
+
+__all__ = ["Column", "Columns", "both", "column", "columns"]
