@@ -44,14 +44,24 @@ def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wante
         InputError: What is given does not fill the model's inputs.
     """
     inputs = dict(given.inputs or {})
+    notes: tuple[str, ...] = ()
     if given.image is not None:
         from attnx.vision import image_inputs
 
-        inputs |= image_inputs(model, Path(given.image), inputs)
+        pixels, notes = image_inputs(model, Path(given.image), inputs)
+        inputs |= pixels
     if given.audio is not None:
         from attnx.audio import audio_inputs
 
-        inputs |= audio_inputs(model, Path(given.audio), inputs)
+        sound, notes = audio_inputs(model, Path(given.audio), inputs)
+        inputs |= sound
+    trace = _follow(model, given, inputs, generate, wanted)
+    return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
+
+
+def _follow(
+    model: Runs, given: Given, inputs: Mapping[str, Array], generate: int | Plan | None, wanted: Wanted
+) -> Trace:
     if given.tokens is None and not inputs:
         raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
     two_sided = model.encoder is not None or takes_target(model.slots())

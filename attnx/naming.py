@@ -100,11 +100,14 @@ def name_axes(
         for side in (first, second, extra):
             if side is not None and len(side) == length:
                 return side
-        if first is not None and length > len(first) and not frames:  # what is cached stands before what is new
+        if (length, "") not in made and (patches := grid_tokens(length, frames, labelled)) is not None:
+            made[length, ""] = patches
+        if (length, "") in made:
+            return made[length, ""]
+        if first is not None and length > len(first):  # what is cached stands before what is new
             made.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
             return made[length, "past"]
-        if (length, "") not in made:
-            made[length, ""] = grid_tokens(length, frames, tokens, labelled) or numbered(length)
+        made[length, ""] = numbered(length)
         return made[length, ""]
 
     if memory is None:

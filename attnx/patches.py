@@ -13,6 +13,7 @@ from attnx.session import Slot
 
 _LARGEST_PREFIX = 9
 """[CLS], [DIST] and up to 8 registers may stand before the patches."""
+_NO_PICTURE = ("past", "cache", "query", "key", "value", "mask", "bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Mappin
     frames = []
     for slot in slots:
         array = feed.get(slot.name)
-        if array is None or array.ndim != 4 or array.dtype.kind != "f" or "past" in slot.name.lower():
+        name = slot.name.lower()
+        if array is None or array.ndim != 4 or array.dtype.kind != "f" or any(w in name for w in _NO_PICTURE):
             continue
         last = array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4)
         height, width = (array.shape[1], array.shape[2]) if last else (array.shape[2], array.shape[3])
@@ -99,7 +101,7 @@ def pieces(grid: Grid, registers: int = 0) -> tuple[list[str], list[bool]]:
 
 
 def grid_tokens(
-    length: int, frames: Sequence[Frame], text: Tokens | None, make: Callable[[Sequence[str], Sequence[bool]], Tokens]
+    length: int, frames: Sequence[Frame], make: Callable[[Sequence[str], Sequence[bool]], Tokens]
 ) -> Tokens | None:
     """Tokens for a sequence of patches; None where no picture was fed that it fits."""
     for frame in frames:

@@ -86,7 +86,9 @@ class Tokenizer:
         entry = self._raw.id_to_token(number) if 0 <= number < 2**32 else None
         return f"#{number}" if entry is None else self._spelling.show(entry)
 
-    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Tokens:
+    def encode(
+        self, text: str, pair: str | None = None, max_length: int | None = None, *, add_special: bool = True
+    ) -> Tokens:
         """One text, or two as a pair, as the model sees it.
 
         Args:
@@ -94,6 +96,7 @@ class Tokenizer:
             pair: A second segment, as BERT takes it.
             max_length: Cut to this many tokens, special ones included; the model's own limit holds in any case. Of a
                 pair, the longer text is cut first.
+            add_special: Whether special tokens are put around the text; False where it holds them itself.
 
         Returns:
             Tokens of length Q. Its notes tell of text that was cut off, of unknown pieces, and of `notes`.
@@ -105,7 +108,7 @@ class Tokenizer:
         for part in (text, pair or ""):
             check_text(part)
         longest = self._set_longest(max_length, pair is not None)
-        encoding = self._raw.encode(text, pair)
+        encoding = self._raw.encode(text, pair, add_special_tokens=add_special)
         if not encoding.ids:
             raise InputError("The text is empty: it gives no tokens.", "Give at least one word.")
         ids: list[int] = encoding.ids
