@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnx.beyond import Beyond
 from attnx.errors import InputError, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Given:
     pair: str | None = None
     ids: str | None = None
     inputs: Path | None = None
-    values: tuple[str, ...] = ()
-    """NAME=VALUE, one number for an input."""
+    beyond: Beyond = field(default_factory=Beyond)
+    """What else there is: targets, pictures, values of inputs."""
     line: int | None = None
     """Its line in the file, from 1."""
 
@@ -46,13 +47,13 @@ class Given:
             from attnx.arrays import load_feed
 
             arrays = load_feed(self.inputs)
-        if self.values:
-            arrays = {**(arrays or {}), **_filled(self.values, model)}
+        arrays = self.beyond.arrays(model, arrays) or None
+        told: dict[str, Any] = {"text": self.text, "pair": self.pair, "inputs": arrays}
         if self.ids is not None:
             from attnx.tokens import from_ids
 
-            return {"tokens": from_ids(self.ids, _tokenizer(model, needs_tokenizer)), "inputs": arrays}
-        return {"text": self.text, "pair": self.pair, "inputs": arrays}
+            told = {"tokens": from_ids(self.ids, _tokenizer(model, needs_tokenizer)), "inputs": arrays}
+        return self.beyond.feed(model, told)
 
 
 def take(
@@ -63,6 +64,7 @@ def take(
     ids: str | None = None,
     inputs: Path | None = None,
     values: Sequence[str] | None = None,
+    beyond: Beyond | None = None,
 ) -> list[Given]:
     """Collect what to run on.
 
@@ -72,7 +74,8 @@ def take(
         file: One text a line; empty lines are left out. "-" is stdin.
         ids: Token ids, in place of a text.
         inputs: An .npz file; alone, or for inputs that a text cannot fill.
-        values: NAME=VALUE for inputs that hold one number.
+        values: NAME=VALUE for inputs, where `beyond` is not given.
+        beyond: What else there is; a picture or sound needs no text.
 
     Raises:
         UsageError: Nothing, or two things that exclude each other.
@@ -82,48 +85,18 @@ def take(
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} cannot be given together", "Give one of them.")
-    if not named and inputs is None:
+    beyond = beyond or Beyond(values=tuple(values or ()))
+    if not named and inputs is None and not beyond.alone:
         raise UsageError("there is no text", _HOW)
     if pair is not None and text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if file is not None:
-        return [Given(text=line, inputs=inputs, values=tuple(values or ()), line=at) for at, line in _lines(file)]
+        return [Given(text=line, inputs=inputs, beyond=beyond, line=at) for at, line in _lines(file)]
     if text == STDIN:
         text = _read_stdin().removesuffix("\n").removesuffix("\r")
         if not text.strip():
             raise InputError("stdin is empty", "Pipe a text into it, or give one as an argument.")
-    return [Given(text=text, pair=pair, ids=ids, inputs=inputs, values=tuple(values or ()))]
-
-
-def _filled(values: Sequence[str], model: Model) -> dict[str, Any]:
-    """NAME=VALUE for inputs that hold one number: a switch, a length.
-
-    Raises:
-        UsageError: No NAME=VALUE, no such input, or no number of its type.
-    """
-    import numpy as np
-
-    slots = {slot.name: slot for slot in model.slots()}
-    out = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        slot = slots.get(name)
-        if not equals or slot is None:
-            raise UsageError(
-                f"--set {text!r} names no input of the model", f"NAME=VALUE; it takes: {', '.join(slots)}."
-            )
-        if any(isinstance(size, int) and size != 1 for size in slot.shape):
-            raise UsageError(f"{slot.describe()} holds more than one number", "Give it in a file: --inputs FEED.npz.")
-        try:
-            number = {"true": 1.0, "false": 0.0}.get(value.strip().lower())
-            number = float(value) if number is None else number
-            array = np.full([1] * len(slot.shape), number).astype(slot.dtype or np.float32)
-        except ValueError:
-            raise UsageError(f"--set {text!r}: {value!r} is no number", "Give a number, true or false.") from None
-        if float(array.ravel()[0]) != np.float64(number) and array.dtype.kind != "f":
-            raise UsageError(f"--set {text!r}: {value!r} does not fit into {slot.type}", "Give a whole number.")
-        out[name] = array
-    return out
+    return [Given(text=text, pair=pair, ids=ids, inputs=inputs, beyond=beyond)]
 
 
 def only(given: list[Given], what: str) -> Given:

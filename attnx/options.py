@@ -28,8 +28,34 @@ InputsOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    Option("--set", metavar="NAME=VALUE", help="One number for a graph input; may be given several times."),
+    Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A graph input: a number, a list, zeros, ones, arange, randn:SEED or @file.npy; several times.",
+    ),
 ]
+DimOption = Annotated[
+    list[str] | None,
+    Option("--dim", metavar="NAME=SIZE", help="Size of a dimension that --set leaves open; several times."),
+]
+TargetOption = Annotated[
+    str | None, Option("--target", metavar="TEXT", help="What the decoder of an encoder-decoder says.")
+]
+GenerateOption = Annotated[
+    int | None, Option("--generate", "-g", metavar="N", help="Let the decoder write up to N tokens, and show them too.")
+]
+TemperatureOption = Annotated[
+    float, Option("--temperature", metavar="T", help="Draw what is written; 0 takes the likeliest token each time.")
+]
+TopKOption = Annotated[
+    int | None, Option("--top-k", metavar="K", help="With --temperature: draw among the K likeliest tokens.")
+]
+SeedOption = Annotated[
+    int, Option("--seed", metavar="N", help="With --temperature: the same seed draws the same text.")
+]
+ChatOption = Annotated[bool, Option("--chat", help="Put the text into the tokenizer's chat template.")]
+ImageOption = Annotated[Path | None, Option("--image", metavar="FILE", help="A picture, for models that take one.")]
+AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that listen.")]
 
 LayerOption = Annotated[
     str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, a range 2-4, or a list 0,5.")

@@ -8,11 +8,16 @@ import typer
 
 from attnx.options import (
     MODEL,
+    AudioOption,
+    ChatOption,
     DeviceOption,
+    DimOption,
     FileOption,
     ForceOption,
+    GenerateOption,
     HeadOption,
     IdsOption,
+    ImageOption,
     InputsOption,
     JsonlOption,
     JsonOption,
@@ -22,11 +27,15 @@ from attnx.options import (
     PairOption,
     QueryOption,
     SaveOption,
+    SeedOption,
     SetOption,
     SiteOption,
     StageOption,
+    TargetOption,
+    TemperatureOption,
     TextArgument,
     TokenizerOption,
+    TopKOption,
     TopOption,
     WordsOption,
 )
@@ -63,6 +72,15 @@ def inspect(
     ids: IdsOption = None,
     inputs: InputsOption = None,
     values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    generate: GenerateOption = None,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = None,
+    seed: SeedOption = 0,
+    chat: ChatOption = False,
+    image: ImageOption = None,
+    audio: AudioOption = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -75,10 +93,15 @@ def inspect(
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
     """
+    from attnx.beyond import beyond
     from attnx.intake import only, take
     from attnx.request import ask
 
-    given = take(text, pair=pair, file=file, ids=ids, inputs=inputs, values=values)
+    more = beyond(
+        values, dims, target=target, generate=generate, temperature=temperature, top_k=top_k, seed=seed, chat=chat,
+        image=image, audio=audio,
+    )  # fmt: skip
+    given = take(text, pair=pair, file=file, ids=ids, inputs=inputs, beyond=more)
     asked = ask(
         layer=layer,
         heads=head or (),
@@ -106,7 +129,7 @@ def inspect(
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     for at, one in enumerate(given):
         feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
-        sort, others = choose_sort(opened.find(feed["inputs"]).sites, asked)
+        sort, others = choose_sort((*opened.encoder_sites, *opened.find(feed["inputs"]).sites), asked)
         trace = opened.trace(**feed, layers=asked.traced_layers, quantities=asked.quantities)
         output.notes(f"line {one.line}: {said}" if one.line else said for said in trace.notes)
         shown = look(trace, asked, sort, others, matrices=json or jsonl)

@@ -7,18 +7,27 @@ from typing import Annotated
 import typer
 
 from attnx.options import (
+    AudioOption,
+    ChatOption,
     DeviceOption,
+    DimOption,
     ForceOption,
+    GenerateOption,
     IdsOption,
+    ImageOption,
     InputsOption,
     JsonOption,
     LayerOption,
     ModelArgument,
     PairOption,
     SaveOption,
+    SeedOption,
     SetOption,
+    TargetOption,
+    TemperatureOption,
     TextArgument,
     TokenizerOption,
+    TopKOption,
 )
 
 
@@ -29,6 +38,15 @@ def trace(
     ids: IdsOption = None,
     inputs: InputsOption = None,
     values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    generate: GenerateOption = None,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = None,
+    seed: SeedOption = 0,
+    chat: ChatOption = False,
+    image: ImageOption = None,
+    audio: AudioOption = None,
     save: SaveOption = None,
     layer: LayerOption = None,
     only: Annotated[
@@ -48,10 +66,15 @@ def trace(
     The arrays are called attention.N.QUANTITY: N counts sites in execution order, and QUANTITY is query, key, value,
     scores, scaled, capped, masked, weights or context.
     """
+    from attnx.beyond import beyond
     from attnx.intake import take
     from attnx.request import parse_layers, parse_quantities
 
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, values=values)
+    more = beyond(
+        values, dims, target=target, generate=generate, temperature=temperature, top_k=top_k, seed=seed, chat=chat,
+        image=image, audio=audio,
+    )  # fmt: skip
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
     layers = None if layer is None else parse_layers(layer)
     quantities = parse_quantities(only)
 
