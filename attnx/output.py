@@ -46,6 +46,11 @@ def show(*renderables: Any) -> None:
     _write(text.encode(console.encoding, "backslashreplace"))
 
 
+def write(text: str) -> None:
+    """Write text to stdout as it is, a line break at its end: a program, a list of names."""
+    _write(f"{text}\n".encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+
+
 def note(*texts: str) -> None:
     """Say something on stderr that is neither the result nor an error; control characters made visible."""
     from attnx.plain import visible

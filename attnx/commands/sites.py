@@ -24,7 +24,7 @@ def sites(
     if feed_template:
         from attnx.view.template import feed_template as template
 
-        output.show(template([(slot.name, slot.type, slot.shape) for slot in opened.slots()]))
+        output.write(template([(slot.name, slot.type, slot.shape) for slot in opened.slots()]))
         return
     found = opened.find()
     if json:

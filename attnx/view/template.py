@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.text import Text
-
 from attnx.view.cells import safe
 
 LENGTH = 8
@@ -13,14 +11,14 @@ LENGTH = 8
 _DTYPES = {"float": "float32", "double": "float64"}
 
 
-def feed_template(inputs: Sequence[tuple[str, str, Sequence[int | str | None]]]) -> Text:
+def feed_template(inputs: Sequence[tuple[str, str, Sequence[int | str | None]]]) -> str:
     """Write the program.
 
     Args:
         inputs: Name, type as onnxruntime writes it ("tensor(int64)"), and shape of each.
 
     Returns:
-        Text without styles: Python that runs as it is.
+        Python that runs as it is.
     """
     lines = ["import numpy as np", "", "feed = {"]
     for name, kind, shape in inputs:
@@ -29,7 +27,7 @@ def feed_template(inputs: Sequence[tuple[str, str, Sequence[int | str | None]]])
         known = ", ".join("?" if dim is None else str(dim) for dim in shape)
         lines.append(f"    {name!r}: np.zeros([{sizes}], np.{_DTYPES.get(dtype, dtype)}),  # [{safe(known)}]")
     lines += ["}", 'np.savez("FEED.npz", **feed)']
-    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    return "\n".join(lines)
 
 
 def _size(at: int, dim: int | str | None) -> int:

@@ -1,0 +1,61 @@
+"""`attnx sites`: what is said of the bundled model, and of a graph without attention."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.commands.conftest import MINILM, Run
+
+
+def test_document(attnx: Run) -> None:
+    document = attnx("sites", "minilm", "--json").document
+    model = onnx.load(MINILM / "model.onnx", load_external_data=False)
+    softmaxes = [node.name for node in model.graph.node if node.op_type == "Softmax"]
+    assert [site["node"] for site in document["sites"]] == softmaxes
+    assert {(s["heads"], s["head_dim"], s["causal"]) for s in document["sites"]} == {(12, 32, False)}
+    assert document["misses"] == []
+
+
+def test_table(attnx: Run) -> None:
+    lines = attnx("sites", "minilm").out.splitlines()
+    assert lines[0] == "6 attention sites"
+    assert [line.split()[:6] for line in lines[2:8]] == [
+        [str(i), f"L{i}", "encoder", "12", "32", "0.1768"] for i in range(6)
+    ]
+    assert "Softmax_output_0" in attnx("sites", "minilm", "--places").out
+
+
+def test_feed_template_is_a_program_that_writes_a_feed(attnx: Run, tmp_path: Path) -> None:
+    exec(attnx("sites", "minilm", "--feed-template").out, {})
+    with np.load(tmp_path / "FEED.npz") as feed:
+        found = {name: (feed[name].shape, feed[name].dtype.name) for name in feed.files}
+    assert found == dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ((1, 8), "int64"))
+    attnx("trace", "minilm", "--inputs", "FEED.npz", "--only", "weights")
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """A Softmax that is not attention."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], name="class")], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "classifier.onnx")
+    return tmp_path / "classifier.onnx"
+
+
+def test_a_classifier_has_no_attention(attnx: Run, classifier: Path, tmp_path: Path) -> None:
+    assert attnx("sites", str(classifier), "--json").document["sites"] == []
+    np.savez(tmp_path / "feed.npz", x=np.zeros((2, 4), np.float32))
+    assert attnx("trace", str(classifier), "--inputs", "feed.npz", "--json").document["sites"] == []
+    done = attnx("inspect", "-m", str(classifier), "--inputs", "feed.npz", code=4)
+    assert "no attention" in done.err
+    assert "attnx sites" in done.err
+
+
+def test_a_text_without_a_tokenizer_says_what_to_give(attnx: Run, classifier: Path) -> None:
+    done = attnx("inspect", "It.", "-m", str(classifier), code=3)
+    assert "--ids" in done.err
+    assert "--tokenizer" in done.err

@@ -1,0 +1,155 @@
+"""The command line as a whole: what it loads, how it fails, how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnx import __version__, cli
+from attnx.errors import DeviceError, InputError, ModelError, UnsupportedError, UsageError
+
+PROGRAM = [sys.executable, "-m", "attnx"]
+HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], [], ["inspect", "--help"], ["nonsense"], ["inspect", "--x"]]
+)
+def test_help_and_version_load_nothing_heavy(args: list[str]) -> None:
+    code = (
+        "import sys, contextlib, io\n"
+        "from attnx import cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        f"    cli.run({args!r})\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_version() -> None:
+    done = subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"attnx {__version__}\n"
+
+
+def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    files = {path.stem for path in Path(cli.__file__).with_name("commands").glob("[!_]*.py")}
+    assert set(cli.names()) == files
+    for name in files:
+        assert len(cli.summary(name)) > 10
+        assert cli.summary(name).split()[0] in out
+
+
+@pytest.mark.parametrize("name", cli.names())
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([name, "--help"]) == 0
+    assert f"attnx {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["inspct"], "Did you mean `attnx inspect`?"),
+        (["zzz"], "attnx --help"),
+        (["inspect", "--querry", "it"], "attnx inspect --help"),
+        (["sites"], "MODEL"),
+        (["--nothing"], "--nothing"),
+        (["inspect", "a", "b"], "b"),
+        (["inspect", "a", "--top", "x"], "x"),
+    ],
+)
+def test_wrong_usage_is_two_and_says_what_to_do(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("attnx: ")
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("args", [["\x1b[31mx"], ["inspect", "--\x1b[31m"], ["sites", "\x1b]0;x\x07"]])
+def test_an_escape_on_the_command_line_does_not_come_back_raw(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(args) in (2, 3)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError, 2), (ModelError, 3), (UnsupportedError, 3), (InputError, 4), (DeviceError, 5)]
+)
+def test_every_error_has_its_exit_code(
+    error: type[UsageError], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("what was found", "what to do")
+
+    monkeypatch.setattr("attnx.pipeline.open", fail)
+    assert cli.run(["sites", "minilm"]) == code
+    assert capsys.readouterr().err == "attnx: what was found\n  what to do\n"
+
+
+def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("attnx.pipeline.open", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["sites", "minilm"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"), [(KeyboardInterrupt, 130, "interrupted"), (MemoryError, 5, "memory")]
+)
+def test_interrupt_and_want_of_memory(
+    error: type[BaseException],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("attnx.pipeline.open", fail)
+    assert cli.run(["sites", "minilm"]) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_ctrl_c_ends_a_real_process() -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "inspect", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        time.sleep(1.5)  # it waits for its text by now
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err.strip() == "attnx: interrupted"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes")
+@pytest.mark.parametrize("args", [["sites", "minilm"], ["sites", "minilm", "--json"]])
+def test_a_reader_that_leaves_is_no_error(args: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run([*PROGRAM, *args], stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stdout_carries_the_result_alone() -> None:
+    done = subprocess.run([*PROGRAM, "sites", "minilm", "--json"], capture_output=True, check=True)
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""
