@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from attnx import feed as feeding
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
+from attnx.opening import Opening
 from attnx.records import QUANTITIES, Array, Miss, Site, Tokens, Trace
-from attnx.recurrent import describe
 from attnx.running import Run, Wanted
-from attnx.session import Session, Slot, open_session
 
 if TYPE_CHECKING:
     from attnx.generate import Plan
+    from attnx.inventory import Inventory
+    from attnx.session import Slot
     from attnx.sites import Found
-    from attnx.taps import Tapped
 
 SHOWN: tuple[str, ...] = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
 
@@ -63,8 +63,7 @@ class Model:
         self.name, self.path = name, path
         self._device, self._tokenizer_place = device, tokenizer
         self._encoder, self._with_past = encoder, with_past
-        self._found: dict[tuple[bool, ...], Found] = {}
-        self._sessions: dict[Any, tuple[Session, Tapped]] = {}
+        self._opening = Opening(path, device)
 
     @cached_property
     def encoder(self) -> Model | None:
@@ -81,22 +80,23 @@ class Model:
 
     # model.onnx -> graph -> sites
 
-    def find(self, inputs: Mapping[str, Array] | None = None) -> Found:
-        """The model's sites; `inputs` decides which branch of an If runs."""
-        from attnx.branches import chooser
+    def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
+        """The model's sites, inputs and outputs; `inputs` decides which branch of an If runs."""
+        return self._opening.find(inputs)
 
-        choose = chooser(self.path, inputs)
-        key = choose.key
-        if key not in self._found:
-            from attnx.sites import find
-
-            self._found[key] = find(self.path, choose.choose if inputs is not None else None)
-        return self._found[key]
+    def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
+        """The model's graph and sites, read from its file."""
+        return self._opening.graph(self._opening.find(inputs).branch)
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every attention computation found, in execution order."""
         return self.find().sites
+
+    @property
+    def encoder_sites(self) -> tuple[Site, ...]:
+        """The sites of the encoder, where it is a file of its own."""
+        return self.encoder.sites if self.encoder is not None else ()
 
     @property
     def misses(self) -> tuple[Miss, ...]:
@@ -173,45 +173,25 @@ class Model:
         found = self.find(feed)
         sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
         if not sites and (wanted.required or (found.sites and wanted.quantities)):
-            raise _no_sites(found, wanted.layers)
-        session, tapped = self.session(found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs)
+            raise _no_sites(self.path, found, wanted.layers)
+        session, tapped = self._opening.session(
+            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs
+        )
         feed = feeding.check(session.inputs, feed)
         values = tracing.run(session, tapped, feed)
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify)
         own = {name: values[name] for name in tapped.outputs}
-        notes = tuple(n for n in (describe(found.graph),) if n is not None)
+        notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
         if wanted.verify_outputs:
-            notes += tracing.compare_outputs(self._plain(found), feed, own)
+            notes += tracing.compare_outputs(self._opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)
-
-    def _plain(self, found: Found) -> Session:
-        """A session on the model without taps (CUDA-only operators decomposed all the same)."""
-        from attnx.taps import tap
-
-        tapped = tap(found, {})
-        return open_session(tapped.model, tapped.folder, self._device)
-
-    def session(
-        self, found: Found, sites: Sequence[Site], quantities: Collection[str], outputs: bool
-    ) -> tuple[Session, Tapped]:
-        """A session on the model with the taps that these sites and quantities need; kept for the next run."""
-        from attnx.taps import places_for, tap
-
-        wanted = {s.index: places_for(s, quantities) for s in sites}
-        key = (id(found), tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs)
-        if key not in self._sessions:
-            tapped = tap(found, wanted, outputs=None if outputs else ())
-            self._sessions[key] = (open_session(tapped.model, tapped.folder, self._device), tapped)
-        return self._sessions[key]
 
     def slots(self) -> list[Slot]:
         """The model's inputs."""
-        from attnx.graph.signature import signature
-
-        return [Slot(*s) for s in signature(self.find().graph)]
+        return list(self.find().inputs)
 
 
-def _no_sites(found: Found, layers: Collection[int] | None) -> InputError | UsageError:
+def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> InputError | UsageError:
     if layers is not None and found.sites:
         have = sorted({s.layer for s in found.sites if s.layer is not None})
         return UsageError(
@@ -219,6 +199,6 @@ def _no_sites(found: Found, layers: Collection[int] | None) -> InputError | Usag
         )
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
     return InputError(
-        f"no attention was found in {found.loaded.path.name}" + (f"; near misses: {reasons}" if reasons else ""),
+        f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
         "`attnx sites MODEL` lists what was looked at and why it was refused.",
     )

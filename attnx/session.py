@@ -154,6 +154,7 @@ def open_session(
     device: str = "auto",
     *,
     level: str = "basic",
+    fold: bool = True,
     threads: int | None = None,
     tf32: bool = False,
     save_to: Path | None = None,
@@ -165,6 +166,7 @@ def open_session(
         folder: Where the external data of a serialised model is.
         device: auto, cpu, cuda or cuda:N.
         level: Graph optimisation: "off", "basic", "extended" or "all".
+        fold: Compute what follows from weights alone now, once, and not at every run.
         threads: Threads inside an operator; onnxruntime's choice where None.
         tf32: Let CUDA round float32 products to TF32 (faster, off by about 1e-3).
         save_to: Write the optimised model there.
@@ -211,7 +213,9 @@ def open_session(
     source: Any = model if isinstance(model, bytes) else str(model)
     try:
         with quiet():
-            raw = ort.InferenceSession(source, options, providers=providers)
+            raw = ort.InferenceSession(
+                source, options, providers=providers, disabled_optimizers=[] if fold else ["ConstantFolding"]
+            )
     except Exception as error:  # as in run
         raise _load_error(error) from None
     real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
-from attnx.graph.load import SELF, tensors
 from attnx.records import Place, Site
-from attnx.sites import Found, replaced
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
     from attnx.graph.index import Graph
+    from attnx.sites import Found
 
 _QUANTISED = {
     "QLinearMatMul": (6, 7),
@@ -26,6 +26,8 @@ _QUANTISED = {
     "QuantizeLinear": (1, 2),
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
+_LARGE = 1 << 16
+"""Numbers in a weight whose conversion is worth putting off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class Tapped:
     """Site index -> quantity -> name of the output that holds it, as its Place says."""
     outputs: tuple[str, ...]
     """The model's own outputs that were kept."""
+    folds: bool = False
+    """Whether large weights are converted in the graph (stored in half precision, say): onnxruntime can do that once at
+    opening or at every run."""
 
 
 def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collection[str] | None = None) -> Tapped:
@@ -56,6 +61,8 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
     Raises:
         ModelError: A weight file is missing.
     """
+    from attnx.sites import replaced
+
     if found.loaded.missing:
         raise ModelError(
             f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
@@ -74,7 +81,15 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
     _set_outputs(proto, kept, list(dict.fromkeys(added.values())))
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept))
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _folds(found.graph))
+
+
+def _folds(graph: Graph) -> bool:
+    for node in graph.nodes:
+        tensor = graph.initializers.get(node.input[0]) if node.op_type in ("Cast", "DequantizeLinear") else None
+        if tensor is not None and math.prod(tensor.dims) >= _LARGE:
+            return True
+    return False
 
 
 def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
@@ -135,6 +150,8 @@ def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
 
 def _relocate(found: Found, proto: ModelProto) -> Path:
     """Write every external location relative to one folder; onnxruntime takes no other form with a model in memory."""
+    from attnx.graph.load import tensors
+
     folder = found.loaded.folder()
     for tensor in tensors(proto):
         if tensor.data_location != 1:
@@ -165,4 +182,4 @@ def places_for(site: Site, quantities: Collection[str]) -> set[str]:
     return out
 
 
-__all__ = ["SELF", "Tapped", "places_for", "tap"]
+__all__ = ["Tapped", "places_for", "tap"]

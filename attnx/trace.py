@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from attnx import formula
 from attnx.errors import RunError
 from attnx.layout import read_place
 from attnx.records import QUANTITIES, Array, Attention, Check, Origin, Quantity, Site
-from attnx.session import Session
-from attnx.taps import Tapped
+
+if TYPE_CHECKING:
+    from attnx.session import Session
+    from attnx.taps import Tapped
 
 TOLERANCE = {"float32": 1e-4, "low": 2e-2}
 """Largest difference, relative to the larger of 1 and the reference, that a check lets pass: float32, and half
@@ -170,9 +173,10 @@ def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], lo
                 own = own * total[..., None]
             own = np.where(total[..., None] == 0, 0.0, own)
             compare("weights = softmax(masked)", weights, own)
-    if origin.get("context") == "tapped" and weights is not None and "value" in arrays:
+    value = arrays.get("value")
+    if origin.get("context") == "tapped" and weights is not None and value is not None and len(value) == len(weights):
         compare(
-            "weights x value = context", formula.context(weights, arrays["value"]), arrays["context"], tolerance * 10
+            "weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10
         )
     if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
         own = formula.scores(arrays["query"], arrays["key"])

@@ -1,0 +1,107 @@
+"""model.onnx -> what it holds, and sessions on it: from the cache where it was opened before, else from its graph.
+
+A model that was seen before is run without reading its graph: neither onnx nor any code of graph/ and ops/ is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnx import inventory as inventories
+from attnx.branches import Chooser, chooser
+from attnx.inventory import Inventory
+from attnx.records import Array, Site
+from attnx.session import Session, open_session
+from attnx.taps import Tapped, places_for, tap
+
+if TYPE_CHECKING:
+    from attnx.sites import Found
+
+FEW = 2
+"""A session that is opened for one or two runs skips what pays only later: see `Opening.session`."""
+
+
+@dataclass(slots=True)
+class _Open:
+    session: Session
+    tapped: Tapped
+    thorough: bool
+    runs: int = 0
+
+
+class Opening:
+    """One model file, opened as far as it was needed so far."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.path, self.device = path, device
+        self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
+        self._inventories: dict[tuple[bool, ...], Inventory] = {}
+        self._graphs: dict[tuple[bool, ...], Found] = {}
+        self._sessions: dict[object, _Open] = {}
+
+    def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
+        """What the model holds; `inputs` decides which branch of an If runs.
+
+        Raises:
+            ModelError: The file cannot be read as an ONNX model.
+        """
+        choose = chooser(self.path, inputs)
+        branch = choose.key
+        self._choosers.setdefault(branch, choose if inputs is not None else None)
+        if branch not in self._inventories:
+            name = inventories.key_of(self.path, branch)
+            known = inventories.load(name, branch)
+            if known is None:
+                found = self.graph(branch)
+                known = inventories.take(found, name, branch)
+                inventories.save(known, found)
+            self._inventories[branch] = known
+        return self._inventories[branch]
+
+    def graph(self, branch: tuple[bool, ...] = ()) -> Found:
+        """The graph itself, read when it is first needed."""
+        if branch not in self._graphs:
+            from attnx.sites import find
+
+            choose = self._choosers.get(branch)
+            self._graphs[branch] = find(self.path, choose.choose if choose is not None else None)
+        return self._graphs[branch]
+
+    def session(
+        self, known: Inventory, sites: Sequence[Site], quantities: Collection[str], outputs: bool, *, many: bool = False
+    ) -> tuple[Session, Tapped]:
+        """A session with the taps that these sites and quantities need; kept for the next run.
+
+        Args:
+            known: What the model holds.
+            sites: The sites looked at.
+            quantities: What is wanted of each.
+            outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
+            many: It will run many times. Otherwise weights that are stored in half precision are widened at every run
+                at first, which takes a few milliseconds each, and not once at opening, which takes far longer; where
+                it is then run more than `FEW` times after all, it is opened again.
+        """
+        wanted = {s.index: places_for(s, quantities) for s in sites}
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs)
+        have = self._sessions.get(key)
+        if have is None:
+            tapped = inventories.load_tapped(known, wanted, outputs)
+            if tapped is None:
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else ())
+                inventories.save_tapped(known, wanted, outputs, tapped)
+            have = self._sessions[key] = self._open(tapped, many or not tapped.folds)
+        elif not have.thorough and (many or have.runs >= FEW):
+            have = self._sessions[key] = self._open(have.tapped, True)
+        have.runs += 1
+        return have.session, have.tapped
+
+    def plain(self, known: Inventory) -> Session:
+        """A session on the model without taps (CUDA-only operators decomposed all the same)."""
+        tapped = tap(self.graph(known.branch), {})
+        return open_session(tapped.model, tapped.folder, self.device)
+
+    def _open(self, tapped: Tapped, thorough: bool) -> _Open:
+        return _Open(open_session(tapped.model, tapped.folder, self.device, fold=thorough), tapped, thorough)
