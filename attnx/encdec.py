@@ -17,6 +17,7 @@ from attnx.records import Array, Attention, Tokens
 from attnx.running import NOTHING, Run, Runs, Wanted
 from attnx.session import Slot
 from attnx.tokens.files import read_config
+from attnx.trace import measure_causal
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +165,28 @@ def _cut(tokens: Tokens, length: int) -> Tokens:
 
 
 def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:
-    """The encoder's sites and the decoder's, numbered through."""
-    first = encoded.run.attentions if encoded.run is not None else ()
-    both = [*first, *attentions]
-    return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate(both))
+    """The encoder's sites and the decoder's, numbered through.
+
+    Of two files, all of the second's self-attention is the decoder's, whatever its graph alone lets one think.
+    """
+    if encoded.run is None:
+        return tuple(attentions)
+    decoder: list[Attention] = []
+    for a in attentions:
+        if a.site.kind == "self":
+            layer = sum(d.site.kind == "self" for d in decoder)
+            seen = measure_causal({} if a.weights is None else {"weights": a.weights})
+            hides = True if seen and a.weights is not None and a.weights.shape[2] > 2 else a.site.causal
+            kept = a.site.layer if _all_decoder(attentions) else layer  # layers that were chosen keep their numbers
+            site = replace(a.site, component="decoder", layer=kept, causal=hides)
+            decoder.append(replace(a, site=site))
+        else:
+            decoder.append(a)
+    return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate([*encoded.run.attentions, *decoder]))
+
+
+def _all_decoder(attentions: Sequence[Attention]) -> bool:
+    return all(a.site.component == "decoder" for a in attentions if a.site.kind == "self")
 
 
 def run_target(

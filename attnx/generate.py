@@ -117,7 +117,7 @@ def decode(
         UsageError: The model is no decoder.
         UnsupportedError: It gives no logits.
     """
-    own = [s for s in model.sites if s.kind == "self" and not (s.component == "encoder" and encoded is not None)]
+    own = [s for s in model.sites if s.kind == "self"] if encoded is None else []
     if plan.count and own and all(s.causal is False for s in own):
         raise UsageError(
             f"{model.name} writes no text: none of its attention hides the future",
