@@ -175,9 +175,7 @@ def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], lo
             compare("weights = softmax(masked)", weights, own)
     value = arrays.get("value")
     if origin.get("context") == "tapped" and weights is not None and value is not None and len(value) == len(weights):
-        compare(
-            "weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10
-        )
+        compare("weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10)
     if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
         own = formula.scores(arrays["query"], arrays["key"])
         compare("query x key = scores", own, arrays["scores"], tolerance * 10)

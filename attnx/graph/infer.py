@@ -116,7 +116,8 @@ def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[st
     """
     out = dict(sizes)
     symbol = {size: name for name, size in sizes.items()}
-    for a, b in clashes:
+    for pair in clashes:
+        a, b = _without_common_factor(pair, symbol)
         mine = a if a in symbol else b
         other = b if mine == a else a
         if mine in symbol and out[symbol[mine]] == mine:
@@ -124,6 +125,19 @@ def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[st
                 mine, other = other, mine
             out[symbol[mine]] = other
     return out
+
+
+def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> tuple[int, int]:
+    """Of "4 x batch" and "4 x batch_1", the two batches."""
+    a, b = pair
+    if a in symbol or b in symbol:
+        return pair
+    for p in symbol:
+        if a % p == 0:
+            q = next((q for q in symbol if q != p and b % q == 0 and b // q == a // p), None)
+            if q is not None:
+                return min(p, q), max(p, q)
+    return pair
 
 
 def _walk(
@@ -147,8 +161,12 @@ def _walk(
     for node in graph.nodes:
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
-        if clashes is not None and node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
-            _note_clash([facts[n].shape for n in node.input if n in facts], clashes)
+        if clashes is not None:
+            shapes = [facts[n].shape for n in node.input if n in facts]
+            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
+                _note_clash(shapes, clashes)
+            elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
+                _note_clash([s[:-2] for s in shapes if s is not None], clashes)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
                 facts[name] = fact

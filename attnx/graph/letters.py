@@ -92,7 +92,12 @@ def name_axes(
     letters.name([a for a in free if id(a) in chosen], "h")
     in_key = {id(leaf) for axis in key_axes for leaf in leaves(axis)}
     in_query = {id(leaf) for axis in query_axes for leaf in leaves(axis)}
-    letters.name([a for a in free if id(a) in in_query and id(a) not in in_key and id(a) not in chosen], "q")
+    asking = [a for a in free if id(a) in in_query and id(a) not in in_key and id(a) not in chosen]
+    if not asking and use is not None:
+        # A learned vector in the place of the query: what tells rows of weights apart, and not values, is the query.
+        weighed = {id(leaf) for axis in use[1] for leaf in leaves(axis)}
+        asking = [a for a in free if id(a) not in weighed and id(a) not in chosen]
+    letters.name(asking, "q")
     letters.name([a for a in free if id(a) not in chosen], "b")
     letters.heads = _count([a for a in free if id(a) in chosen])
     letters.head_size = _count([leaf for atom in contracted for leaf in atom.leaves()])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import ModelError
+from attnx.graph.soundness import check_model, expected_bytes
 from attnx.graph.wire import read_skeleton
 from attnx.records import Array
 
@@ -81,6 +82,7 @@ def load(path: Path) -> Loaded:
         ) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it has no graph", "Is this a tokenizer or a weights file?")
+    check_model(proto)
     loaded = Loaded(path, proto, {SELF: path.resolve()})
     for tensor in tensors(proto):
         if tensor.data_location == 1:
@@ -133,8 +135,6 @@ def tensors(proto: ModelProto) -> list[TensorProto]:
 
 def _locate(loaded: Loaded, tensor: TensorProto) -> None:
     """Check where a tensor's bytes are, and that they are all there."""
-    from onnx.helper import tensor_dtype_to_np_dtype
-
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if location not in loaded.files and location not in loaded.missing:
@@ -147,7 +147,7 @@ def _locate(loaded: Loaded, tensor: TensorProto) -> None:
         raise ModelError(f"the weight {tensor.name!r} has an external-data offset that is not a number") from None
     size = loaded.files[location].stat().st_size
     if length < 0:
-        length = _expected_bytes(tensor, tensor_dtype_to_np_dtype)
+        length = expected_bytes(tensor)
     if offset < 0 or any(d < 0 for d in tensor.dims):
         raise ModelError(f"the weight {tensor.name!r} has a negative size or offset")
     if offset + length > size:
@@ -156,24 +156,11 @@ def _locate(loaded: Loaded, tensor: TensorProto) -> None:
             f"the weight {tensor.name!r} needs bytes {offset} to {offset + length} of {where.name}, which has {size}",
             "The file is cut short; download it again.",
         )
-    expected = _expected_bytes(tensor, tensor_dtype_to_np_dtype)
+    expected = expected_bytes(tensor)
     if expected != length:
         raise ModelError(
             f"the weight {tensor.name!r} of shape {list(tensor.dims)} needs {expected} bytes, and {length} are stored"
         )
-
-
-def _expected_bytes(tensor: TensorProto, to_numpy: object) -> int:
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)  # UINT4, INT4, FLOAT4E2M1, UINT2, INT2
-    if bits:
-        return (count * bits + 7) // 8
-    try:
-        return count * np.dtype(to_numpy(tensor.data_type)).itemsize  # type: ignore[operator]
-    except (KeyError, TypeError):
-        raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}") from None
 
 
 def _add_file(loaded: Loaded, location: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The weights around an attention: W_Q, W_K, W_V and W_O, and the hidden state X that a block reads. Only where sure."""
+"""The weights around an attention: W_Q, W_K, W_V and W_O, and the hidden state that a block reads. Only where sure."""
 
 from __future__ import annotations
 
@@ -178,17 +178,20 @@ def _before(graph: Graph, node: NodeProto, value: str) -> str | None:
         return str(node.input[0])
     live = [name for name in node.input if name and depends(graph, name)]
     if node.op_type in ("Add", "Mul", "Div", "Sub") and len(live) == 1:
-        return live[0]
+        return str(live[0])
     turned = rotary_source(graph, value)
     if turned is not None:
-        return turned
+        return str(turned)
     if node.op_type == "Mul" and len(live) == 2:  # a norm written out: x times 1 / its size
         shape = graph.shape(value)
         wide = [name for name in live if graph.shape(name) == shape]
-        return wide[0] if len(wide) == 1 else None
+        return str(wide[0]) if len(wide) == 1 else None
+    if node.op_type in ("Where", "ScatterND", "ScatterElements"):  # a cache that is written to
+        written = node.input[1] if node.op_type == "Where" else node.input[2]
+        return str(written) if depends(graph, written) else None
     if node.op_type == "Concat":  # what is cached, then what is new
         made = [name for name in live if name not in graph.inputs]
-        return made[0] if len(made) == 1 else None
+        return str(made[0]) if len(made) == 1 else None
     return None
 
 
@@ -197,14 +200,17 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
     if sides.count(True) != 1:
         return None
     constant, data = (product.right, product.left) if sides[0] else (product.left, product.right)
-    root = _root(graph, constant)
-    shape = graph.shape(constant)
-    inner = [atom.size for atom in product.contracted]
-    if root is None or shape is None or None in shape or None in inner or not inner:
+    axes = product.right_axes if sides[0] else product.left_axes
+    root, shape = _root(graph, constant), graph.shape(constant)
+    if root is None or shape is None or None in shape or len(axes) != len(shape):
         return None
-    rows = int(np.prod([size for size in inner if size is not None]))
-    total = int(np.prod([size for size in shape if size is not None]))
-    return None if rows == 0 or total % rows else Projection(root, rows, total // rows, data, product.out)
+    inner = {id(atom) for atom in product.contracted}
+    summed = [any(id(atom) in inner for atom in axis) for axis in axes]
+    rows, columns = (
+        int(np.prod([size for size, flag in zip(shape, summed, strict=True) if size is not None and flag is wanted]))
+        for wanted in (True, False)
+    )
+    return Projection(root, rows, columns, data, product.out) if any(summed) else None
 
 
 def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:
@@ -292,7 +298,7 @@ def _root(graph: Graph, value: str) -> str | None:
             return value
         if node.op_type not in _CONSTANT:
             return None
-        value = node.input[0]
+        value = str(node.input[0])
     return None
 
 

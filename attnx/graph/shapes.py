@@ -443,7 +443,12 @@ def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[F
 
     rule = SHAPES.get(node.op_type)
     if rule is None or not inputs:
-        return [UNKNOWN] * len(node.output)
+        known = None
+        if inputs and node.domain in ("", "ai.onnx"):
+            from attnx.graph.schema_shapes import infer_by_schema
+
+            known = infer_by_schema(graph, node, inputs)
+        return known if known is not None else [UNKNOWN] * len(node.output)
     a = attributes(node)
     try:
         shapes = rule(node, a, inputs)
