@@ -72,3 +72,16 @@ def largest(values: Sequence[float] | np.ndarray, most: int) -> list[int]:
 def text_of(tokens: Tokens) -> str:
     """The text on one line, where there is one."""
     return " ".join(tokens.text.split())
+
+
+def grouped(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes "L0: so", "L1: so" as one, "L0 to L1: so"; others as they are."""
+    found: dict[str, list[str]] = {}
+    for note in notes:
+        label, colon, said = note.partition(": ")
+        found.setdefault(said if colon else note, []).append(label if colon else "")
+    out = []
+    for said, labels in found.items():
+        span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
+        out.append(f"{span}: {said}" if labels[0] else said)
+    return tuple(out)

@@ -9,6 +9,8 @@ import typer
 from attnx.options import (
     MODEL,
     DeviceOption,
+    DimOption,
+    GenerateOption,
     IdsOption,
     InputsOption,
     JsonOption,
@@ -18,6 +20,7 @@ from attnx.options import (
     QueryOption,
     SetOption,
     SiteOption,
+    TargetOption,
     TextArgument,
     TokenizerOption,
     TopOption,
@@ -62,6 +65,9 @@ def scale(
     ids: IdsOption = None,
     inputs: InputsOption = None,
     values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    generate: GenerateOption = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -83,14 +89,19 @@ def scale(
         _without_model(numbers, divide, theory, json)
         return
 
+    from dataclasses import replace
+
     from attnx import pipeline
+    from attnx.beyond import beyond
     from attnx.chosen import head_of, layers_of, of_sort, position, trusted
     from attnx.intake import take
     from attnx.measure import scaling
     from attnx.reporting import base, heading, query_labels, site_object
     from attnx.request import parse_layers
 
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, values=values)
+    (given,) = take(
+        text, pair=pair, ids=ids, inputs=inputs, beyond=beyond(values, dims, target=target, generate=generate)
+    )
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
@@ -109,6 +120,8 @@ def scale(
     row = scaling.row(trace, at, number, where, as_if, similarity)  # type: ignore[arg-type]
     table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     swept = scaling.sweep(trace) if sweep else None
+    table = replace(table, notes=_as_shown(table.notes, as_if))
+    row = replace(row, notes=_as_shown(row.notes, as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip()
     if json:
         from attnx.view.json import document
@@ -136,6 +149,16 @@ def scale(
     if swept is not None:
         shown += ["", _sweep(swept)]
     output.show(*shown)
+
+
+def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
+    """What is said of the scale, once for all layers of which it holds; under --as-if, that it is not the model's."""
+    from attnx.reporting import grouped
+
+    if as_if == "site" or not any("--as-if" in note for note in notes):
+        return grouped(notes)
+    rest = tuple(note for note in notes if "--as-if" not in note)
+    return (*grouped(rest), "shown as if scaled by 1/sqrt(d_k), which is not what this model does")
 
 
 def _row(title: str, row: Measurement, trace: Trace, site: int, top: int | None) -> Columns:

@@ -92,10 +92,11 @@ def coreference(
     sites = tuple(at for at, a in enumerate(trace.attentions) if a.site.kind == "self" and trace.queries_of(a) is text)
     if not sites:
         raise UnsupportedError("No self-attention of this model is over that text.", "See attnx sites.")
-    parts, found = [], []
+    parts, found, parked = [], [], []
     seen: Array = np.zeros(len(candidates), bool)
     for at in sites:
-        weight, part, sees = _site(read(trace, trace.attentions[at]), pronoun, candidates)
+        weight, part, sees, sinks = _site(read(trace, trace.attentions[at]), pronoun, candidates)
+        parked += [(value, f"{trace.labels[at]} H{head}", piece) for head, piece, value in sinks]
         found.append(weight)
         parts.append(part)
         seen = np.asarray(seen | sees)
@@ -140,7 +141,7 @@ def coreference(
         verdicts=tuple(verdicts),
         baselines=_baselines(pronoun, candidates, seen),
         unseen=unseen,
-        notes=_notes(trace, sites, pronoun, candidates, unseen, stack(parts)),
+        notes=_notes(trace, sites, pronoun, candidates, unseen, parked),
     )
 
 
@@ -152,8 +153,12 @@ def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
             raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate.")
 
 
-def _site(rows: Rows, pronoun: Mention, candidates: Sequence[Mention]) -> tuple[Array, Array, Array]:
-    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], and which candidates can be seen, [C]."""
+def _site(
+    rows: Rows, pronoun: Mention, candidates: Sequence[Mention]
+) -> tuple[Array, Array, Array, list[tuple[int, str, float]]]:
+    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the sinks
+    that take weight of the pronoun: head, piece, weight.
+    """
     heads, count, keys = rows.weights.shape
     shift = keys - len(rows.keys)
     queries = [at + count - len(rows.queries) for at in pronoun.pieces]
@@ -176,7 +181,10 @@ def _site(rows: Rows, pronoun: Mention, candidates: Sequence[Mention]) -> tuple[
     any_wanted = wanted.any(axis=0)
     cells = (plain & any_wanted, special & np.ones((heads, 1), bool), self_ & np.ones((heads, 1), bool))
     masks = (*cells, sink & ~(special | self_), plain & ~any_wanted)
-    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen
+    on_sinks = np.where(masks[3], np.nan_to_num(line), 0.0)
+    tops = [(head, int(row.argmax()), float(row.max(initial=0.0))) for head, row in enumerate(on_sinks) if row.any()]
+    sinks = [(head, rows.key_labels[key].strip(), value) for head, key, value in tops]
+    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen, sinks
 
 
 def _from_map(
@@ -223,7 +231,7 @@ def _notes(
     pronoun: Mention,
     candidates: Sequence[Mention],
     unseen: Sequence[int],
-    parts: Array,
+    parked: Sequence[tuple[float, str, str]],
 ) -> tuple[str, ...]:
     """What must be said next to the numbers."""
     notes = [ONE_SENTENCE]
@@ -235,7 +243,9 @@ def _notes(
         notes.append(f"{', '.join(other)} is hidden from {pronoun.text!r} at every layer")
     if any(trace.attentions[at].site.causal for at in sites):
         notes.append("a causal model reads the pronoun before what follows it, so a later clue cannot count")
-    sinks = int((parts[..., PARTS.index("sink")] > 0).sum())
-    if sinks:
-        notes.append(f"in {sinks} heads weight on a sink is set aside (other queries look there as well)")
+    if parked:
+        named = ", ".join(f"{head} {value:.2f} on {piece}" for value, head, piece in sorted(parked, reverse=True)[:3])
+        count = "1 head" if len(parked) == 1 else f"{len(parked)} heads"
+        more = ", ..." if len(parked) > 3 else ""
+        notes.append(f"set aside as a sink, since other queries look there as well, in {count}: {named}{more}")
     return tuple(notes)

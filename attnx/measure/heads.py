@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -113,6 +113,31 @@ def over_texts(tables: Sequence[HeadTable]) -> HeadTable:
             )
         )
     return HeadTable(tuple(means), _kinds(means), thresholds(), texts=len(tables), spread=tuple(spreads))
+
+
+def with_measure(table: HeadTable, measure: Measurement) -> HeadTable:
+    """The table with one measure in place of that of the same name, and the kinds that follow from it.
+
+    Args:
+        table: Any.
+        measure: [S,H] with the same axes, such as induction on a probe.
+
+    Returns:
+        A table; the replaced measure has no spread.
+
+    Raises:
+        UsageError: The axes differ, or there is no such measure.
+
+    Source: attnx.
+    """
+    table.measure(measure.name)
+    measures = tuple(measure if one.name == measure.name else one for one in table.measures)
+    _same_axes(measures)
+    spread = tuple(
+        replace(one, values=np.full_like(one.values, np.nan)) if one.name == measure.name else one
+        for one in table.spread
+    )
+    return replace(table, measures=measures, kinds=_kinds(measures), spread=spread)
 
 
 def thresholds() -> tuple[str, ...]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.records import Array, Measurement, Trace
+from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.rows import Rows, by_head
+
+LENGTH, REPEATS = 25, 4
+"""Tokens a block of the probe, and how often it stands there. Source: Olsson et al. 2022."""
 
 
 def induction(trace: Trace, at_least: int = 1) -> Measurement:
@@ -106,3 +110,37 @@ def probe_ids(
     block = np.random.default_rng(seed).choice(allowed, size=length, replace=False)
     ends = [np.asarray(list(part), np.int64) for part in (prefix, suffix)]
     return np.concatenate([ends[0], np.tile(block, repeats), ends[1]]).astype(np.int64)
+
+
+def probe(tokenizer: Any, *, length: int = LENGTH, repeats: int = REPEATS, seed: int = 0) -> Tokens:
+    """The probe as tokens of a model: random blocks between the special tokens that it puts round a text.
+
+    Args:
+        tokenizer: An `attnx.tokens.Tokenizer`.
+        length: Tokens a block.
+        repeats: How often it stands there.
+        seed: The same seed gives the same tokens.
+
+    Returns:
+        length x repeats tokens and the special ones.
+
+    Raises:
+        UsageError: As for `probe_ids`.
+
+    Source: Olsson et al. 2022, head activation evaluators.
+    """
+    frame = tokenizer.encode("a")
+    plain = [at for at, special in enumerate(frame.special) if not special]
+    ends = (frame.ids[: plain[0]], frame.ids[plain[-1] + 1 :]) if plain else (frame.ids, frame.ids[:0])
+    special = [number for number in range(tokenizer.size) if tokenizer.is_special(number)]
+    ids = probe_ids(
+        tokenizer.size,
+        special,
+        length=length,
+        repeats=repeats,
+        prefix=ends[0].tolist(),
+        suffix=ends[1].tolist(),
+        seed=seed,
+    )
+    made: Tokens = tokenizer.from_ids(ids.tolist())
+    return made

@@ -90,7 +90,7 @@ def _words(tokens: Tokens) -> list[re.Match[str]]:
     if not tokens.text:
         raise InputError(
             "These tokens carry no text, so pronouns and candidates cannot be found in it.",
-            "Give a text instead of ids, or name the token positions.",
+            "Give a text instead of ids, or positions: --from 10 --to 2,8.",
         )
     return list(_WORD.finditer(tokens.text))
 

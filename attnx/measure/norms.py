@@ -25,10 +25,10 @@ class Norms:
     values: Measurement
     """[H,K]: ||f(x_j)||."""
     together: Measurement | None
-    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it."""
+    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it, or not asked for."""
 
 
-def value_norms(trace: Trace, site: int, output: Array | None = None) -> Norms:
+def value_norms(trace: Trace, site: int, output: Array | None = None, *, together: bool = True) -> Norms:
     """Attention weighted by norms: ||a_ij v_j||, and with W_O ||a_ij v_j W_O||.
 
     Args:
@@ -36,6 +36,7 @@ def value_norms(trace: Trace, site: int, output: Array | None = None) -> Norms:
         site: Position in `trace.attentions`.
         output: W_O as [H,Dv,E], the slice of the output projection that reads each head. Without it the norm is of the
             value vectors alone, and the Measurement says so.
+        together: Whether to add the heads up behind W_O, which takes time that grows with Q K E.
 
     Returns:
         See `Norms`; sizes of vectors, no unit.
@@ -68,15 +69,15 @@ def value_norms(trace: Trace, site: int, output: Array | None = None) -> Norms:
         upper = 1.0 if unit == "share" else None
         return Measurement(name, unit, axes, values, (0.0, upper), SOURCE, formula, notes)
 
-    together = None
-    if output is not None:
+    added = None
+    if output is not None and together:
         summed = np.empty(carried.shape[1:])
         for query in range(len(summed)):
             summed[query] = np.linalg.norm(np.einsum("hk,hke->ke", weights[:, query], value), axis=-1)
-        together = measured("norm of the heads' sum", "", axes[1:], summed, "||sum over heads of a v W_O||")
+        added = measured("norm of the heads' sum", "", axes[1:], summed, "||sum over heads of a v W_O||")
     return Norms(
         heads=measured("weighted norm", "", axes, carried, f"||a {vector}||"),
         shares=measured("weighted norm share", "share", axes, normalise(carried), f"||a {vector}|| / sum over keys"),
         values=measured("value norm", "", (axes[0], axes[2]), sizes, f"||{vector}||"),
-        together=together,
+        together=added,
     )

@@ -16,6 +16,8 @@ from attnx.view.strokes import bar
 
 TEXT, BAR, FEWEST = 26, 16, 6
 """The widest that text is written and a bar drawn; below so many cells a bar shows nothing and is left out."""
+PIPE = 1000
+"""Where so much width is granted nothing has to be cut."""
 LEAST = 8
 """Text is not cut shorter than that while it can be avoided."""
 
@@ -32,6 +34,8 @@ class Column:
     """Ends of the scale of the bar drawn after each number; None for no bar."""
     whole: bool = False
     """Whether its text must not be cut: numbers written out, two in a cell."""
+    spare: bool = False
+    """Whether it is left out, and named under the table, where the width does not take it."""
 
     @property
     def is_text(self) -> bool:
@@ -46,10 +50,11 @@ def column(
     decimals: int = 3,
     bar: tuple[float, float] | None = None,
     whole: bool = False,
+    spare: bool = False,
 ) -> Column:
     """Make a column; numbers of any kind become plain floats."""
     kept = tuple(v if v is None or isinstance(v, str) else float(v) for v in values)
-    return Column(name, kept, decimals, bar, whole)
+    return Column(name, kept, decimals, bar, whole, spare)
 
 
 def both(one: float, two: float) -> str:
@@ -64,6 +69,7 @@ def columns(
     strong: Collection[int] = (),
     faint: Collection[int] = (),
     said: Sequence[str] = (),
+    gap: int = 2,
 ) -> Columns:
     """Show columns of equal length.
 
@@ -73,14 +79,20 @@ def columns(
         strong: Rows to write bold.
         faint: Rows to write dim.
         said: Lines under the table: the formula, its source, notes.
+        gap: Spaces between columns.
 
     Returns:
-        A renderable that never cuts a number: bars give way first, then text, then columns go below one another.
+        A renderable that never cuts a number: spare columns give way first, then bars, then text, then columns go
+        below one another.
     """
     lengths = {len(part.values) for part in parts}
     if len(lengths) > 1:
         raise ValueError(f"columns of different lengths: {sorted(lengths)}")
-    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in said if line))
+    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in said if line), gap)
+
+
+_Fitted = tuple[Column, int, int]
+"""A column, the width of what it says, the width of its bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +104,20 @@ class Columns:
     strong: frozenset[int]
     faint: frozenset[int]
     said: tuple[str, ...]
+    gap: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Fit the columns to the width, then write them row by row."""
         here = page(console, options)
         if self.title:
             yield Text(here.spell(safe(self.title)), "bold")
-        for at, block in enumerate(self._blocks(here)):
+        parts, left = self._chosen(here)
+        for at, block in enumerate(self._blocks(parts, here)):
             if at:
                 yield Text("")
             yield from self._write(block, here)
+        if left:
+            yield Text(here.spell(f"a wider terminal shows {', '.join(safe(name) for name in left)} too"), "dim")
         for line in self.said:
             yield Text(here.spell(safe(line)), "dim")
 
@@ -109,29 +125,53 @@ class Columns:
         """Any width will do."""
         return Extent(min(40, options.max_width), options.max_width)
 
-    def _blocks(self, here: Page) -> list[list[tuple[Column, int, int]]]:
+    def _chosen(self, here: Page) -> tuple[tuple[Column, ...], list[str]]:
+        """The columns that are shown, and the names of spare ones for which there is no room."""
+        kept, left = list(self.parts), list[str]()
+        while self._total([(part, _wide(part, here), 0) for part in kept]) > here.width:
+            spare = [at for at, part in enumerate(kept) if part.spare]
+            if not spare:
+                break
+            left.insert(0, kept.pop(spare[-1]).name)
+        return tuple(kept), left
+
+    def _blocks(self, parts: Sequence[Column], here: Page) -> list[list[_Fitted]]:
         """Columns with the widths of what they say and of their bars, in as many blocks as the width asks for."""
-        lead = (self.parts[0], _wide(self.parts[0], here), 0)
-        blocks: list[list[tuple[Column, int, int]]] = []
-        rest = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in self.parts[1:]]
-        if _total([lead, *rest]) <= here.width:
+        lead = (parts[0], _wide(parts[0], here), 0)
+        rest = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in parts[1:]]
+        over, bars = self._total([lead, *rest]) - here.width, sum(size > 0 for _, _, size in rest)
+        if over <= 0:
             return [[lead, *rest]]
-        over = _total([lead, *rest]) - here.width
-        bars = sum(size > 0 for _, _, size in rest)
         if bars:
             size = BAR - -(-over // bars)
             size = size if size >= FEWEST else 0
             rest = [(part, wide, size if part.bar is not None else 0) for part, wide, _ in rest]
-        rest = _shorten(lead, rest, here.width)
+        rest = self._shorten(lead, rest, here.width)
+        blocks: list[list[_Fitted]] = []
         current = [lead]
         for item in rest:
-            if len(current) > 1 and _total([*current, item]) > here.width:
+            if len(current) > 1 and self._total([*current, item]) > here.width:
                 blocks.append(current)
                 current = [lead]
             current.append(item)
         return [*blocks, current]
 
-    def _write(self, block: Sequence[tuple[Column, int, int]], here: Page) -> RenderResult:
+    def _total(self, block: Sequence[_Fitted]) -> int:
+        return sum(wide + (size + 1 if size else 0) for _, wide, size in block) + self.gap * (len(block) - 1)
+
+    def _shorten(self, lead: _Fitted, rest: list[_Fitted], width: int) -> list[_Fitted]:
+        """Cut columns of text, the widest first, until all fit or none can give more."""
+        out = list(rest)
+        while self._total([lead, *out]) > width:
+            there = [(w, at) for at, (part, w, _) in enumerate(out) if part.is_text and not part.whole and w > LEAST]
+            if not there:
+                break
+            at = max(there)[1]
+            part, wide, size = out[at]
+            out[at] = (part, wide - 1, size)
+        return out if self._total([lead, *out]) <= width else rest
+
+    def _write(self, block: Sequence[_Fitted], here: Page) -> RenderResult:
         headings = [_heading(part, wide, here) for part, wide, _ in block]
         tall = max(len(lines) for lines in headings)
         for level in range(tall):
@@ -139,7 +179,7 @@ class Columns:
             for at, (part, wide, size) in enumerate(block):
                 lines = headings[at]
                 said = lines[level - (tall - len(lines))] if level >= tall - len(lines) else ""
-                line.append("  " if at else "")
+                line.append(" " * self.gap if at else "")
                 line.append(fit(said, wide, right=not part.is_text), "dim")
                 line.append(" " * (size + 1) if size else "")
             line.rstrip()
@@ -149,7 +189,7 @@ class Columns:
             line = Text(no_wrap=True, overflow="crop")
             for at, (part, wide, size) in enumerate(block):
                 value = part.values[row]
-                line.append("  " if at else "")
+                line.append(" " * self.gap if at else "")
                 line.append(fit(_said(part, value, here), wide, right=not part.is_text, ascii_only=here.ascii), style)
                 if size and part.bar is not None:
                     line.append(" ")
@@ -171,7 +211,8 @@ def _wide(part: Column, here: Page) -> int:
     cells = max((cell_len(_said(part, value, here)) for value in part.values), default=1)
     words = max((cell_len(here.spell(word)) for word in safe(part.name).split()), default=1) if part.name else 1
     whole = cell_len(here.spell(safe(part.name))) if part.name else 1
-    return max(min(cells, TEXT) if part.is_text and not part.whole else cells, words, min(whole, 9))
+    narrow = part.is_text and not part.whole and here.width < PIPE
+    return max(min(cells, TEXT) if narrow else cells, words, min(whole, 9))
 
 
 def _heading(part: Column, wide: int, here: Page) -> list[str]:
@@ -183,27 +224,6 @@ def _heading(part: Column, wide: int, here: Page) -> list[str]:
         else:
             lines.append(word)
     return lines or [""]
-
-
-def _total(block: Sequence[tuple[Column, int, int]]) -> int:
-    return sum(wide + (size + 1 if size else 0) for _, wide, size in block) + 2 * (len(block) - 1)
-
-
-def _shorten(
-    lead: tuple[Column, int, int], rest: list[tuple[Column, int, int]], width: int
-) -> list[tuple[Column, int, int]]:
-    """Cut columns of text, the widest first, until all fit or none can give more."""
-    out = list(rest)
-    while _total([lead, *out]) > width:
-        there = [
-            (wide, at) for at, (part, wide, _) in enumerate(out) if part.is_text and not part.whole and wide > LEAST
-        ]
-        if not there:
-            break
-        at = max(there)[1]
-        part, wide, size = out[at]
-        out[at] = (part, wide - 1, size)
-    return out if _total([lead, *out]) <= width else rest
 
 
 def _bar(value: str | float | None, ends: tuple[float, float], size: int, here: Page) -> Text:
