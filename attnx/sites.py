@@ -10,6 +10,7 @@ from attnx.errors import ModelError
 from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
+from attnx.graph.soundness import check_nodes
 from attnx.numbering import key_of, number
 from attnx.ops import softmax
 from attnx.ops.finding import Finding, Replacement
@@ -72,6 +73,7 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
     from onnx import ModelProto
 
     proto = inline_functions(loaded.proto)
+    check_nodes(proto.graph.node, next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1))
     branches: list[str] = []
     if any(node.op_type == "If" for node in proto.graph.node):
         copy = ModelProto()

@@ -79,6 +79,8 @@ def reshape(axes: Axes, target: Sequence[int | None]) -> Axes | None:
                 return None
             atom = queue.pop(0)
             have = int(atom.size or 0)
+            if have == 0:
+                return None
             if need % have == 0:
                 axis.append(atom)
                 need //= have

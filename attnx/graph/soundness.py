@@ -85,10 +85,15 @@ def _demand(op_type: str, domain: str, opset: int) -> Demand | None:
         return None
     from onnx import defs
 
+    schema = None
     newest = defs.onnx_opset_version()
-    try:
-        schema = defs.get_schema(op_type, min(opset, newest) if domain in ("", "ai.onnx") else 1, domain)
-    except defs.SchemaError:
+    for version in (min(opset, newest), newest) if domain != "ai.onnx.preview" else (1,):
+        try:
+            schema = defs.get_schema(op_type, version, domain)
+            break
+        except defs.SchemaError:
+            continue  # not in that opset: held against what the operator demands since it exists
+    if schema is None:
         return None
     single = defs.OpSchema.FormalParameterOption.Single
     variadic = defs.OpSchema.FormalParameterOption.Variadic
