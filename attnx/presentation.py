@@ -14,14 +14,7 @@ from attnx.findings import findings, key_name, query_name, ranked, ranking_measu
 from attnx.inspection import Inspection, Pick
 from attnx.measure.looks import Look, strongest_pair
 from attnx.records import Measurement
-from attnx.view import overview as first_screen
-from attnx.view.bars import bars
-from attnx.view.grid import grid
-from attnx.view.heatmap import heatmap
-from attnx.view.lines import lines
 from attnx.view.matrix import Matrix
-from attnx.view.row import row
-from attnx.view.table import matrix_table, table
 
 TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
@@ -30,28 +23,42 @@ NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 
 
 def render(shown: Inspection) -> list[Any]:
-    """Renderables, in order."""
+    """Renderables, in order. A view is imported when it is drawn."""
     view, asked = shown.request.view, shown.request
     if view == "overview":
         return [_overview(shown), *_notes(shown)]
     if view == "grid":
+        from attnx.view.grid import grid
+
         return [grid(shown.trace, asked.stage, mute=shown.muted), *_notes(shown)]
     if view == "ranking":
+        from attnx.view.bars import bars
+
         return [bars(ranking_measure(shown)), *_notes(shown)]
-    matrices = [pick.matrix for pick in shown.picks]
-    query = shown.query
+    return [*_spaced(_matrices(shown, [pick.matrix for pick in shown.picks])), *_notes(shown)]
+
+
+def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
+    """The views that are drawn for each head, and those for all heads together."""
+    view, query, top = shown.request.view, shown.query, shown.request.top
     if view == "row":
+        from attnx.view.row import row
+
         assert query is not None
-        out: list[Any] = [row(matrix, query, top=asked.top or 8) for matrix in matrices]
-    elif view == "heatmap":
-        out = [heatmap(matrix, query=query) for matrix in matrices]
-    elif view == "lines":
-        out = [lines(matrices, query=query, top=asked.top)]
-    elif query is not None and len(matrices) > 1:
-        out = [table(row_table(shown))]
-    else:
-        out = [matrix_table(matrix, query=query) for matrix in matrices]
-    return [*_spaced(out), *_notes(shown)]
+        return [row(matrix, query, top=top or 8) for matrix in matrices]
+    if view == "heatmap":
+        from attnx.view.heatmap import heatmap
+
+        return [heatmap(matrix, query=query) for matrix in matrices]
+    if view == "lines":
+        from attnx.view.lines import lines
+
+        return [lines(matrices, query=query, top=top)]
+    from attnx.view.table import matrix_table, table
+
+    if query is not None and len(matrices) > 1:
+        return [table(row_table(shown))]
+    return [matrix_table(matrix, query=query) for matrix in matrices]
 
 
 def _spaced(renderables: Sequence[Any]) -> list[Any]:
@@ -71,6 +78,8 @@ def _notes(shown: Inspection) -> list[Any]:
 
 
 def _overview(shown: Inspection) -> Any:
+    from attnx.view import overview as first_screen
+
     trace, found = shown.trace, findings(shown)
     labels = trace.labels
     targets = [
