@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,7 +107,10 @@ def cached(name: Name) -> Path:
 
 
 def pull(name: Name, say: Say = lambda _: None) -> Pulled:
-    """Bring a model here, or what of it is not here yet; a download that was cut off goes on where it stopped.
+    """Bring a model here, or what of it is not here yet.
+
+    Where the line drops, the Hub's client goes on from there, several times over; a file that it had to give up begins
+    anew with the next pull, and files that are whole stay.
 
     Args:
         name: What to pull.
@@ -119,6 +123,10 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
     """
     from huggingface_hub import HfApi
 
+    if not sys.stderr.isatty():
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
     endpoint = os.environ.get("HF_ENDPOINT") or None
     with _clear_errors(name):
         info = HfApi(endpoint=endpoint).model_info(name.repo, revision=name.revision, files_metadata=True)
@@ -266,5 +274,5 @@ def _unreachable(endpoint: str, what: str, error: BaseException) -> RunError:
     said = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
     return RunError(
         f"{what} could not be fetched from {endpoint}: {said}",
-        "Check the network, HF_ENDPOINT and the proxy. Pull again to go on where it stopped.",
+        "Check the network, HF_ENDPOINT and the proxy. Pull again: files that are whole stay.",
     )
