@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnx.errors import UnsupportedError
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.rows import Rows, read
 
@@ -77,6 +78,48 @@ def strongest_pair(trace: Trace, site: int, head: int) -> Look | None:
         return None
     query, key = np.unravel_index(int(weights.argmax()), weights.shape)
     return Look(site, head, int(query), int(key), float(weights[query, key]))
+
+
+def strongest(
+    trace: Trace, *, head: tuple[int, int] | None = None, query: int | None = None, key: int | None = None
+) -> Look:
+    """The largest weight among those that fit, special tokens and the token itself left out where they may be.
+
+    Args:
+        trace: With weights [B,H,Q,K].
+        head: Only this one: position in `trace.attentions`, head.
+        query: Only from this position.
+        key: Only to this position.
+
+    Returns:
+        The weight. Without a head or query it is looked for in the last site alone, whose weights say most.
+
+    Raises:
+        UnsupportedError: No weight fits: everything is hidden.
+
+    Source: attnx.
+    """
+    sites = range(len(trace.attentions)) if query is not None else range(len(trace.attentions))[-1:]
+    best: Look | None = None
+    for site in [head[0]] if head is not None else sites:
+        rows = read(trace, trace.attentions[site])
+        plain = (
+            _pairs(rows) if query is None or key is None else rows.real[..., None] & np.ones_like(rows.weights, bool)
+        )
+        for keep in (plain, rows.real[..., None] & np.ones_like(rows.weights, bool)):
+            kept = keep.copy()
+            for axis, at in ((0, None if head is None else head[1]), (1, query), (2, key)):
+                if at is not None:
+                    kept &= np.expand_dims(np.arange(kept.shape[axis]) == at, [n for n in range(3) if n != axis])
+            weights = np.where(kept, rows.weights, -1.0)
+            if weights.size and weights.max() >= 0:
+                h, q, k = (int(n) for n in np.unravel_index(int(weights.argmax()), weights.shape))
+                if best is None or weights[h, q, k] > best.value:
+                    best = Look(site, h, q, k, float(weights[h, q, k]))
+                break
+    if best is None:
+        raise UnsupportedError("No weight fits: the query is padding or sees nothing.", "Choose another token.")
+    return best
 
 
 def gathered(trace: Trace, *, special: bool) -> tuple[Look, ...]:

@@ -1,0 +1,159 @@
+"""`attnx flow TEXT`: attention rollout and flow through the layers, and attention weighted by value norms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.options import (
+    MODEL,
+    DeviceOption,
+    DimOption,
+    GenerateOption,
+    IdsOption,
+    InputsOption,
+    JsonOption,
+    ModelOption,
+    PairOption,
+    QueryOption,
+    SetOption,
+    TargetOption,
+    TextArgument,
+    TokenizerOption,
+    TopOption,
+)
+
+if TYPE_CHECKING:
+    from attnx.records import Measurement
+    from attnx.streams import Streams
+    from attnx.view.columns import Columns
+
+
+MOST = 20
+"""Tokens up to which the whole matrix is written in numbers."""
+
+
+def flow(
+    text: TextArgument = None,
+    model: ModelOption = MODEL,
+    query: QueryOption = None,
+    side: Annotated[
+        str | None,
+        typer.Option("--side", metavar="SIDE", help="Of an encoder-decoder: encoder, decoder or cross (the default)."),
+    ] = None,
+    relative: Annotated[
+        bool, typer.Option("--relative", help="Divide by what uniform attention gives; for causal models.")
+    ] = False,
+    top: TopOption = None,
+    pair: PairOption = None,
+    ids: IdsOption = None,
+    inputs: InputsOption = None,
+    values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    generate: GenerateOption = None,
+    tokenizer: TokenizerOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Follow attention through the layers: what of each input token is in each position, layer by layer.
+
+    Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
+    """
+    from attnx import output, pipeline
+    from attnx.beyond import beyond
+    from attnx.chosen import trusted
+    from attnx.intake import take
+    from attnx.reporting import base, heading
+    from attnx.streams import ARRAYS, follow
+
+    more = beyond(values, dims, target=target, generate=generate)
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
+    arrays = ARRAYS if query is not None else ARRAYS[:2]
+    trace, doubts = trusted(opened.trace(**feed, quantities=arrays))
+    found = follow(opened, trace, query, side, relative=relative, inputs=feed.get("inputs"))
+    notes = [*trace.notes, *doubts, *found.notes]
+    output.notes(notes)
+    if json:
+        from attnx.view.json import document
+
+        where = found.query
+        body: dict[str, Any] = {
+            **base(trace),
+            "side": found.side,
+            "query": None if where is None else {"position": where, "piece": found.queries[where].strip()},
+            "rollout": found.rollout,
+            "flow": found.flow,
+            "norms": found.norms,
+            "attention": found.attention,
+            "notes": [*notes, *found.rollout.notes],
+        }
+        output.emit_json(document("attnx/flow", body))
+        return
+    if found.query is None:
+        from attnx.view.heatmap import heatmap
+        from attnx.view.matrix import of_measurement
+        from attnx.view.table import table
+
+        last = found.last
+        if len(found.keys) <= MOST:
+            output.show(heading(trace), table(last))
+        else:
+            output.show(heading(trace), heatmap(of_measurement(last), kind="log"), *_said(found.rollout))
+        return
+    output.show(heading(trace), _one(found, top), "", _layers(found, top))
+
+
+def _said(measure: Measurement) -> list[Any]:
+    """The lines under a matrix that does not write its own."""
+    from rich.text import Text
+
+    from attnx.reporting import sourced
+
+    return [Text("\n".join((sourced(measure), *measure.notes)), "dim")]
+
+
+def _kept(found: Streams, top: int | None) -> list[int]:
+    from attnx.reporting import SHOWN, largest
+
+    return largest(found.rollout.values[-1, found.query], top or SHOWN)
+
+
+def _one(found: Streams, top: int | None) -> Columns:
+    """What of each token is in one position at the top, by each way of following."""
+    from attnx.reporting import place, sourced
+    from attnx.view.columns import column, columns
+
+    assert found.query is not None
+    kept, labels = _kept(found, top), found.keys
+    parts = [column("key", [place(at, len(labels), labels[at]) for at in kept], whole=True)]
+    parts.append(column("attention", found.attention.values[kept], bar=(0.0, 1.0)))
+    if found.norms is not None:
+        parts.append(column("norms", found.norms.values[kept], bar=(0.0, 1.0)))
+    parts.append(column("rollout", found.rollout.values[-1, found.query][kept], bar=(0.0, 1.0)))
+    if found.flow is not None:
+        parts.append(column("flow", found.flow.values[0][kept], bar=(0.0, 1.0)))
+    ways = [("attention", found.attention), ("norms", found.norms), ("rollout", found.rollout), ("flow", found.flow)]
+    said = [f"{name}: {sourced(measure)}" for name, measure in ways if measure is not None]
+    left = len(labels) - len(kept)
+    piece = found.queries[found.query].strip()
+    return columns(
+        f"what {piece}@{found.query} holds of each token",
+        parts,
+        said=[*said, *found.rollout.notes, f"{left} more keys; --top K shows K" if left else ""],
+    )
+
+
+def _layers(found: Streams, top: int | None) -> Columns:
+    """Rollout after every layer."""
+    from attnx.reporting import place
+    from attnx.view.columns import column, columns
+
+    kept, labels = _kept(found, top), found.keys
+    parts = [column("key", [place(at, len(labels), labels[at]) for at in kept], whole=True)]
+    for layer, values in zip(found.rollout.axes[0].labels, found.rollout.values, strict=True):
+        parts.append(column(layer, values[found.query][kept], decimals=2))
+    return columns("rollout after each layer", parts, said=[f"Source: {found.rollout.source}"])
