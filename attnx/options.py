@@ -72,6 +72,9 @@ SiteOption = Annotated[
     Option("--site", metavar="SORT", help="Which attention of an encoder-decoder: encoder, decoder or cross."),
 ]
 StageOption = Annotated[str, Option("--stage", metavar="STAGE", help="scores, scaled, capped, masked or weights.")]
+ScaleOption = Annotated[
+    str, Option("--scale", metavar="SCALE", help="Colours: linear, log, or row (each row to its own largest).")
+]
 TopOption = Annotated[int | None, Option("--top", "-k", metavar="K", help="Only the K largest.", min=1)]
 WordsOption = Annotated[bool, Option("--words", help="Merge pieces into words.")]
 MuteOption = Annotated[

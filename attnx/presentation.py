@@ -30,7 +30,7 @@ def render(shown: Inspection) -> list[Any]:
     if view == "grid":
         from attnx.view.grid import grid
 
-        return [grid(shown.trace, asked.stage, mute=shown.muted), *_notes(shown)]
+        return [grid(shown.trace, asked.stage, kind=asked.scale, mute=shown.muted), *_notes(shown)]
     if view == "ranking":
         from attnx.view.bars import bars
 
@@ -49,7 +49,7 @@ def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
     if view == "heatmap":
         from attnx.view.heatmap import heatmap
 
-        return [heatmap(matrix, query=query) for matrix in matrices]
+        return [heatmap(matrix, kind=shown.request.scale, query=query) for matrix in matrices]
     if view == "lines":
         from attnx.view.lines import lines
 
@@ -57,8 +57,8 @@ def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
     from attnx.view.table import matrix_table, table
 
     if query is not None and len(matrices) > 1:
-        return [table(row_table(shown))]
-    return [matrix_table(matrix, query=query) for matrix in matrices]
+        return [table(row_table(shown), kind=shown.request.scale)]
+    return [matrix_table(matrix, kind=shown.request.scale, query=query) for matrix in matrices]
 
 
 def _spaced(renderables: Sequence[Any]) -> list[Any]:
@@ -97,8 +97,9 @@ def _overview(shown: Inspection) -> Any:
                 first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
             )
     name, heads = labels[found["layer"]], replace(found["heads"], name="peak")
+    is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
     hints = (
-        f"Left: {name}, the last layer; special tokens and the token itself left out.",
+        f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out.",
         "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help",
     )
     return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints)
@@ -153,7 +154,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         from attnx.view.figure import grid_figure, heatmap_figure
 
         if single:
-            figure = heatmap_figure(shown.picks[0].matrix, ending)
+            figure = heatmap_figure(shown.picks[0].matrix, ending, kind=shown.request.scale)
         else:
             figure = grid_figure(shown.trace, ending, shown.request.stage)
         saving.write(path, figure.data, force=force)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from attnx.errors import UsageError
 from attnx.measure.combine import How
 from attnx.records import QUANTITIES, STAGES, Quantity
 
+ScaleKind = Literal["linear", "log", "row"]
+SCALES = ("linear", "log", "row")
 VIEWS = ("overview", "grid", "heatmap", "table", "row", "lines", "ranking")
 """Ways to show attention."""
 OVER = ("heads", "layers", "all")
@@ -51,6 +54,8 @@ class Request:
     over: str | None = None
     """"heads", "layers" or "all", where `how` is given."""
     view: str = "overview"
+    scale: ScaleKind = "linear"
+    """How values become colours."""
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -84,6 +89,7 @@ def ask(
     mean: str | None = None,
     largest: str | None = None,
     view: str | None = None,
+    scale: str = "linear",
 ) -> Request:
     """Read the options of a command.
 
@@ -92,6 +98,8 @@ def ask(
     """
     if stage not in STAGES:
         raise UsageError(f"there is no stage {stage!r}", f"Choose from {', '.join(STAGES)}.")
+    if scale not in SCALES:
+        raise UsageError(f"there is no colour scale {scale!r}", f"Choose from {', '.join(SCALES)}.")
     if words and stage != "weights":
         raise UsageError(
             f"--words merges weights, not {stage}", "Scores of pieces have no sum that means much; leave out --words."
@@ -113,6 +121,7 @@ def ask(
         mute=mute,
         how=None if over is None else "mean" if mean is not None else "max",
         over=over,
+        scale=scale,  # type: ignore[arg-type]
     )
     return _with_view(asked, view)
 

@@ -5,12 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from attnx import __version__, cli
 from attnx.errors import DeviceError, InputError, ModelError, UnsupportedError, UsageError
+from attnx.view.json import schema
 
 PROGRAM = [sys.executable, "-m", "attnx"]
 HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
@@ -50,6 +54,16 @@ def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixtur
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([name, "--help"]) == 0
     assert f"attnx {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.names())
+def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
+    command = getattr(import_module(f"attnx.commands.{name}"), name)
+    if "json" not in signature(command).parameters:
+        return
+    found = schema(name)
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert found["properties"]["schema"] == {"const": f"attnx/{name}"}
 
 
 @pytest.mark.parametrize(

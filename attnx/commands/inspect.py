@@ -27,6 +27,7 @@ from attnx.options import (
     PairOption,
     QueryOption,
     SaveOption,
+    ScaleOption,
     SeedOption,
     SetOption,
     SiteOption,
@@ -60,6 +61,7 @@ def inspect(
             help="overview, grid, heatmap, table, row, lines or ranking; else what suits.",
         ),
     ] = None,
+    scale: ScaleOption = "linear",
     mean: Annotated[
         str | None, typer.Option("--mean", metavar="OVER", help="The mean over heads, layers or all.")
     ] = None,
@@ -114,6 +116,7 @@ def inspect(
         mean=mean,
         largest=largest,
         view=view,
+        scale=scale,
     )
     if json:
         only(given, "--json")

@@ -187,6 +187,12 @@ def test_views_of_a_layer(attnx: Run, view: str) -> None:
     assert max(map(cell_len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(("scale", "says"), [("log", "log"), ("row", "row's largest")])
+def test_colour_scales(attnx: Run, scale: str, says: str) -> None:
+    for view in ("grid", "heatmap", "table"):
+        assert says in attnx("inspect", "It was tired.", "--layer", "5", "--view", view, "--scale", scale).out
+
+
 # Stages
 
 
@@ -361,6 +367,8 @@ def test_save_replaces_only_by_force(attnx: Run, tmp_path: Path) -> None:
         (("It.", "--query", "dog"), 2, "There is no token"),
         (("It.", "--query", "99"), 2, "position 99"),
         (("It.", "--stage", "logits"), 2, "scores, scaled"),
+        (("It.", "--scale", "cubic"), 2, "linear, log, row"),
+        (("It.", "-H", "5.11", "--stage", "scores", "--scale", "log"), 2, "--scale linear"),
         (("It.", "--view", "pie"), 2, "overview, grid"),
         (("It.", "--view", "row"), 2, "--query"),
         (("It.", "--view", "heatmap"), 2, "--head 5.11"),
