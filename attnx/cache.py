@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-import tempfile
 import time
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,9 +53,8 @@ def folder() -> Path | None:
 
 
 def key(*parts: Any) -> str:
-    """A name for what follows from `parts` (JSON values), this version of attnx and its code."""
-    text = json.dumps([attnx.__version__, _code(), *parts], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    """Names what follows from `parts` (JSON values), this version of attnx and its code."""
+    return json.dumps([attnx.__version__, _code(), *parts], sort_keys=True, default=str)
 
 
 def identity(path: Path) -> list[Any] | None:
@@ -68,9 +66,7 @@ def identity(path: Path) -> list[Any] | None:
     try:
         real = os.path.realpath(path)
         found = Path(real).stat()
-        content = ""
-        if found.st_size <= HASHED:
-            content = hashlib.blake2b(Path(real).read_bytes(), digest_size=20).hexdigest()
+        content = zlib.crc32(Path(real).read_bytes()) if found.st_size <= HASHED else 0
     except (OSError, ValueError):
         return None
     return [real, found.st_size, found.st_mtime_ns, content]
@@ -81,12 +77,12 @@ def read(name: str) -> Entry | None:
     where = folder()
     if where is None:
         return None
-    path = where / (name + _ENDING)
+    path = where / _file(name)
     try:
         raw = path.read_bytes()
     except OSError:
         return None
-    entry = _unpack(raw)
+    entry = _unpack(raw, name)
     if entry is not None:
         _touch(path)
     return entry
@@ -98,8 +94,10 @@ def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
     Returns:
         Whether it was kept; a cache that is off, full or read-only keeps nothing, and that is no error.
     """
+    import tempfile
+
     where = folder()
-    raw = _pack(head, body)
+    raw = _pack(name, head, body)
     if where is None or len(raw) > BOUND // 4:
         return False
     part = ""
@@ -108,7 +106,7 @@ def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
         handle, part = tempfile.mkstemp(suffix=".part", dir=where)
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
-        Path(part).replace(where / (name + _ENDING))
+        Path(part).replace(where / _file(name))
     except OSError:
         if part:
             with contextlib.suppress(OSError):
@@ -126,7 +124,7 @@ def clear() -> tuple[int, int]:
     """
     where = folder()
     count = size = 0
-    for path, found in _entries(where) if where is not None else ():
+    for path, found in list(_entries(where)) if where is not None else ():
         with contextlib.suppress(OSError):
             path.unlink()
             count, size = count + 1, size + found.st_size
@@ -140,21 +138,31 @@ def held() -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _pack(head: Mapping[str, Any], body: bytes) -> bytes:
-    text = json.dumps(head).encode()
+def _file(name: str) -> str:
+    raw = name.encode()
+    return f"{zlib.crc32(raw):08x}{zlib.crc32(raw[::-1]):08x}{_ENDING}"
+
+
+def _pack(name: str, head: Mapping[str, Any], body: bytes) -> bytes:
+    text = json.dumps([name, head]).encode()
     inner = len(text).to_bytes(8, "little") + text + body
-    return _MAGIC + hashlib.blake2b(inner, digest_size=16).digest() + inner
+    return _MAGIC + zlib.crc32(inner).to_bytes(4, "little") + inner
 
 
-def _unpack(raw: bytes) -> Entry | None:
-    start = len(_MAGIC) + 16
+def _unpack(raw: bytes, name: str) -> Entry | None:
+    """The parts of a file, where it is whole and of that key (two keys may share a file's name)."""
+    start = len(_MAGIC) + 4
     if not raw.startswith(_MAGIC) or len(raw) < start + 8:
         return None
-    inner = raw[start:]
-    if hashlib.blake2b(inner, digest_size=16).digest() != raw[len(_MAGIC) : start]:
+    inner = memoryview(raw)[start:]
+    if zlib.crc32(inner).to_bytes(4, "little") != raw[len(_MAGIC) : start]:
         return None
     size = int.from_bytes(inner[:8], "little")
-    return Entry(json.loads(inner[8 : 8 + size]), inner[8 + size :])
+    try:
+        of, head = json.loads(bytes(inner[8 : 8 + size]))
+    except ValueError:
+        return None
+    return Entry(head, bytes(inner[8 + size :])) if of == name else None
 
 
 def _touch(path: Path) -> None:
@@ -164,7 +172,7 @@ def _touch(path: Path) -> None:
             os.utime(path)
 
 
-def _entries(where: Path) -> Iterable[tuple[Path, os.stat_result]]:
+def _entries(where: Path) -> Iterator[tuple[Path, os.stat_result]]:
     try:
         names = list(os.scandir(where))
     except OSError:
@@ -198,4 +206,4 @@ def _code() -> str:
             if item.name.endswith(".py"):
                 found = item.stat()
                 seen.append((item.name, found.st_size, found.st_mtime_ns))
-    return hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
+    return f"{zlib.crc32(repr(seen).encode()):08x}"

@@ -5,6 +5,8 @@ A model that was seen before is run without reading its graph: neither onnx nor 
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attnx import inventory as inventories
 from attnx.branches import Chooser, chooser
+from attnx.errors import AttnxError
 from attnx.inventory import Inventory
 from attnx.records import Array, Site
 from attnx.session import Session, open_session
@@ -41,6 +44,7 @@ class Opening:
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
         self._sessions: dict[object, _Open] = {}
+        self._pending: threading.Thread | None = None
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
         """What the model holds; `inputs` decides which branch of an If runs.
@@ -70,6 +74,22 @@ class Opening:
             self._graphs[branch] = find(self.path, choose.choose if choose is not None else None)
         return self._graphs[branch]
 
+    def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None) -> None:
+        """Begin to open the session that a run will need, beside what the caller does next (imports, tokens).
+
+        onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is said
+        there.
+        """
+
+        def work() -> None:
+            with contextlib.suppress(Exception):
+                self._session(known, [s for s in known.sites if layers is None or s.layer in layers], quantities, False)
+
+        with contextlib.suppress(AttnxError):
+            known = self.find()
+            self._pending = threading.Thread(target=work, name="attnx-open")
+            self._pending.start()
+
     def session(
         self, known: Inventory, sites: Sequence[Site], quantities: Collection[str], outputs: bool, *, many: bool = False
     ) -> tuple[Session, Tapped]:
@@ -84,6 +104,16 @@ class Opening:
                 at first, which takes a few milliseconds each, and not once at opening, which takes far longer; where
                 it is then run more than `FEW` times after all, it is opened again.
         """
+        if self._pending is not None:
+            self._pending.join()
+            self._pending = None
+        have = self._session(known, sites, quantities, outputs, many)
+        have.runs += 1
+        return have.session, have.tapped
+
+    def _session(
+        self, known: Inventory, sites: Sequence[Site], quantities: Collection[str], outputs: bool, many: bool = False
+    ) -> _Open:
         wanted = {s.index: places_for(s, quantities) for s in sites}
         key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs)
         have = self._sessions.get(key)
@@ -95,8 +125,7 @@ class Opening:
             have = self._sessions[key] = self._open(tapped, many or not tapped.folds)
         elif not have.thorough and (many or have.runs >= FEW):
             have = self._sessions[key] = self._open(have.tapped, True)
-        have.runs += 1
-        return have.session, have.tapped
+        return have
 
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""

@@ -88,6 +88,11 @@ class Model:
         """The model's graph and sites, read from its file."""
         return self._opening.graph(self._opening.find(inputs).branch)
 
+    def prepare(self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None) -> None:
+        """Begin to open what `trace` will need for these quantities and layers, while the caller does other things."""
+        if self._encoder is None:
+            self._opening.prepare(quantities, layers)
+
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every attention computation found, in execution order."""

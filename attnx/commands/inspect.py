@@ -124,12 +124,16 @@ def inspect(
         only(given, "--save")
 
     from attnx import output, pipeline
+
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    if text is not None and target is None and generate is None:
+        opened.prepare(asked.quantities, asked.traced_layers)
+
     from attnx.inspection import choose_sort
     from attnx.inspection import inspect as look
     from attnx.presentation import document, render
     from attnx.presentation import save as save_to
 
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     for at, one in enumerate(given):
         feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
         sort, others = choose_sort((*opened.encoder_sites, *opened.find(feed["inputs"]).sites), asked)
