@@ -61,7 +61,7 @@ class Model:
         with_past: Path | None = None,
     ) -> None:
         self.name, self.path = name, path
-        self._device, self._tokenizer_place = device, tokenizer
+        self.device, self._tokenizer_place = device, tokenizer
         self._encoder, self._with_past = encoder, with_past
         self._opening = Opening(path, device)
 
@@ -76,7 +76,7 @@ class Model:
         return self._beside(self._with_past)
 
     def _beside(self, path: Path | None) -> Model | None:
-        return Model(self.name, path, device=self._device, tokenizer=self._tokenizer_place) if path else None
+        return Model(self.name, path, device=self.device, tokenizer=self._tokenizer_place) if path else None
 
     # model.onnx -> graph -> sites
 
