@@ -17,7 +17,7 @@ from attnx.running import Run, Wanted
 if TYPE_CHECKING:
     from attnx.generate import Plan
     from attnx.inventory import Inventory
-    from attnx.session import Slot
+    from attnx.session import Session, Slot
     from attnx.sites import Found
 
 SHOWN: tuple[str, ...] = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
@@ -92,6 +92,10 @@ class Model:
         """Begin to open what `trace` will need for these quantities and layers, while the caller does other things."""
         if self._encoder is None:
             self._opening.prepare(quantities, layers)
+
+    def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
+        """A session on the model without taps: what it costs by itself."""
+        return self._opening.plain(self._opening.find(inputs))
 
     @property
     def sites(self) -> tuple[Site, ...]:

@@ -1,0 +1,217 @@
+"""`attnx diff MODEL MODEL TEXT`: two models (fp32 and int8, two exports) on one input, head by head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.options import (
+    DeviceOption,
+    DimOption,
+    IdsOption,
+    InputsOption,
+    JsonOption,
+    LayerOption,
+    PairOption,
+    SetOption,
+    SiteOption,
+    TargetOption,
+    TextArgument,
+    TokenizerOption,
+    TopOption,
+)
+
+if TYPE_CHECKING:
+    from attnx.measure.difference import Difference
+    from attnx.pipeline import Model
+    from attnx.records import Trace
+    from attnx.view.columns import Columns
+
+ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
+TOP = 8
+"""Heads that are listed where --top does not say."""
+
+
+def diff(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model that is compared with.")],
+    other: Annotated[str, typer.Argument(metavar="MODEL", help="The other model; the same one for two texts.")],
+    text: TextArgument = None,
+    other_text: Annotated[
+        str | None,
+        typer.Option("--other-text", metavar="TEXT", help="Another text, of as many tokens, for the second."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", metavar="T", help="A stage differs by more than this, relative to its size.")
+    ] = 1e-3,
+    layer: LayerOption = None,
+    site: SiteOption = None,
+    top: TopOption = None,
+    pair: PairOption = None,
+    ids: IdsOption = None,
+    inputs: InputsOption = None,
+    other_inputs: Annotated[
+        Path | None, typer.Option("--other-inputs", metavar="FEED", help="Arrays for the second, if not the same.")
+    ] = None,
+    values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    tokenizer: TokenizerOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Compare the attention of two models on one text, or of one model on two: how far apart, and where it begins.
+
+    Did int8 or fp16 move the heads? Where do two exports of one model part?
+    """
+    from attnx import output, pipeline
+    from attnx.beyond import beyond
+    from attnx.chosen import of_sort
+    from attnx.errors import UsageError
+    from attnx.intake import take
+    from attnx.measure.difference import difference
+    from attnx.reporting import base
+    from attnx.request import parse_layers
+
+    more = beyond(values, dims, target=target)
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
+    (second,) = (
+        [given]
+        if other_text is None and other_inputs is None
+        else take(other_text, pair=pair if other_text else None, inputs=other_inputs, beyond=more)
+    )
+    if tolerance <= 0:
+        raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
+    layers = None if layer is None else parse_layers(layer)
+    traces: list[Trace] = []
+    encode: Any = None
+    doubts: list[str] = []
+    for name, one in ((model, given), (other, second)):
+        opened = pipeline.open(name, device=device, tokenizer=tokenizer)
+        feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
+        if traces and feed.get("text") is not None and not _has_tokenizer(opened):
+            feed |= {"text": None, "pair": None, "tokens": encode(feed["text"], feed.get("pair"))}
+            doubts.append(f"{opened.name} has no tokenizer: it is given the tokens of {traces[0].model}")
+        encode = opened.encode
+        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site)
+        failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
+        doubts += [f"{trace.model}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
+        traces.append(trace)
+    a, b = traces
+    found = difference(a, b, tolerance)
+    notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
+    output.notes(notes)
+    if json:
+        from attnx.view.json import document
+
+        first = None if found.first is None else {"site": a.labels[found.first[0]], "stage": found.first[1]}
+        body: dict[str, Any] = {
+            **base(a),
+            "other": {**base(b)},
+            "heads": [found.largest, found.mean, found.divergence, found.rank, found.moved],
+            "stages": found.stages,
+            "parts": found.parts,
+            "first": first,
+            "tolerance": found.tolerance,
+            "notes": [*notes, *found.notes],
+        }
+        output.emit_json(document("attnx/diff", body))
+        return
+    names = (a.model, b.model) if a.model != b.model or model == other else (model, other)
+    moved = bool((found.largest.values > 0).any())
+    output.show(*_head(a, b, names, found), _layers(found), "", _heads(found, top or TOP) if moved else "no head moved")
+
+
+def _has_tokenizer(opened: Model) -> bool:
+    from attnx.errors import ModelError
+
+    try:
+        return opened.tokenizer is not None
+    except ModelError:
+        return False
+
+
+def _head(a: Trace, b: Trace, names: tuple[str, str], found: Difference) -> list[Any]:
+    """The two runs, and in a line where they part."""
+    from rich.text import Text
+
+    from attnx.view.cells import safe
+
+    if found.first is None:
+        verdict = f"no stage differs by more than {found.tolerance:g} of its size"
+    else:
+        site, stage = found.first
+        verdict = f"they part first at {stage} of {a.labels[site]} (by more than {found.tolerance:g} of its size)"
+    both = " and ".join(safe(name) for name in names)
+    devices = " and ".join(dict.fromkeys((a.device, b.device)))
+    return [Text(f"{both} · {len(a.tokens)} tokens · {devices}"), Text(safe(verdict), "bold")]
+
+
+def _layers(found: Difference) -> Columns:
+    """Every layer: how far apart its stages are, and how far its heads moved."""
+    import numpy as np
+
+    from attnx.formula import average
+    from attnx.view.columns import column, columns
+
+    labels = found.stages.axes[0].labels
+    parts = [column("layer", labels)]
+    for at, stage in enumerate(found.stages.axes[1].labels):
+        parts.append(
+            column(stage, [_small(value) for value in found.stages.values[:, at]], whole=True, spare=at in (1, 2))
+        )
+    parts += [
+        column("parts at", [part or "-" for part in found.parts], whole=True),
+        column("JS mean", [_small(value) for value in average(found.divergence.values, axis=1)], whole=True),
+        column("JS largest", [_small(value) for value in np.nanmax(found.divergence.values, axis=1)], whole=True),
+        column("rows moved", average(found.moved.values, axis=1), decimals=3),
+    ]
+    return columns(
+        "by layer",
+        parts,
+        said=[
+            f"stages: {found.stages.formula}; JS: {found.divergence.formula} in nats ({found.divergence.source})",
+            f"rows moved: {found.moved.formula} whose strongest key changes",
+            *found.notes,
+        ],
+    )
+
+
+def _small(value: float) -> str:
+    """A difference in few characters, however small."""
+    if value != value:
+        return "-"
+    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3f}"
+
+
+def _heads(found: Difference, count: int) -> Columns:
+    """The heads that moved most."""
+    import numpy as np
+
+    from attnx.view.columns import column, columns
+
+    layers, heads = (axis.labels for axis in found.divergence.axes)
+    values = found.divergence.values
+    order = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None, kind="stable")
+    places = [divmod(int(at), values.shape[1]) for at in order]
+    kept = [(s, h) for s, h in places if values[s, h] > 0 or found.largest.values[s, h] > 0][:count]
+
+    def of(measure: Any) -> list[float]:
+        return [float(measure.values[s, h]) for s, h in kept]
+
+    return columns(
+        "heads that moved most",
+        [
+            column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
+            column("largest", [_small(value) for value in of(found.largest)], whole=True),
+            column("mean", [_small(value) for value in of(found.mean)], whole=True),
+            column("JS", [_small(value) for value in of(found.divergence)], whole=True),
+            column("rank of the first key", of(found.rank), decimals=2),
+            column("rows moved", of(found.moved), bar=(0.0, 1.0)),
+        ],
+        said=[
+            f"largest: {found.largest.formula}; mean: {found.mean.formula}; rank: {found.rank.formula} "
+            f"({found.largest.source})",
+        ],
+    )
