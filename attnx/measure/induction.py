@@ -66,7 +66,8 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     )
     if not few:
         return found
-    said = f"{max(few)} tokens repeat, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
+    count = "1 token repeats" if max(few) == 1 else f"{max(few)} tokens repeat"
+    said = f"{count}, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
     return replace(found, notes=(*found.notes, said))
 
 
