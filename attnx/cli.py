@@ -143,4 +143,6 @@ def run(args: list[str]) -> int:
 
 def main() -> None:
     """Run the command line that the process was started with."""
-    sys.exit(run(sys.argv[1:]))
+    from attnx.containment import contained
+
+    sys.exit(contained(run, sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Run the command line in a child process, so that a crash inside a native library ends as a message, not a mystery.
+
+onnxruntime runs whatever operators a file asks for, and some files make some of its kernels end the process. The parent
+does nothing but wait: it costs a fork before anything is imported (about a millisecond), and it can tell what happened
+where Python no longer can: a segmentation fault, or the system's out-of-memory killer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from attnx.errors import RUN
+
+VARIABLE = "ATTNX_ISOLATE"
+"""Set to 0 to run in one process (for debuggers and profilers)."""
+_PASSED = {
+    getattr(signal, name) for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGCHLD") if hasattr(signal, name)
+}
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP")
+
+
+def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
+    """`work(args)` in a child process where there are such, else here.
+
+    Returns:
+        Its exit code; RUN, and a message on stderr, where a signal that nobody sent ended it.
+    """
+    if not wanted(args):
+        return work(args)
+    terminal = _terminal()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # none is lost or misdirected in between
+    child = os.fork()
+    if child == 0:
+        _die_with(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return work(args)  # the child goes on as the program
+    try:
+        status = _wait(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    return _killed(os.WTERMSIG(status), terminal)
+
+
+def wanted(args: list[str]) -> bool:
+    """Whether there is anything to contain, and a way to."""
+    if os.environ.get(VARIABLE, "").strip().lower() in ("0", "off", "no", "false") or not hasattr(os, "fork"):
+        return False
+    return bool(args) and not {"--help", "-h", "--version"} & set(args)
+
+
+def _wait(child: int) -> int:
+    """Wait until the child ends, and pass on to it what was sent to us alone.
+
+    The keyboard's signals go to the whole process group: the child has them already, and twice would be once too many.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS
+        for number in _PASSED:
+            keyboard = number in (signal.SIGINT, signal.SIGQUIT) and os.isatty(0)
+            signal.signal(number, signal.SIG_IGN if keyboard else lambda n, _: os.kill(child, n))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED)
+        return os.waitpid(child, 0)[1]
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        info = signal.sigwaitinfo(_PASSED)
+        if info.si_signo != signal.SIGCHLD and info.si_code <= 0:  # sent by a process, not by the terminal
+            os.kill(child, info.si_signo)
+
+
+def _killed(number: int, terminal: Any) -> int:
+    name = signal.Signals(number).name
+    _restore(terminal)
+    if number == signal.SIGKILL:
+        _say(
+            "attnx was killed from outside, most likely because the system ran out of memory",
+            "Use a shorter text, or fewer layers (--layer); `attnx cost` says what a length takes.",
+        )
+        return RUN
+    if name in _CRASHES:
+        _say(
+            f"a native library crashed ({name}) while attnx worked on this model",
+            "The file may be damaged or hostile, or meet a bug of onnxruntime; `attnx sites` only reads it.",
+        )
+        return RUN
+    # A signal that somebody sent on purpose: end the same way, so that the caller sees it.
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _say(message: str, hint: str) -> None:
+    sys.stderr.write(f"attnx: {message}\n  {hint}\n")
+
+
+def _terminal() -> Any:
+    """How the terminal is set, should the child die while it has it in another mode."""
+    try:
+        import termios
+
+        return termios.tcgetattr(0) if os.isatty(0) else None
+    except (ImportError, OSError):
+        return None
+
+
+def _restore(terminal: Any) -> None:
+    if terminal is None:
+        return
+    import termios
+
+    try:
+        termios.tcsetattr(0, termios.TCSADRAIN, terminal)
+        if os.isatty(1):
+            # Out of the alternate screen, cursor shown, colours and mouse reports off.
+            os.write(1, b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?2004l\x1b[0m")
+    except (OSError, termios.error):
+        return
+
+
+def _die_with(parent: int) -> None:
+    """Let the child end when its parent is killed (Linux): PR_SET_PDEATHSIG is 1."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:
+        os._exit(RUN)

@@ -1,0 +1,142 @@
+"""A crash in a native library is told as an error; the terminal's signals and the exit code pass through."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.containment import contained\n"
+
+
+def ended(work: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = HEAD + f"def work(args):\n    {work}\nsys.exit(contained(work, ['sites', 'x']))"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+def test_a_real_segmentation_fault_is_an_error() -> None:
+    done = ended("ctypes.string_at(0)")
+    assert done.returncode == 5
+    assert "a native library crashed (SIGSEGV)" in done.stderr
+    assert "attnx sites" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
+def test_other_crashes_are_named(name: str) -> None:
+    done = ended(f"os.kill(os.getpid(), signal.{name})")
+    assert done.returncode == 5
+    assert name in done.stderr
+
+
+def test_the_out_of_memory_killer_is_told() -> None:
+    done = ended("os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == 5
+    assert "out of memory" in done.stderr
+
+
+def test_exit_codes_and_output_pass_through() -> None:
+    done = ended("print('result'); return 4")
+    assert (done.returncode, done.stdout, done.stderr) == (4, "result\n", "")
+
+
+def test_a_traceback_is_still_shown() -> None:
+    done = ended("raise ZeroDivisionError")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_it_can_be_turned_off() -> None:
+    assert ended("ctypes.string_at(0)", ATTNX_ISOLATE="0").returncode == -signal.SIGSEGV
+
+
+def test_help_is_not_contained() -> None:
+    code = HEAD + "sys.exit(contained(lambda a: os.kill(os.getpid(), signal.SIGSEGV) or 0, ['--help']))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_was_sent_ends_both(tmp_path: Path, number: signal.Signals) -> None:
+    noted = tmp_path / "child"
+    code = (
+        HEAD
+        + f"def work(args):\n    open({str(noted)!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
+        + "sys.exit(contained(work, ['sites', 'x']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    child = _pid(noted)
+    process.send_signal(number)
+    assert process.wait(30) == -number
+    assert _gone(child)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl")
+def test_killing_the_parent_ends_the_child(tmp_path: Path) -> None:
+    noted = tmp_path / "child"
+    code = (
+        HEAD
+        + f"def work(args):\n    open({str(noted)!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
+        + "sys.exit(contained(work, ['sites', 'x']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    child = _pid(noted)
+    process.kill()
+    process.wait(30)
+    assert _gone(child)
+
+
+def _pid(noted: Path) -> int:
+    for _ in range(600):
+        if noted.exists() and noted.read_text():
+            return int(noted.read_text())
+        time.sleep(0.05)
+    raise AssertionError("the child never started")
+
+
+def _gone(pid: int) -> bool:
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True  # ended, and only not yet collected
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("keyboard", [True, False])
+def test_an_interrupt_reaches_the_work_once(tmp_path: Path, keyboard: bool) -> None:
+    """From the keyboard it goes to the whole process group, from `kill -INT` to the parent alone."""
+    noted = tmp_path / "child"
+    work = (
+        f"open({str(noted)!r}, 'w').write(str(os.getpid()))\n    count = 0\n"
+        "    for _ in range(600):\n        try:\n            time.sleep(0.05)\n"
+        "        except KeyboardInterrupt:\n            count += 1; end = time.time() + 0.5\n"
+        "            while time.time() < end:\n                try:\n                    time.sleep(0.05)\n"
+        "                except KeyboardInterrupt:\n                    count += 1\n"
+        "            return 100 + count"
+    )
+    code = HEAD + f"def work(args):\n    {work}\nsys.exit(contained(work, ['sites', 'x']))"
+    if keyboard:
+        import pty
+
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(sys.executable, [sys.executable, "-c", code])
+        _pid(noted)
+        os.write(terminal, b"\x03")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 101
+        os.close(terminal)
+        return
+    process = subprocess.Popen([sys.executable, "-c", code])
+    _pid(noted)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 101
