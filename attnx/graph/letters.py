@@ -114,9 +114,13 @@ def _count(atoms: list[Atom]) -> int | None:
 
 
 def _by_position(out_axes: Axes, query_axes: Axes, letters: Letters) -> list[Atom]:
-    """Without a value to follow: of two or more batch axes, the last is the heads' (the field's convention)."""
+    """Without a value to follow: of two or more batch axes, the last is the heads' (the field's convention).
+
+    A batch that was exported as 1 has no atom, and still stands before the heads.
+    """
     batch = [axis for axis in out_axes[:-2] if axis and not all(letters.named(a) for a in axis)]
-    return list(leaves(batch[-1])) if len(out_axes) >= 4 and len(batch) >= 2 else []
+    after_one = len(batch) == 1 and batch[0] is out_axes[-3] and not any(out_axes[:-3])
+    return list(leaves(batch[-1])) if len(out_axes) >= 4 and (len(batch) >= 2 or after_one) else []
 
 
 def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]) -> list[Atom] | None:
