@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnx.errors import ModelError
+from attnx.errors import AttnxError, ModelError
 from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
-from attnx.graph.soundness import check_nodes
+from attnx.graph.soundness import check_nodes, contradiction
 from attnx.numbering import key_of, number
 from attnx.ops import softmax
 from attnx.ops.finding import Finding, Replacement
@@ -51,7 +51,19 @@ def find(path: Path, choose: Choose | None = None) -> Found:
         ModelError: The file cannot be read as an ONNX model.
     """
     loaded = load(path)
-    graph, branches = _flat(loaded, choose or without_cache)
+    try:
+        return _find(loaded, choose or without_cache)
+    except AttnxError:
+        raise
+    except Exception as error:
+        # Whatever a walk over the graph trips on is either damage, and is told as such, or a bug, and shows itself.
+        if (fault := contradiction(loaded.proto)) is not None:
+            raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
+        raise
+
+
+def _find(loaded: Loaded, choose: Choose) -> Found:
+    graph, branches = _flat(loaded, choose)
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
     hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
+from attnx.graph.soundness import ends_process
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
     keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
     proto = replaced(found.graph, found.replacements, keys)
+    if (node := ends_process(proto.graph.node)) is not None:
+        raise ModelError(
+            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
+            "would end the process",
+            "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
+        )
     taps: dict[int, dict[str, str]] = {}
     added: dict[str, str] = {}
     for i, quantities in wanted.items():

@@ -6,6 +6,7 @@ An operator that is not here is tried with onnx's own reference implementation, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,19 +155,19 @@ def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
     return np.full(shape, fill.ravel()[0], dtype=fill.dtype)
 
 
-def _per_axis(scale: Array, rank: int, axis: int) -> Array:
-    return (
-        scale
-        if scale.ndim == 0 or scale.size == 1
-        else scale.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
-    )
+def _per_axis(scale: Array, array: Array, axis: int) -> Array:
+    if scale.ndim == 0 or scale.size == 1:
+        return scale
+    if scale.size != array.shape[axis]:
+        raise ValueError("a scale for each channel, and another number of channels")
+    return scale.reshape([-1 if i == axis % array.ndim else 1 for i in range(array.ndim)])
 
 
 def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array, scale = np.asarray(x[0]), np.asarray(x[1])
     zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), np.uint8)
     limits = np.iinfo(zero.dtype)
-    scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
+    scale, offset = (_per_axis(v, array, a.get("axis", 1)) for v in (scale, zero))
     whole = np.rint(array / scale) + offset.astype(np.int64)
     return np.asarray(np.clip(whole, limits.min, limits.max).astype(zero.dtype))
 
@@ -174,7 +175,7 @@ def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
 def _dequantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array, scale = np.asarray(x[0]), np.asarray(x[1])
     zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), array.dtype)
-    scale, offset = (_per_axis(v, array.ndim, a.get("axis", 1)) for v in (scale, zero))
+    scale, offset = (_per_axis(v, array, a.get("axis", 1)) for v in (scale, zero))
     return np.asarray(((array.astype(np.int64) - offset.astype(np.int64)) * scale).astype(np.asarray(x[1]).dtype))
 
 
@@ -194,6 +195,8 @@ def _expand(_a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 def _clip(a: dict[str, Any], x: Inputs, _: int) -> Array:
     low, high = (x[i] if len(x) > i else a.get(name) for i, name in ((1, "min"), (2, "max")))
+    if any(limit is not None and np.size(limit) != 1 for limit in (low, high)):
+        raise ValueError("a limit is one number")
     return np.asarray(np.clip(np.asarray(x[0]), low, high))
 
 
@@ -254,6 +257,39 @@ RULES: dict[str, _Rule] = {
     "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
     "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
 }  # fmt: skip
+
+
+_MOST = 1 << 24
+"""Cells that a result may have whose size is not known beforehand."""
+_SIZED_BY_VALUE = frozenset(
+    "Range ConstantOfShape Expand Tile Pad Resize Upsample OneHot EyeLike ConvTranspose MaxUnpool Col2Im CenterCropPad "
+    "AffineGrid GridSample RoiAlign DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix ImageDecoder "
+    "TfIdfVectorizer StringSplit".split()
+)
+"""Operators whose result can be of any size, however small their inputs."""
+_NEVER = frozenset(
+    "Loop Scan If SequenceMap RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli "
+    "Multinomial".split()
+)
+"""Operators that can run for any time, or whose result is drawn by chance."""
+
+
+def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> bool:
+    """Whether a node may be evaluated: its result is small, and comes in a time that its inputs bound.
+
+    Args:
+        node: The node.
+        values: Its inputs.
+        size: The number of elements of its first output, where that is known.
+        limit: The most elements that it may have.
+    """
+    if node.op_type in _NEVER:
+        return False
+    if size is not None:
+        return size <= limit
+    if node.op_type in _SIZED_BY_VALUE:
+        return False
+    return prod(max(1, np.size(v)) for v in values if v is not None) <= _MOST
 
 
 def evaluate(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:

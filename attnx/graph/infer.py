@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.evaluate import evaluate
+from attnx.graph.evaluate import evaluate, steady
+from attnx.graph.index import attributes
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def _walk(
     for name, tensor in graph.initializers.items():
         shape = tuple(int(d) for d in tensor.dims)
         most = limit if wanted is None or name in wanted else SMALL_VALUE
-        small = int(np.prod(shape, dtype=np.float64)) <= most
+        small = prod(shape) <= most
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
     for node in graph.nodes:
@@ -184,16 +186,16 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         if value is None:
             return [_constant_shape(node)]
         return [_from_array(value)]
-    if node.op_type == "Shape" and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
-        return _evaluated(node, [np.broadcast_to(np.int8(0), _whole(inputs[0].shape))], graph.opset) or [UNKNOWN]
-    if node.op_type == "Size" and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
-        return [_from_array(np.array(np.prod(_whole(inputs[0].shape)), dtype=np.int64))]
+    if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
+        return [_size(node, _whole(inputs[0].shape))]
     shaped: list[Fact] | None = None
     if node.domain in ("", "ai.onnx") or node.op_type in SHAPES:
         shaped = infer_shape(graph, node, inputs)
     wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
-    if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted) and _fits(shaped, limit):
+    if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
         values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
+        if not steady(node, values, _count(shaped), limit):
+            return shaped if shaped is not None else [UNKNOWN] * len(node.output)
         evaluated = _evaluated(node, values, graph.opset)
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
@@ -240,11 +242,19 @@ def _whole(shape: Shape) -> tuple[int, ...]:
     return tuple(d for d in shape if d is not None)
 
 
-def _fits(shaped: list[Fact] | None, limit: int) -> bool:
-    """Whether an evaluation may go ahead: its result is known to be small, or has no known size."""
+def _size(node: NodeProto, shape: tuple[int, ...]) -> Fact:
+    """What a Shape or Size node says of a tensor."""
+    if node.op_type == "Size":
+        return _from_array(np.array(count, dtype=np.int64)) if (count := prod(shape)) < 1 << 63 else Fact(())
+    a = attributes(node)
+    return _from_array(np.array(shape[a.get("start", 0) : a.get("end")], dtype=np.int64))
+
+
+def _count(shaped: list[Fact] | None) -> int | None:
+    """The number of elements of a first output, where its shape is known."""
     if not shaped or shaped[0].shape is None or None in shaped[0].shape:
-        return True
-    return int(np.prod(_whole(shaped[0].shape), dtype=np.float64)) <= limit
+        return None
+    return prod(_whole(shaped[0].shape))
 
 
 def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[Fact] | None:

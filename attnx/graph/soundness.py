@@ -104,6 +104,37 @@ def _demand(op_type: str, domain: str, opset: int) -> Demand | None:
     return Demand(inputs, attributes)
 
 
+def ends_process(nodes: Iterable[NodeProto]) -> str | None:
+    """A node, in any subgraph, that makes onnxruntime end the process: com.microsoft Attention without its bias.
+
+    The schema calls the bias optional; the CPU kernel of onnxruntime 1.31 reads it all the same. attnx replaces such
+    nodes by primitive ones where it can, and must not run what is left. Source: onnxruntime issue 25005.
+    """
+    for node in nodes:
+        if node.op_type == "Attention" and node.domain == "com.microsoft" and not any(node.input[2:3]):
+            return str(node.name or node.op_type)
+        for graph in _inner(node):
+            if (found := ends_process(graph.node)) is not None:
+                return found
+    return None
+
+
+def contradiction(proto: ModelProto) -> str | None:
+    """The first place where shapes, types or attributes contradict one another, as onnx's own inference finds it.
+
+    Returns:
+        One line; None where onnx has nothing to say against the model.
+    """
+    from onnx import shape_inference
+
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return (lines[0] if lines else type(error).__name__)[:300]
+    return None
+
+
 def _check_graph(graph: GraphProto) -> None:
     _text([graph], "graph", "name")
     for tensor in graph.initializer:
@@ -238,4 +269,4 @@ def _check_functions(proto: ModelProto) -> None:
         total(proto.graph.node, 0)
 
 
-__all__ = ["check_model", "check_nodes", "expected_bytes", "fault_of"]
+__all__ = ["check_model", "check_nodes", "contradiction", "ends_process", "expected_bytes", "fault_of"]
