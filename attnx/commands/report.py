@@ -1,0 +1,92 @@
+"""`attnx report TEXT`: one page for a browser: every layer and head, hover and click, no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnx.options import (
+    MODEL,
+    DeviceOption,
+    DimOption,
+    ForceOption,
+    IdsOption,
+    InputsOption,
+    LayerOption,
+    ModelOption,
+    PairOption,
+    QueryOption,
+    SetOption,
+    SiteOption,
+    TargetOption,
+    TextArgument,
+    TokenizerOption,
+)
+
+PAGE = Path("report.html")
+
+
+def report(
+    text: TextArgument = None,
+    model: ModelOption = MODEL,
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page, an .html file.")] = PAGE,
+    head: Annotated[
+        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head that is open first.")
+    ] = None,
+    query: QueryOption = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WORD", help="The word to look from; else the first pronouns.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="WORD,WORD", help="The candidates; else the content words near by.")
+    ] = None,
+    layer: LayerOption = None,
+    site: SiteOption = None,
+    pair: PairOption = None,
+    ids: IdsOption = None,
+    inputs: InputsOption = None,
+    values: SetOption = None,
+    dims: DimOption = None,
+    target: TargetOption = None,
+    tokenizer: TokenizerOption = None,
+    device: DeviceOption = "auto",
+    force: ForceOption = False,
+) -> None:
+    """Write a page that shows everything at once, in one file that opens anywhere.
+
+    Layers by heads, a head as lines and as a matrix, its stages with the softmax before and after scaling, one token's
+    row across heads, coreference, and what each head does.
+    """
+    from attnx import output, pipeline
+    from attnx.beyond import beyond
+    from attnx.chosen import of_sort, trusted
+    from attnx.errors import UsageError
+    from attnx.intake import take
+    from attnx.paging import contents, wanted
+    from attnx.request import parse_layers
+    from attnx.view.report import report as put_together
+    from attnx.view.save import write
+
+    if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):
+        raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
+    if out.is_file() and not force:
+        raise UsageError(f"{out} exists.", "Give --force to replace it, or another name.")
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=beyond(values, dims, target=target))
+    layers = parse_layers(layer) if layer else None
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
+    quantities = wanted(opened.find(feed.get("inputs")).sites)
+    trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=quantities), site))
+    page = put_together(contents(trace, from_=from_, to=to, head=head, query=query))
+    write(out, page.content, force=force)
+    output.notes((*trace.notes, *doubts, *page.notes))
+    output.note(
+        f"wrote {out}: {_size(len(page.content))}, {sum(a.need('weights').shape[1] for a in trace.attentions)} heads, "
+        f"weights within {page.error:.1g}"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.0f} kB"

@@ -1,0 +1,132 @@
+"""A trace -> what its page shows: the measures of every head, what pronouns stand for, and where to look first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnx.chosen import head_of, position
+from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
+from attnx.measure import describe_heads
+from attnx.measure.coreference import Coreference, coreference
+from attnx.measure.looks import gathered, strongest_pair
+from attnx.mentioned import candidates, pronouns
+from attnx.records import Site, Trace
+from attnx.spans import Mention
+from attnx.view.report import Reference, Report
+
+PRONOUNS = 3
+"""Pronouns that are looked from where none is named: the first so many."""
+CANDIDATES = 24
+"""Candidates where none are named: the nearest so many before and after the pronoun."""
+
+
+def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The quantities that a page needs: query and key, from which a page rebuilds the rest; where a site lacks them
+    in its graph, the scores."""
+    whole = all("query" in s.places and "key" in s.places for s in sites if s.kind in ("self", "cross"))
+    return ("query", "key", *(() if whole else ("scores", "scaled", "capped")), "masked", "weights")
+
+
+def contents(
+    trace: Trace, *, from_: str | None = None, to: str | None = None, head: str | None = None, query: str | None = None
+) -> Report:
+    """Measure what the page shows, and choose what is open first.
+
+    Args:
+        trace: With `wanted` quantities.
+        from_: The word to look from; else the first pronouns.
+        to: The candidates, by commas; else content words near the pronoun.
+        head: The head that is open first, L.H; else the one with the largest margin of the first pronoun, else the one
+            that gathers most on one token.
+        query: The token that is open first; else the pronoun.
+
+    Raises:
+        InputError: A word that is not in the text.
+        UsageError: No such head or token.
+    """
+    notes: list[str] = []
+    found = _references(trace, from_, to, notes)
+    site, number = head_of(trace, head) if head is not None else _first(trace, found)
+    where = _query(trace, site, number, query, found)
+    table = None
+    try:
+        table = describe_heads(trace)
+    except UnsupportedError as error:
+        notes.append(f"heads are not measured: {error.message}")
+    return Report(
+        trace=trace,
+        measures=table.measures if table is not None else (),
+        kinds=table.kinds if table is not None else (),
+        thresholds=table.thresholds if table is not None else (),
+        references=tuple(_reference(one) for one in found),
+        chosen=(site, number, where),
+        notes=(*notes, *dict.fromkeys(note for m in (table.measures if table else ()) for note in m.notes)),
+    )
+
+
+def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
+    """What the heads say of the pronouns; none where the text has none and none was asked for."""
+    text = trace.memory or trace.tokens
+    named = from_ is not None or to is not None
+    try:
+        there = pronouns(text, from_)
+    except AttnxError:
+        if named:
+            raise
+        return []
+    if from_ is None and len(there) > PRONOUNS:
+        notes.append(f"coreference: the first {PRONOUNS} of {len(there)} pronouns; --from WORD looks from another")
+        there = there[:PRONOUNS]
+    out = []
+    for pronoun in there:
+        try:
+            out.append(_of(trace, pronoun, candidates(text, to, pronoun), to is None, notes))
+        except (InputError, UnsupportedError, UsageError) as error:
+            if named:
+                raise
+            notes.append(f"coreference of {pronoun.text!r}: {error.message}")
+    return out
+
+
+def _of(trace: Trace, pronoun: Mention, there: Sequence[Mention], choose: bool, notes: list[str]) -> Coreference:
+    if choose and len(there) > CANDIDATES:
+        own = pronoun.pieces[0]
+        near = sorted(there, key=lambda one: (abs(one.pieces[-1] - own), one.pieces))[:CANDIDATES]
+        notes.append(f"coreference of {pronoun.text!r}@{own}: the {CANDIDATES} nearest of {len(there)} content words")
+        there = [one for one in there if one in near]
+    found = coreference(trace, pronoun, there)
+    if choose and 0 < len(found.unseen) < len(there):
+        found = coreference(trace, pronoun, [one for at, one in enumerate(there) if at not in found.unseen])
+    return found
+
+
+def _reference(one: Coreference) -> Reference:
+    return Reference(
+        one.pronoun, one.candidates, one.sites, one.shares, one.weights, one.verdicts, one.layer_means, one.baselines,
+        one.notes,
+    )  # fmt: skip
+
+
+def _first(trace: Trace, found: Sequence[Coreference]) -> tuple[int, int]:
+    """The head that is open first."""
+    for one in found:
+        if one.ranked:
+            layer, head = one.ranked[0]
+            return one.sites[layer], head
+    gathering = gathered(trace, special=False)
+    return (gathering[0].site, gathering[0].head) if gathering else (len(trace.attentions) - 1, 0)
+
+
+def _query(trace: Trace, site: int, head: int, query: str | None, found: Sequence[Coreference]) -> int:
+    """The query that is open first, on the axis of that site."""
+    attention = trace.attentions[site]
+    tokens = trace.queries_of(attention)
+    count = attention.need("weights").shape[2]
+    shift = max(0, count - len(tokens))
+    if query is not None:
+        return min(count - 1, position(tokens, query) + shift)
+    for one in found:
+        if tokens is (trace.memory or trace.tokens):
+            return min(count - 1, one.pronoun.pieces[-1] + shift)
+    pair = strongest_pair(trace, site, head)
+    return pair.query if pair is not None and pair.query is not None else 0

@@ -1,0 +1,324 @@
+"""Attention packed for a page: whole numbers and a step, deflated, in base64, held against the trace before it is used.
+
+What is packed is the least that a page can rebuild every stage from: query and key where the text is long, scores
+where it is short, the masked scores or the weights alone where the earlier stages do not lead to the weights that the
+model has. What is rebuilt is compared with the trace here, so that a page can state by how much it is off.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attnx.formula import capped, repeat_heads, visible
+from attnx.records import Array, Attention
+
+LIMIT = 0.002
+"""A way of packing whose weights are further off than this is not taken."""
+FINE, COARSE = 32767, 2047
+"""Steps on either side of 0."""
+MISSING = -32768
+"""Stands for NaN."""
+ROOTS = 254
+"""Steps of the square root of a weight, where weights are kept in a byte each; the next code stands for NaN."""
+MANY = 1 << 21
+"""A site with more weights than this has them kept in a byte each, where they must be kept at all."""
+NOISE = 1e-3
+"""In logits: what float rounding may leave between masked and capped scores where there is no mask and no bias."""
+
+
+@dataclass(slots=True)
+class Blobs:
+    """Packed arrays; the same bytes are kept once."""
+
+    texts: list[str] = field(default_factory=list)
+    """Base64 of raw deflate streams (RFC 1951)."""
+    _where: dict[bytes, int] = field(default_factory=dict)
+
+    def put(self, raw: bytes) -> int:
+        """Deflate bytes and keep them; gives their number."""
+        squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
+        packed = squeeze.compress(raw) + squeeze.flush()
+        if packed not in self._where:
+            self._where[packed] = len(self.texts)
+            self.texts.append(base64.b64encode(packed).decode("ascii"))
+        return self._where[packed]
+
+    @property
+    def size(self) -> int:
+        """Characters of base64."""
+        return sum(map(len, self.texts))
+
+
+def whole_numbers(values: Array, levels: int = FINE) -> tuple[Array, float]:
+    """Values as int16 times a step; what is not finite becomes `MISSING`.
+
+    Args:
+        values: Any shape.
+        levels: Steps on either side of 0.
+
+    Returns:
+        int16 of the same shape, and the step: the largest value / levels.
+    """
+    finite = np.isfinite(values)
+    top = float(np.abs(values, where=finite, out=np.zeros(values.shape, np.float32)).max(initial=0.0))
+    step = top / levels if top > 0 else 1.0
+    codes = np.full(values.shape, MISSING, np.int16)
+    np.copyto(codes, np.rint(np.where(finite, values, 0.0) / step).astype(np.int16), where=finite)
+    return codes, step
+
+
+def numbers(codes: Array, step: float) -> Array:
+    """The float32 that a page reads back from `whole_numbers`."""
+    out = codes.astype(np.float32) * np.float32(step)
+    out[codes == MISSING] = np.nan
+    return out
+
+
+def plane(blobs: Blobs, codes: Array, step: float) -> list[float]:
+    """Keep int16 codes: all low bytes, then all high bytes, which deflate packs better.
+
+    Returns:
+        [number of the blob, step].
+    """
+    pairs = np.ascontiguousarray(codes, dtype="<i2").view(np.uint8).reshape(-1, 2)
+    return [blobs.put(pairs[:, 0].tobytes() + pairs[:, 1].tobytes()), step]
+
+
+def square_roots(weights: Array) -> tuple[Array, float]:
+    """Weights as uint8: the square root of their share of the largest, in `ROOTS` steps; NaN is `ROOTS` + 1.
+
+    Returns:
+        uint8 of the same shape, and the largest weight.
+    """
+    top = float(np.nan_to_num(weights, nan=0.0).max(initial=0.0)) or 1.0
+    codes = np.rint(np.sqrt(np.nan_to_num(weights, nan=0.0) / top) * ROOTS).astype(np.uint8)
+    codes[np.isnan(weights)] = ROOTS + 1
+    return codes, top
+
+
+def squares(codes: Array, top: float) -> Array:
+    """The float32 that a page reads back from `square_roots`."""
+    out = (codes.astype(np.float32) / ROOTS) ** 2 * np.float32(top)
+    out[codes > ROOTS] = np.nan
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One site, packed."""
+
+    base: str
+    """What everything is rebuilt from: "qk", "scores", "masked", "weights", or "roots" (weights in a byte each)."""
+    fields: dict[str, Any]
+    """As the page reads them."""
+    error: float
+    """Largest difference of a rebuilt weight from the trace's."""
+    off: float | None
+    """Largest difference of a rebuilt visible masked score from the trace's; None where they are not kept."""
+
+
+def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
+    """Pack one site: the first way that rebuilds its weights within `LIMIT`.
+
+    Args:
+        attention: With weights; query and key or scores, and masked, where the site has them.
+        blobs: Where arrays are kept.
+        levels: Steps on either side of 0 for everything but weights.
+
+    Raises:
+        UnsupportedError: The site has no weights.
+    """
+    weights = attention.need("weights")[0]
+    ways = []
+    if attention.masked is not None:
+        if attention.site.scale is not None and attention.site.kind in ("self", "cross"):
+            ways += _earlier(attention)
+        ways.append("masked")
+    for way in ways:
+        known = len(blobs.texts)
+        found = _derived(attention, way, blobs, levels)
+        if found is not None:
+            return found
+        _forget(blobs, known)
+    fields: dict[str, Any] = {"weights": []}
+    error = 0.0
+    for line in weights:
+        if weights.size > MANY:
+            roots, top = square_roots(line)
+            error = max(error, _gap(squares(roots, top), line))
+            fields["weights"].append([blobs.put(roots.tobytes()), top])
+        else:
+            codes, step = whole_numbers(line)
+            error = max(error, _gap(numbers(codes, step), line))
+            fields["weights"].append(plane(blobs, codes, step))
+    base = "roots" if weights.size > MANY else "weights"
+    return Packed(base, fields | _hidden_only(attention, blobs), error, None)
+
+
+def _earlier(attention: Attention) -> list[str]:
+    """Ways to start before the mask, the smaller one first."""
+    query, key, weights = attention.query, attention.key, attention.need("weights")
+    ways = ["scores"] if attention.scores is not None else []
+    if query is not None and key is not None and query.shape[-1] == key.shape[-1]:
+        smaller = query[0].size + key[0].size < weights[0].size
+        return ["qk"] if smaller else ["scores", "qk"]
+    return ways
+
+
+def _derived(attention: Attention, way: str, blobs: Blobs, levels: int) -> Packed | None:
+    """Pack by one way; None as soon as a head's weights cannot be rebuilt within `LIMIT`."""
+    weights, masked = attention.need("weights")[0], attention.need("masked")[0]
+    heads = len(weights)
+    fields: dict[str, Any] = {"hidden": [], "bias": [], "sink": []}
+    exact = _exact(attention, way)
+    rebuilt = _starts(attention, way, blobs, levels, fields)
+    error = off = 0.0
+    for head in range(heads):
+        start = exact(head)
+        seen, bias = _mask(attention, head, start, way)
+        shown = _capped(attention, rebuilt(head), head) if way != "masked" else rebuilt(head)
+        if bias is not None:
+            codes, step = whole_numbers(bias, levels)
+            shown = shown + numbers(codes, step)
+            fields["bias"].append(plane(blobs, codes, step))
+        else:
+            fields["bias"].append(None)
+        fields["hidden"].append(None if seen is None else blobs.put(np.packbits(~seen).tobytes()))
+        sink = _sink(masked[head], weights[head]) if attention.site.sink else None
+        fields["sink"].append(sink)
+        error = max(error, _gap(_softmax(shown, seen, sink), weights[head]))
+        if not error <= LIMIT:
+            return None
+        off = max(off, _gap(shown, masked[head], seen))
+    return Packed(way, fields, error, off)
+
+
+def _exact(attention: Attention, way: str) -> Any:
+    """head -> what comes before mask and bias, [Q,K], as exactly as the trace has it."""
+    if way == "masked":
+        return lambda head: None
+    if attention.capped is not None:
+        whole = attention.capped[0]
+        return lambda head: whole[head]
+    scores = _scores(attention)
+    return lambda head: _capped(attention, scores(head), head)
+
+
+def _scores(attention: Attention) -> Any:
+    """head -> unscaled scores, [Q,K]: as traced, or from query and key."""
+    if attention.scores is not None:
+        whole = attention.scores[0]
+        return lambda head: whole[head]
+    query = attention.need("query")[:1]
+    key = repeat_heads(attention.need("key")[:1], query.shape[1])
+    return lambda head: query[0, head] @ key[0, head].T
+
+
+def _starts(attention: Attention, way: str, blobs: Blobs, levels: int, fields: dict[str, Any]) -> Any:
+    """Keep the arrays that a way starts from; gives head -> what a page reads back, [Q,K]."""
+    if way == "qk":
+        both = []
+        for name in ("query", "key"):
+            packed = [whole_numbers(line, levels) for line in attention.need(name)[0]]  # type: ignore[arg-type]
+            fields[name] = [plane(blobs, *one) for one in packed]
+            both.append(np.stack([numbers(*one) for one in packed])[None])
+        query, key = both
+        key = repeat_heads(key, query.shape[1])
+        return lambda head: query[0, head] @ key[0, head].T
+    weights = attention.need("weights")[0]
+    if way == "scores":
+        scores = _scores(attention)
+        packed = [whole_numbers(scores(head), levels) for head in range(len(weights))]
+    else:
+        # Hidden cells would take all the steps: a mask may add -1e9.
+        packed = [
+            whole_numbers(np.where(visible(line, None, own), line, np.nan).astype(np.float32), levels)
+            for line, own in zip(attention.need("masked")[0], weights, strict=True)
+        ]
+    fields[way] = [plane(blobs, *one) for one in packed]
+    return lambda head: numbers(*packed[head])
+
+
+def _capped(attention: Attention, scores: Array, head: int) -> Array:
+    scale = attention.site.scale
+    assert scale is not None
+    return capped(scores * np.float32(scale[head] if isinstance(scale, tuple) else scale), attention.site.softcap)
+
+
+def _mask(attention: Attention, head: int, start: Array | None, way: str) -> tuple[Array | None, Array | None]:
+    """Which keys a query sees (None: all), and what is added to those scores (None: nothing); [Q,K] each."""
+    masked, weights = attention.need("masked")[0, head], attention.need("weights")[0, head]
+    if start is not None:
+        with np.errstate(invalid="ignore"):
+            gap = masked - start
+        if np.abs(gap).max(initial=0.0) <= NOISE:
+            return None, None
+    seen: Array | None = visible(masked, start, weights)
+    assert seen is not None
+    bias = None
+    if start is not None:
+        put = np.where(seen, gap, 0.0).astype(np.float32)
+        bias = put if np.abs(put).max(initial=0.0) > NOISE else None
+    return (None if seen.all() else seen), bias
+
+
+def _hidden_only(attention: Attention, blobs: Blobs) -> dict[str, Any]:
+    if attention.masked is None:
+        return {}
+    capped_ = attention.capped
+    hidden = []
+    for head, line in enumerate(attention.masked[0]):
+        seen = visible(line, None if capped_ is None else capped_[0, head], attention.need("weights")[0, head])
+        hidden.append(None if seen.all() else blobs.put(np.packbits(~seen).tobytes()))
+    return {"hidden": hidden}
+
+
+def _softmax(masked: Array, seen: Array | None, sink: float | None) -> Array:
+    """As the page does it: hidden cells 0, a sink in the denominator, a row that sees nothing all 0."""
+    if seen is not None:
+        masked = np.where(seen, masked, -np.inf)
+    top = masked.max(axis=-1, keepdims=True)
+    if sink is not None:
+        top = np.maximum(top, np.float32(sink))
+    top = np.where(np.isneginf(top), np.float32(0), top)
+    parts = np.exp(masked - top)
+    total = parts.sum(axis=-1, keepdims=True)
+    if sink is not None:
+        total = total + np.exp(np.float32(sink) - top)
+    return np.asarray(parts / np.where(total == 0, np.float32(1), total))
+
+
+def _sink(masked: Array, weights: Array) -> float | None:
+    """A head's sink logit: from a row's sum s, ln(sum exp masked) + ln((1 - s) / s), the median over rows."""
+    sums = weights.sum(axis=-1, dtype=np.float64)
+    wide = masked.astype(np.float64)
+    with np.errstate(all="ignore"):
+        top = wide.max(axis=-1)
+        logit = top + np.log(np.exp(wide - top[:, None]).sum(axis=-1)) + np.log(1.0 - sums) - np.log(sums)
+    kept = logit[np.isfinite(logit)]
+    return float(np.median(kept)) if kept.size else None
+
+
+def _gap(got: Array, want: Array, seen: Array | None = None) -> float:
+    """Largest absolute difference over visible cells; NaN must meet NaN."""
+    if seen is not None:
+        got, want = got[seen], want[seen]
+    if not got.size:
+        return 0.0
+    largest = float(np.abs(got - want).max())
+    if not np.isnan(largest):
+        return largest
+    if (np.isnan(got) != np.isnan(want)).any():
+        return float("inf")
+    return float(np.nan_to_num(np.abs(got - want), nan=0.0).max())
+
+
+def _forget(blobs: Blobs, known: int) -> None:
+    """Drop what a way that failed has kept."""
+    del blobs.texts[known:]
+    blobs._where = {packed: at for packed, at in blobs._where.items() if at < known}

@@ -1,0 +1,292 @@
+"""One self-contained page of a trace: every layer and head, their stages, coreference and kinds of heads.
+
+The page needs no network and no other file: its parts lie in report_html/ and are put together here, the arrays are
+packed by `packed.py` and unpacked by the page when a head is looked at. What comes from users and models (texts,
+tokens, names) reaches the page through `cells.safe` and as JSON, never as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from attnx import __version__
+from attnx.choice import Verdict
+from attnx.errors import UnsupportedError
+from attnx.formula import visible
+from attnx.records import Array, Attention, Measurement, Tokens, Trace
+from attnx.spans import Mention, axis_labels
+from attnx.view import colour
+from attnx.view.cells import safe
+from attnx.view.matrix import block_means, edges
+from attnx.view.packed import COARSE, FINE, Blobs, Packed, pack
+
+SCRIPTS = (
+    "inflate.js", "store.js", "colour.js", "draw.js", "grid.js", "lines.js", "matrix.js", "rows.js", "stages.js",
+    "coreference.js", "kinds.js", "main.js",
+)  # fmt: skip
+"""The page's program, in the order in which its parts need each other."""
+THUMB = 40
+"""Blocks on each side of a thumbnail."""
+DEEP = 1 << 25
+"""Cells of query and key over the whole page; with more, they are kept in `COARSE` steps."""
+TITLE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the heads say of one pronoun."""
+
+    pronoun: Mention
+    candidates: tuple[Mention, ...]
+    sites: tuple[int, ...]
+    """Positions in `trace.attentions` of the layers measured."""
+    shares: Measurement
+    """[S,H,C]."""
+    weights: Measurement
+    """[S,H,C]."""
+    verdicts: tuple[Verdict, ...]
+    layer_means: tuple[Verdict, ...]
+    baselines: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a page shows."""
+
+    trace: Trace
+    """With weights of every site, and masked, query and key (or scores) where the sites have them."""
+    measures: tuple[Measurement, ...] = ()
+    """Each [S,H], in the order of `trace.attentions`."""
+    kinds: tuple[tuple[str, ...], ...] = ()
+    """[S][H]; "" where a layer has no such head."""
+    thresholds: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
+    chosen: tuple[int, int, int] = (0, 0, 0)
+    """Site (position in `trace.attentions`), head and query that are open first."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page and what it is made of."""
+
+    content: bytes
+    """UTF-8; ASCII but for the templates."""
+    error: float
+    """Largest difference of a weight on the page from the trace's."""
+    packed: tuple[str, ...]
+    """For each site, what it was packed as; see `Packed.base`."""
+    notes: tuple[str, ...]
+
+
+def report(shown: Report) -> Page:
+    """Put the page together.
+
+    Args:
+        shown: The trace and what was measured of it.
+
+    Returns:
+        The page.
+
+    Raises:
+        UnsupportedError: No site has weights.
+    """
+    trace, blobs = shown.trace, Blobs()
+    there = [at for at, a in enumerate(trace.attentions) if a.weights is not None and a.weights[0].size]
+    if not there:
+        raise UnsupportedError(
+            "No attention of this model has weights, so there is nothing to show.", "See `attnx sites MODEL`."
+        )
+    notes = [
+        f"{label} is left out: its weights are not known"
+        for at, label in enumerate(trace.labels)
+        if at not in there
+    ]
+    sides: list[dict[str, Any]] = []
+    levels = FINE if _cells(trace) <= DEEP else COARSE
+    packed = [pack(trace.attentions[at], blobs, levels) for at in there]
+    sites = [_site(trace, at, one, sides, blobs) for at, one in zip(there, packed, strict=True)]
+    error = max(one.error for one in packed)
+    offs = [one.off for one in packed if one.off is not None]
+    places = {at: place for place, at in enumerate(there)}
+    site, head, query = shown.chosen
+    data = {
+        "version": __version__,
+        "model": safe(trace.model),
+        "device": trace.device,
+        "text": _text(trace.tokens),
+        "memory": None if trace.memory is None else _text(trace.memory),
+        "sides": sides,
+        "sites": sites,
+        "error": error,
+        "off": max(offs, default=None),
+        "measures": [_measure(measure, there) for measure in shown.measures],
+        "kinds": [list(shown.kinds[at]) for at in there] if shown.kinds else [],
+        "thresholds": list(shown.thresholds),
+        "references": [_reference(one, places) for one in shown.references],
+        "chosen": {"site": places.get(site, 0), "head": head, "query": query},
+        "notes": [safe(note) for note in (*trace.notes, *shown.notes, *notes)],
+        "ramps": {"dark": _hex(colour.SEQUENTIAL.colours), "both": _hex(colour.DIVERGING.colours)},
+        "blobs": blobs.texts,
+    }
+    return Page(_page(trace, data), error, tuple(one.base for one in packed), tuple(notes))
+
+
+def _cells(trace: Trace) -> int:
+    return sum(
+        array[0].size for a in trace.attentions for array in (a.query, a.key) if array is not None and array.ndim == 4
+    )
+
+
+def _text(tokens: Tokens) -> str:
+    return safe(tokens.text) if tokens.text else ""
+
+
+def _site(trace: Trace, at: int, packed: Packed, sides: list[dict[str, Any]], blobs: Blobs) -> dict[str, Any]:
+    attention = trace.attentions[at]
+    site = attention.site
+    weights = attention.need("weights")[0]
+    heads, queries, keys = weights.shape
+    thumbs, down, across = _thumbs(attention)
+    scale = site.scale
+    return {
+        "label": trace.labels[at],
+        "kind": site.kind,
+        "component": site.component,
+        "heads": heads,
+        "kvHeads": len(packed.fields.get("key", ())) or heads,
+        "size": None if attention.query is None else int(attention.query.shape[-1]),
+        "queries": _side(sides, trace.queries_of(attention), queries),
+        "keys": _side(sides, trace.keys_of(attention), keys),
+        "scale": list(scale) if isinstance(scale, tuple) else scale,
+        "place": safe(site.scale_place) if site.scale_place else "",
+        "softcap": site.softcap or None,
+        "added": site.bias,
+        "causal": site.causal,
+        "op": safe(site.op),
+        "node": safe(site.node),
+        "notes": [safe(note) for note in site.notes],
+        "base": packed.base,
+        "error": packed.error,
+        "off": packed.off,
+        "thumbs": blobs.put(thumbs.tobytes()),
+        "thumb": [down, across],
+        "thumbBlock": [-(-queries // down), -(-keys // across)],
+        "peaks": [_plain(value) for value in weights.max(axis=(1, 2))],
+        **packed.fields,
+    }
+
+
+def _side(sides: list[dict[str, Any]], tokens: Tokens, size: int) -> int:
+    """The number of a list of tokens, kept once."""
+    past = max(0, size - len(tokens))
+    special = [False] * past + list(tokens.special) if size >= len(tokens) else [False] * size
+    side = {"pieces": [_piece(piece) for piece in axis_labels(tokens, size)], "special": [int(flag) for flag in special]}
+    if side not in sides:
+        sides.append(side)
+    return sides.index(side)
+
+
+def _piece(piece: str) -> str:
+    """A token as it is shown: without the blanks around it unless it is nothing else."""
+    return safe(piece.strip() or piece)
+
+
+def _thumbs(attention: Attention) -> tuple[Array, int, int]:
+    """Block means of the weights as uint8 [H,rows,columns]: 0 hidden, 1 to 255 the square root of the largest's share."""
+    weights = attention.need("weights")[0]
+    down, across = edges(weights.shape[1], THUMB), edges(weights.shape[2], THUMB)
+    out = np.zeros((len(weights), len(down), len(across)), np.uint8)
+    for head, line in enumerate(weights):
+        # Where no weight is 0, nothing is hidden: asking is slow.
+        if attention.masked is not None and not line.all():
+            start = None if attention.capped is None else attention.capped[0, head]
+            line = np.where(visible(attention.masked[0, head], start, line), line, np.nan)
+        means, empty = block_means(line, down, across)
+        top = np.nanmax(means, initial=0.0) if not empty.all() else 0.0
+        codes = 1 + np.rint(254 * np.sqrt(np.nan_to_num(means, nan=0.0) / (top or 1.0)))
+        out[head] = np.where(empty, 0, codes).astype(np.uint8)
+    return out, len(down), len(across)
+
+
+def _measure(measure: Measurement, there: Sequence[int]) -> dict[str, Any]:
+    return {
+        "name": measure.name,
+        "unit": measure.unit,
+        "bounds": list(measure.bounds),
+        "source": safe(measure.source) if measure.source else "",
+        "formula": safe(measure.formula) if measure.formula else "",
+        "values": [[_plain(value) for value in measure.values[at]] for at in there],
+    }
+
+
+def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
+    def said(verdict: Verdict) -> dict[str, Any]:
+        return {
+            "method": safe(verdict.method),
+            "where": safe(verdict.where) if verdict.where else "",
+            "candidate": verdict.candidate,
+            "shares": [_plain(share) for share in verdict.shares],
+            "margin": _plain(verdict.margin),
+        }
+
+    kept = [row for row, at in enumerate(one.sites) if at in places]
+    return {
+        "pronoun": safe(one.pronoun.text),
+        "query": one.pronoun.pieces[-1],
+        "pieces": list(one.pronoun.pieces),
+        "candidates": [
+            {"text": safe(candidate.text), "pieces": list(candidate.pieces)} for candidate in one.candidates
+        ],
+        "sites": [places[one.sites[row]] for row in kept],
+        "shares": [[[_plain(v) for v in cell] for cell in one.shares.values[row]] for row in kept],
+        "weights": [[[_plain(v) for v in cell] for cell in one.weights.values[row]] for row in kept],
+        "verdicts": [said(verdict) for verdict in one.verdicts],
+        "layers": [said(one.layer_means[row]) for row in kept],
+        "baselines": [said(verdict) for verdict in one.baselines],
+        "notes": [safe(note) for note in one.notes],
+        "source": safe(one.weights.source),
+    }
+
+
+def _plain(value: Any) -> float | None:
+    """A number with the digits that a page shows, None for NaN and infinities."""
+    number = float(value)
+    return float(f"{number:.5g}") if np.isfinite(number) else None
+
+
+def _hex(colours: Sequence[tuple[int, int, int]]) -> str:
+    return "".join(f"{red:02x}{green:02x}{blue:02x}" for red, green, blue in colours)
+
+
+def _page(trace: Trace, data: dict[str, Any]) -> bytes:
+    """Fill in the template. The policy in its head lets no script run but its own, and nothing be fetched."""
+    folder = files("attnx.view").joinpath("report_html")
+    style = folder.joinpath("page.css").read_text(encoding="utf-8")
+    program = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    program = f'"use strict";\n(() => {{\n{program}}})();\n'
+    text = _text(trace.tokens) or "attention"
+    title = text if len(text) <= TITLE else text[: TITLE - 1] + "…"
+    parts = {
+        "title": html.escape(title),
+        "policy": f"default-src 'none'; script-src 'sha256-{_sha(program)}'; style-src 'sha256-{_sha(style)}'; img-src data:",
+        "style": style,
+        "program": program,
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e"),
+    }
+    pieces = folder.joinpath("page.html").read_text(encoding="utf-8").split("@@")
+    return "".join(parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)).encode("utf-8")
+
+
+def _sha(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
