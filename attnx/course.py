@@ -12,6 +12,7 @@ from attnx.encdec import opening as start_of
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, with_new
 from attnx.inputs import encoder_side, fixed_length, is_past, padded, takes_target
+from attnx.kvcache import is_static
 from attnx.naming import name_axes, read_tokens
 from attnx.patches import find_frames
 from attnx.records import Array, Tokens, Trace
@@ -94,7 +95,7 @@ def _plain(model: Runs, tokens: Tokens | None, inputs: Mapping[str, Array], want
     if any(is_past(s) for s in slots):
         site = next((s for s in model.sites if s.kv_heads), None)
         needs = needs if site is None else replace(needs, kv_heads=site.kv_heads, head_size=site.head_size)
-        if length == 1 and len(tokens) > 1:  # it reads one token at a time: the whole text through its cache
+        if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or room that is not in use
             decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
             return _trace(model, decoded.run, tokens, None)
     return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None)

@@ -70,7 +70,12 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run) -> Encoded:
     pairs = {k: v for k, v in pair_by_name(later.slots(), list(run.outputs)).items() if is_cross(k)}
     caches = {name: run.outputs[output] for name, output in pairs.items()}
     takes = [s for s in model.slots() if len(s.shape) == 3 and not is_past(s) and not is_ids(s)]
-    floats = {n: a for n, a in run.outputs.items() if a.ndim == 3 and a.dtype.kind == "f" and n not in pairs.values()}
+    widths = {s.shape[2] for s in takes if isinstance(s.shape[2], int)}
+    floats = {
+        n: a
+        for n, a in run.outputs.items()
+        if a.ndim == 3 and a.dtype.kind == "f" and n not in pairs.values() and (not widths or a.shape[2] in widths)
+    }
     hidden = next((a for n, a in floats.items() if "hidden" in n), next(iter(floats.values()), None))
     if (hidden is None or not takes) and not caches:
         raise ModelError(

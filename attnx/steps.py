@@ -24,8 +24,6 @@ def join_steps(steps: Sequence[Sequence[Attention]]) -> tuple[Attention, ...]:
         For each site an attention with all queries and all keys. Cells of keys that did not exist yet when a query was
         run: weights 0, masked -inf, scores computed from query and key (NaN where these are not at hand).
     """
-    if len(steps) == 1:
-        return tuple(steps[0])
     return tuple(_join([step[i] for step in steps]) for i in range(len(steps[0])))
 
 

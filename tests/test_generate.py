@@ -1,0 +1,157 @@
+"""Decoders that write on: through a cache, a static one, and none; held to the same model in plain numpy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnx
+from attnx.errors import UnsupportedError, UsageError
+from attnx.generate import Plan, choose
+from attnx.records import Trace
+from attnx.tokens import from_ids
+from tests import small_models as small
+
+PROMPT = [3, 7, 1, 12]
+COUNT = 10
+W = small.weights()
+WANT = small.greedy(lambda ids: small.decoder(W, ids).logits[0], PROMPT, COUNT)
+FORMS = {
+    "plain": small.plain_decoder(W),
+    "cached": small.cached_decoder(W),
+    "merged": small.merged_decoder(W),
+    "static": small.static_decoder(W),
+}
+
+
+def write(model: object, folder: Path, count: object = COUNT, prompt: list[int] = PROMPT, **config: object) -> Trace:
+    place = small.save(folder, config=config, model=model)  # type: ignore[arg-type]
+    return attnx.open(place, device="cpu").trace(tokens=from_ids(prompt), generate=count)  # type: ignore[arg-type]
+
+
+def hold(trace: Trace, ids: list[int]) -> None:
+    """Every array of a trace against numpy's, over the first `len(ids)` tokens."""
+    ran, size = small.decoder(W, ids), len(ids)
+    assert len(trace.attentions) == small.LAYERS
+    for attention, want in zip(trace.attentions, ran.decoder, strict=True):
+        assert attention.site.causal is True
+        assert attention.site.heads == small.HEADS
+        assert attention.trusted
+        for name in ("query", "key", "value", "context"):
+            np.testing.assert_allclose(attention.need(name)[:, :, :size], want[name], atol=2e-4)
+        for name, array in want.items():
+            if name in ("scores", "weights"):
+                np.testing.assert_allclose(attention.need(name)[..., :size, :size], array, atol=2e-4)  # type: ignore[arg-type]
+        np.testing.assert_allclose(attention.need("scaled")[..., :size, :size], want["scores"] / np.sqrt(8), atol=2e-4)
+        later = np.triu(np.ones(attention.need("weights").shape[2:], bool), 1)
+        assert not attention.need("weights")[..., later].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_greedy_is_what_numpy_writes_and_attends(form: str, tmp_path: Path) -> None:
+    trace = write(FORMS[form], tmp_path)
+    assert trace.tokens.ids.tolist() == WANT
+    assert len(set(WANT[len(PROMPT) :])) > 3  # a decoder that repeats itself would prove little
+    assert trace.generated == COUNT
+    assert trace.attentions[0].need("weights").shape == (1, small.HEADS, len(WANT), len(WANT))
+    hold(trace, WANT)
+    how = "recomputed" if form == "plain" else "through the model's own cache"
+    assert any(how in note and "positions 4 to 13" in note for note in trace.notes)
+    assert trace.sides == {}
+
+
+def test_a_model_for_a_fixed_length_is_padded(tmp_path: Path) -> None:
+    trace = write(small.plain_decoder(W, 20), tmp_path)
+    assert trace.tokens.ids[: len(WANT)].tolist() == WANT
+    assert trace.tokens.mask == (True,) * len(WANT) + (False,) * (20 - len(WANT))
+    for attention, want in zip(trace.attentions, small.decoder(W, WANT).decoder, strict=True):
+        np.testing.assert_allclose(attention.need("weights")[..., :14, :14], want["weights"], atol=1e-4)
+        assert not attention.need("weights")[..., :14, 14:].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_end_of_text_stops(form: str, tmp_path: Path) -> None:
+    stop = WANT[len(PROMPT) + 2]
+    trace = write(FORMS[form], tmp_path, eos_token_id=[999, stop])
+    want = small.greedy(lambda ids: small.decoder(W, ids).logits[0], PROMPT, COUNT, stop)
+    assert trace.tokens.ids.tolist() == want
+    assert trace.generated == len(want) - len(PROMPT) < COUNT
+    assert any("ended by" in note for note in trace.notes)
+    hold(trace, want)
+
+
+@pytest.mark.parametrize("form", ["plain", "cached"])
+def test_sampling_is_the_same_for_the_same_seed_with_cache_and_without(form: str, tmp_path: Path) -> None:
+    def draw(seed: int, temperature: float = 1.5) -> list[int]:
+        rng, ids = np.random.default_rng(seed), list(PROMPT)
+        for _ in range(8):
+            logits = small.decoder(W, ids).logits[0, -1] / temperature
+            logits[logits < np.sort(logits)[-5]] = -np.inf
+            share = np.exp(logits - logits.max())
+            ids.append(int(rng.choice(small.VOCABULARY, p=share / share.sum())))
+        return ids
+
+    got = {
+        seed: write(FORMS[form], tmp_path / str(seed), Plan(8, temperature=1.5, top_k=5, seed=seed)).tokens.ids.tolist()
+        for seed in (0, 1)
+    }
+    assert got == {0: draw(0), 1: draw(1)}
+    assert got[0] != got[1]
+
+
+def test_a_static_cache_stops_when_it_is_full(tmp_path: Path) -> None:
+    trace = write(FORMS["static"], tmp_path, 100)
+    assert len(trace.tokens) == small.LONGEST
+    assert any(f"stopped at {small.LONGEST} tokens" in note for note in trace.notes)
+
+
+def test_a_text_through_a_static_cache_shows_no_empty_room(tmp_path: Path) -> None:
+    place = small.save(tmp_path, model=FORMS["static"])
+    trace = attnx.open(place, device="cpu").trace(tokens=from_ids(WANT))
+    assert trace.attentions[0].need("weights").shape == (1, small.HEADS, len(WANT), len(WANT))
+    hold(trace, WANT)
+
+
+def test_left_padding_moves_positions(tmp_path: Path) -> None:
+    from attnx.tokens import pad
+
+    place = small.save(tmp_path, model=FORMS["plain"])
+    tokens = pad([from_ids(PROMPT), from_ids(range(1, 8))], side="left")[0]
+    trace = attnx.open(place, device="cpu").trace(tokens=tokens)
+    want = small.decoder(W, PROMPT).decoder
+    for attention, arrays in zip(trace.attentions, want, strict=True):
+        np.testing.assert_allclose(attention.need("weights")[:, :, 3:, 3:], arrays["weights"], atol=1e-4)
+        assert not attention.need("weights")[:, :, 3:, :3].any()
+
+
+def test_a_cache_that_nothing_fills_is_not_used(tmp_path: Path) -> None:
+    model = small.cached_decoder(W)
+    del model.graph.output[1:]
+    trace = write(model, tmp_path)
+    assert trace.tokens.ids.tolist() == WANT
+    assert any("recomputed" in note for note in trace.notes)
+
+
+def test_what_cannot_write_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="none of its attention hides the future"):
+        attnx.open("minilm", device="cpu").trace("The animal.", generate=3)
+    with pytest.raises(UsageError, match="from 1"):
+        write(FORMS["plain"], tmp_path, 0)
+    model = small.plain_decoder(W)
+    logits = next(n for n in model.graph.node if "logits" in n.output)
+    model.graph.node.remove(logits)
+    del model.graph.output[:]
+    model.graph.output.append(small.info(logits.input[0], small.F, ["batch", "sequence", small.WIDTH]))
+    with pytest.raises(UnsupportedError, match="what comes next"):
+        write(model, tmp_path / "headless", 2, [20, 21])
+
+
+def test_choosing() -> None:
+    rng = np.random.default_rng(0)
+    logits = np.array([0.0, 3.0, 3.0, 1.0])
+    assert choose(logits, 5, Plan(1), rng) == 1
+    assert choose(logits, 5, Plan(1, suppressed=frozenset({1, 400})), rng) == 2
+    assert choose(logits, 5, Plan(1, forced={5: 3}), rng) == 3
+    drawn = [choose(logits, 0, Plan(1, temperature=1.0), rng) for _ in range(4000)]
+    share = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, share, atol=0.03)
