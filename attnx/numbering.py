@@ -51,7 +51,7 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places,
-                absent=f.absent, notes=tuple(f.notes),
+                gated=f.gated, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
         if f.replacement is not None:

@@ -104,6 +104,8 @@ class Site:
     """Whether the softmax has a sink, so that rows sum to less than 1."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each quantity lives; what is absent is computed from what is there."""
+    gated: bool = False
+    """Whether the weights are multiplied by a gate before they weigh the value, so that weights x value is not context."""
     absent: tuple[str, ...] = ()
     """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()

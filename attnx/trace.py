@@ -174,7 +174,8 @@ def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], lo
             own = np.where(total[..., None] == 0, 0.0, own)
             compare("weights = softmax(masked)", weights, own)
     value = arrays.get("value")
-    if origin.get("context") == "tapped" and weights is not None and value is not None and len(value) == len(weights):
+    alike = weights is not None and value is not None and len(value) == len(weights)
+    if origin.get("context") == "tapped" and weights is not None and value is not None and alike and not site.gated:
         compare("weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10)
     if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
         own = formula.scores(arrays["query"], arrays["key"])

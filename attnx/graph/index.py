@@ -120,6 +120,28 @@ class Graph:
         return fact.value if fact is not None else None
 
     @cached_property
+    def _other_facts(self) -> dict[str, Fact]:
+        from attnx.graph.infer import infer
+
+        self.facts  # noqa: B018  binds sizes
+        moved = {name: size if size < 1000 else size + 4 * size for name, size in self.sizes.items()}
+        return infer(self, moved)
+
+    def stable(self, value: str) -> Array | None:
+        """The numbers of a value that are the same whatever the inputs' sizes; None where they are not, or unknown.
+
+        A factor such as log n is known once n is, and would otherwise pass for a constant.
+        """
+        if self.is_constant(value):
+            return self.constant(value)
+        known = self.known(value)
+        if known is None:
+            return None
+        other = self._other_facts.get(value)
+        same = other is not None and other.value is not None and np.array_equal(other.value, known)
+        return known if same else None
+
+    @cached_property
     def dynamic(self) -> set[str]:
         """Values that depend on the data of graph inputs (not only on their shapes)."""
         return self._reached(through_shapes=False)

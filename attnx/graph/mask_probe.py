@@ -241,8 +241,8 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
     causal = False
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
-        own = np.arange(keys)[None, :] == np.arange(queries)[:, None] + offset
-        causal = causal or bool(later.any() and hidden[:, later].all() and not hidden[:, own].any())
+        before = ~later
+        causal = causal or bool(later.any() and hidden[:, later].all() and not hidden[:, before].all())
     return Hides(causal, _width(~hidden[0]), bias)
 
 

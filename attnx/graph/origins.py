@@ -28,7 +28,7 @@ _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsof
 
 def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
     """The numbers of a value that is one number a head (one axis of that size, before at least two others)."""
-    known = graph.known(value)
+    known = graph.stable(value)
     if known is None or heads in (None, 1) or known.size != heads or known.ndim < 3:
         return None
     return np.asarray(known, dtype=np.float64).ravel() if heads in known.shape[:-2] else None
@@ -36,6 +36,8 @@ def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
 
 def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = None) -> float | Array | None:
     """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise."""
+    if node.op_type == "Neg":
+        return -1.0
     if node.op_type not in ("Mul", "Div") or len(node.input) != 2 or node.input[0] == node.input[1]:
         return None
     other = node.input[1] if node.input[0] == source else node.input[0]
@@ -122,7 +124,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             source, factor = step
             if not _only_scores(graph, value):
                 break  # others read it scaled too: the scale is the stream's own, not this product's
-            found.append((factor, next(n for n in node.input if n != source)))
+            found.append((factor, next((n for n in node.input if n != source), "")))
             value = source
             continue
         turned = rotary_source(graph, value)

@@ -66,18 +66,17 @@ class Use:
         self.way, self.weights_axes, self.value, self.value_axes = way, weights_axes, value, value_axes
 
 
-def use_of(graph: Graph, way: Way, chosen: Candidate) -> Use | None:
+def use_of(graph: Graph, way: Way, chosen: Candidate, weights: str) -> Use | None:
     """Follow the weights to a product; it is the one with the value where it contracts over the keys."""
     axes: Axes | None = chosen.axes
-    source = way.steps[0].source if way.steps else ""
-    carried = source
+    carried = weights
     for step in way.steps:
         axes = forward(graph, step.node, axes, step.source) if axes is not None else None
         carried = step.target
     p = way.product
     if axes is None:
         return None
-    weights_left = carried == p.left if carried else not _reads(graph, p.right, way)
+    weights_left = carried == p.left
     mine = p.left_axes if weights_left else p.right_axes
     if len(mine) != len(axes):
         return None
@@ -90,9 +89,3 @@ def use_of(graph: Graph, way: Way, chosen: Candidate) -> Use | None:
         return None
     value, value_axes = (p.right, p.right_axes) if weights_left else (p.left, p.left_axes)
     return Use(way, axes, value, value_axes)
-
-
-def _reads(graph: Graph, value: str, way: Way) -> bool:
-    """Whether `value` is the softmax's own output (a way without steps starts there)."""
-    producer = graph.producer(value)
-    return producer is not None and producer.op_type in ("Softmax", "QLinearSoftmax", "Div") and not way.steps

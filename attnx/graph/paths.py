@@ -160,6 +160,9 @@ def scalar(graph: Graph, value: str) -> float | None:
     known = graph.known(value)
     if known is None or known.size != 1 or known.dtype == bool:
         return None
+    known = graph.stable(value)
+    if known is None:
+        return None
     return float(np.asarray(known, dtype=np.float64).ravel()[0])
 
 

@@ -71,10 +71,17 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
         after = next((i for i in range(tanh + 1, len(way.steps)) if multipliers[i] is not None), None)
         if after is not None and isinstance(multipliers[after], float):
             cap, reading.softcap, reading.capped = after, float(multipliers[after]), after + 1  # type: ignore[arg-type]
+    for i, step in enumerate(way.steps):
+        turned = step.node.op_type == "Sub" and list(step.node.input).index(step.source) == 1
+        if step.node.op_type == "Neg" or turned:
+            multipliers[i] = -1.0
     contiguous, last = True, 0
     for i, step in enumerate(way.steps):
         factor = multipliers[i]
         if factor is not None and i != cap:
+            if step.node.op_type == "Sub":
+                reading.biases += [n for n in step.node.input if n and n != step.source]
+                contiguous = False
             reading.path_factors.append((factor, _holder(step)))
             if contiguous:
                 last = i + 1
@@ -88,9 +95,9 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
                 reading.biases += [n for n in step.node.input if n and n != step.source]
         elif step.node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             contiguous = False  # rounded here: what follows is no longer scores x scale to the last digit
-        elif step.node.op_type == "Concat":
+        elif step.node.op_type in ("Concat", "Pad"):
             contiguous = False
-            reading.sink = _sink(graph, step)
+            reading.sink = _sink(graph, step) if step.node.op_type == "Concat" else _padded(graph, step)
     if reading.softcap is not None and reading.path_factors:
         reading.path_factors.append((reading.softcap, ""))
         divided = _cap_division(multipliers, tanh or 0, reading.softcap)
@@ -126,6 +133,17 @@ def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
         return None
     start, stop = sum(w or 0 for w in before), sum(w or 0 for w in after)
     return start or None, -stop or None
+
+
+def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
+    """As `_sink`, where a column is put beside the scores by Pad."""
+    pads = graph.known(step.node.input[1]) if len(step.node.input) > 1 else None
+    if pads is None:
+        pads = np.asarray(next((list(a.ints) for a in step.node.attribute if a.name == "pads"), []))
+    if pads.size < 2:
+        return None
+    before, after = int(pads.ravel()[pads.size // 2 - 1]), int(pads.ravel()[-1])
+    return (before or None, -after or None) if before or after else None
 
 
 def bias_kind(graph: Graph, reading: Reading, heads: int | None) -> str | None:

@@ -52,6 +52,8 @@ class Finding:
     window: int | None = None
     bias: str | None = None
     sink: bool = False
+    gated: bool = False
+    """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""

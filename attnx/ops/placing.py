@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnx.graph.letters import Letters
 from attnx.graph.pairing import Candidate, Use
 from attnx.graph.paths import Way, depends, float_of
 from attnx.graph.score_path import Factor, Reading
-from attnx.layout import parse
+from attnx.layout import ORDER, parse
 from attnx.ops.finding import Finding
 from attnx.records import Place
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
+_MASK_VIEWS = ("Cast", "Unsqueeze", "Expand", "Squeeze", "Reshape", "Transpose", "Slice")
 Window = tuple[int | None, int | None] | None
 Factors = tuple[float | tuple[float, ...], ...]
 
@@ -32,12 +34,13 @@ class Placing:
 
     def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
         layout = self.letters.layout(axes) if axes is not None else None
-        if layout is not None:
+        allowed = set(ORDER.get(quantity, "bhqk"))
+        if layout is not None and all(name[0] in allowed for axis in parse(layout) for name, _ in axis):
             tile = self.tile(layout) if quantity in ("key", "value") else 1
             self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window, tile)
 
     def tile(self, layout: str) -> int:
-        """How often a key's or value's heads follow one another, where query heads of one group do not stand together."""
+        """How often a key's heads follow one another, where the query heads of a group stand apart."""
         query = self.finding.places.get("query")
         if query is None:
             return 1
@@ -70,39 +73,62 @@ class Placing:
         self.place("masked", logits, next((a for v, a in reached if v == logits), reached[-1][1]), (), reading.sink)
 
     def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
-        """The weights as they are multiplied by the value: behind guards, cut sinks and masks, before quantisation."""
+        """The weights as they weigh the value: behind guards, masks and cut sinks; before gates, mixing and rounding."""
         value, axes = out, chosen.axes
         window: Window = None
         if use is not None:
             current: Axes | None = chosen.axes
-            for step in use.way.steps:
-                current = forward(self.graph, step.node, current, step.source) if current is not None else None
-                if step.node.op_type in MIXING:
+            for i, step in enumerate(use.way.steps):
+                node = step.node
+                current = forward(self.graph, node, current, step.source) if current is not None else None
+                if node.op_type in MIXING or current is None or is_sum(self.graph, node):
                     break
-                if step.node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split") and current is not None:
-                    if self.differs(step.node, step.source):
-                        break
+                renormalised = any(s.node.op_type == "Div" for s in use.way.steps[i + 1 :])
+                if node.op_type == "Mul" and not renormalised and not self.masks(node, step.source):
+                    self.finding.gated = True
+                    break
+                if node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split"):
                     value, axes = step.target, current
         elif self.finding.sink:
             masked = self.finding.places.get("masked")
             window = masked.window if masked is not None else None
         self.place("weights", value, axes, (), window)
 
-    def differs(self, node: NodeProto, source: str) -> bool:
-        """Whether a Mul applies a learned or data-dependent gate, behind which rows are no weights of a softmax."""
-        if node.op_type != "Mul":
-            return False
-        other = next((n for n in node.input if n != source), source)
-        return self.graph.is_constant(other) and self.graph.constant(other) is None
+    def masks(self, node: NodeProto, source: str) -> bool:
+        """Whether a Mul multiplies by a mask (what was bool or integer, or is 0 and 1 alone) and not by a gate."""
+        value = next((n for n in node.input if n != source), source)
+        known = self.graph.known(value)
+        if known is not None and known.size > 1:
+            return bool(np.isin(known, (0, 1)).all())
+        for _ in range(8):
+            fact = self.graph.facts.get(value)
+            if fact is not None and fact.dtype in (6, 7, 9):
+                return True
+            maker = self.graph.producer(value)
+            if maker is None or maker.op_type not in _MASK_VIEWS:
+                return False
+            value = maker.input[0]
+        return False
+
+    def to_base_e(self, factor: float) -> None:
+        """Bring a softmax to another base to the base e: its logits times ln(base), and the scale with them."""
+        masked = self.finding.places.get("masked")
+        if masked is not None:
+            self.finding.places["masked"] = replace(masked, factors=(*masked.factors, 1 / factor))
+        for quantity in ("scaled", "capped"):
+            self.finding.places.pop(quantity, None)
+        scale = self.finding.scale
+        self.finding.scale = tuple(s * factor for s in scale) if isinstance(scale, tuple) else (scale or 1.0) * factor
+
+
+def is_sum(graph: Graph, node: NodeProto) -> bool:
+    """Whether a node adds or subtracts two tensors of data."""
+    return node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in node.input if n) > 1
 
 
 def mixed(graph: Graph, way: Way) -> bool:
     """Whether weights of several softmaxes are combined before the value is weighed (differential attention)."""
-    return any(
-        s.node.op_type in MIXING
-        or (s.node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in s.node.input if n) > 1)
-        for s in way.steps
-    )
+    return any(s.node.op_type in MIXING or is_sum(graph, s.node) for s in way.steps)
 
 
 def rounded(way: Way) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.index import attributes
 from attnx.graph.letters import name_axes
 from attnx.graph.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.paths import Way, depends, ways_back, ways_on
 from attnx.graph.score_path import bias_kind, read_path
+from attnx.graph.softmax_forms import Softmax, find_softmax, natural
 from attnx.ops.finding import Finding
 from attnx.ops.placing import Placing, heads_in, kv_heads, mixed, rounded
 from attnx.records import Miss
@@ -19,59 +19,12 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
 
-def entry(graph: Graph, node: NodeProto) -> tuple[str, str, int] | None:
-    """(softmax input, softmax output, axis) where `node` completes a softmax; None where it is none.
-
-    Softmax itself, QLinearSoftmax, and Exp / ReduceSum / Div written out (the Div completes it).
-    """
-    a = attributes(node)
-    op = node.op_type
-    if op in ("Softmax", "QLinearSoftmax"):
-        rank = len(graph.shape(node.input[0]) or ()) or None
-        axis = a.get("axis", -1 if graph.opset >= 13 or op == "QLinearSoftmax" else 1)
-        if rank is not None and graph.opset < 13 and op == "Softmax" and axis % rank != rank - 1:
-            # Before opset 13 the operator flattens: over the last axis only where those after `axis` have size 1.
-            tail = (graph.shape(node.input[0]) or ())[axis % rank + 1 :]
-            if any(d != 1 for d in tail):
-                return None
-        return node.input[0], node.output[0], axis
-    if op == "Div":
-        return _written_out(graph, node)
-    return None
-
-
-def _written_out(graph: Graph, node: NodeProto) -> tuple[str, str, int] | None:
-    top, bottom = (graph.producer(name) for name in node.input)
-    for _ in range(4):  # a floor or an epsilon under the sum
-        if bottom is not None and bottom.op_type in ("Add", "Max", "Clip", "Cast", "Expand", "Identity", "Unsqueeze"):
-            bottom = next(
-                (p for n in bottom.input if (p := graph.producer(n)) is not None and p.op_type != "Constant"), None
-            )
-    if top is None or bottom is None or top.op_type not in ("Exp", "Mul", "Where") or bottom.op_type != "ReduceSum":
-        return None
-    exp = top
-    while exp is not None and exp.op_type in ("Mul", "Where"):  # masked after the exponential
-        exp = next(
-            (p for n in exp.input if (p := graph.producer(n)) is not None and p.op_type in ("Exp", "Mul", "Softmax")),
-            None,
-        )
-    if exp is None or exp.op_type not in ("Exp", "Softmax") or bottom.input[0] not in (top.output[0], exp.output[0]):
-        return None
-    axes = graph.known(bottom.input[1]) if len(bottom.input) > 1 and bottom.input[1] else attributes(bottom).get("axes")
-    if axes is None or len(list(axes)) != 1:
-        return None
-    if exp.op_type == "Softmax":
-        return None  # softmax, mask, renormalise: found at the Softmax, whose weights are read after the Div
-    return exp.input[0], node.output[0], int(next(iter(axes)))
-
-
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     """The attention around one softmax, or why it is none."""
-    found = entry(graph, node)
+    found = find_softmax(graph, node)
     if found is None:
         return None
-    logits, out, axis = found
-    logits = _before_shift(graph, logits)
+    logits, out, axis = found.logits, found.out, found.axis
     shape = graph.shape(logits)
     if shape is None:
         back = ways_back(graph, logits)
@@ -95,7 +48,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if not data and not both:
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = content(graph, both or data, on)
-    uses = [use for way in on if (use := use_of(graph, way, chosen)) is not None]
+    uses = [use for way in on if (use := use_of(graph, way, chosen, out)) is not None]
     if not uses and (not both or len(shape) < 3):
         return (
             None
@@ -104,21 +57,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
                 node.name, node.op_type, "a softmax over a product of two tensors whose weights multiply no value"
             )
         )
-    return _assemble(
-        graph, node, chosen, uses[0] if uses else None, (logits, out), learned=not both, others=len(both) - 1
-    )
-
-
-def _before_shift(graph: Graph, logits: str) -> str:
-    """The scores before their own maximum is subtracted (a numerical guard that changes no weight)."""
-    node = graph.producer(logits)
-    if node is not None and node.op_type == "Sub":
-        top = graph.producer(node.input[1])
-        while top is not None and top.op_type in ("Cast", "Expand", "Identity", "Unsqueeze", "StopGradient"):
-            top = graph.producer(top.input[0])
-        if top is not None and top.op_type == "ReduceMax" and top.input[0] == node.input[0]:
-            return str(node.input[0])
-    return logits
+    return _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, others=len(both) - 1)
 
 
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
@@ -132,13 +71,12 @@ def _assemble(
     node: NodeProto,
     chosen: Candidate,
     use: Use | None,
-    ends: tuple[str, str],
+    found: Softmax,
     *,
     learned: bool,
     others: int,
 ) -> Finding | Miss:
-    """A finding from what was paired; `ends` are the softmax's input and output."""
-    logits, out = ends
+    """A finding from what was paired."""
     way = chosen.way
     letters = name_axes(
         graph, way.product.out_axes, chosen.query_axes, chosen.key_axes, chosen.keys, way.product.contracted,
@@ -150,17 +88,21 @@ def _assemble(
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
     if not reading.biases and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps)):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
-    finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None
+    finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None or found.sink
     put = Placing(graph, finding, letters)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
     put.operand("key", chosen.key, chosen.key_axes, reading.key_factors)
-    put.path(way, reading, logits)
+    put.path(way, reading, found.logits)
     own = heads_in(finding.places.get("key"), letters.heads)
     finding.kv_heads = own if own != letters.heads else kv_heads(graph, chosen.key, letters.heads)
-    put.weights(chosen, use, out)
+    put.weights(chosen, use, found.out)
+    if found.base is not None:
+        put.to_base_e(natural(found))
     if use is not None:
         finding.value_from = use.value
         put.place("value", use.value, use.value_axes)
+        if finding.gated:
+            finding.notes.append("the weights are multiplied by a gate before they weigh the value")
         if mixed(graph, use.way):
             finding.absent = ("context",)
             finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
