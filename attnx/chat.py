@@ -74,7 +74,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         )
     except TemplateError as error:
         raise ModelError(
-            f"the chat template does not take this text: {str(error).splitlines()[0][:200] if str(error) else error!r}",
+            f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
             "Leave out --chat, and write the whole prompt yourself.",
         ) from None
     except Exception as error:  # whatever a stranger's template does wrong

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, with_new
 from attnx.inputs import encoder_side, fixed_length, is_past, padded, takes_target
 from attnx.kvcache import is_static
-from attnx.naming import name_axes, read_tokens
+from attnx.naming import name_axes, numbered, read_tokens
 from attnx.patches import find_frames
 from attnx.records import Array, Tokens, Trace
 from attnx.running import Run, Runs, Wanted
@@ -46,6 +46,7 @@ def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wante
     """
     inputs = dict(given.inputs or {})
     notes: tuple[str, ...] = ()
+    name: Callable[[int], Tokens] = numbered
     if given.image is not None:
         from attnx.vision import image_inputs
 
@@ -54,39 +55,50 @@ def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wante
     if given.audio is not None:
         from attnx.audio import audio_inputs
 
-        sound, notes = audio_inputs(model, Path(given.audio), inputs)
+        sound, notes, name = audio_inputs(model, Path(given.audio), inputs)
         inputs |= sound
-    trace = _follow(model, given, inputs, generate, wanted)
+    trace = _follow(model, given, inputs, generate, wanted, name)
     return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
 
 
 def _follow(
-    model: Runs, given: Given, inputs: Mapping[str, Array], generate: int | Plan | None, wanted: Wanted
+    model: Runs,
+    given: Given,
+    inputs: Mapping[str, Array],
+    generate: int | Plan | None,
+    wanted: Wanted,
+    name: Callable[[int], Tokens],
 ) -> Trace:
     if given.tokens is None and not inputs:
         raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
     two_sided = model.encoder is not None or takes_target(model.slots())
     if generate is not None:
         course = plan(model, generate) if isinstance(generate, int) else generate
-        return _generated(model, given, inputs, course, wanted, two_sided)
+        return _generated(model, given, inputs, course, wanted, two_sided, name)
     if given.target is not None:
         if not two_sided:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
         target = target_tokens(model, given.target)
-        encoded, run = run_target(model, given.tokens, target, inputs, wanted)
-        return _trace(model, run, target, encoded.memory, model.encoder)
-    if given.tokens is not None and model.encoder is not None:
+        encoded, run = run_target(model, given.tokens, target, inputs, wanted, name)
+        return _trace(model, run, target, encoded.memory)
+    if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?", "Give --target TEXT, or --generate N."
         )
-    return _plain(model, given.tokens, inputs, wanted)
+    return _plain(model, given.tokens, inputs, wanted, name)
 
 
-def _plain(model: Runs, tokens: Tokens | None, inputs: Mapping[str, Array], wanted: Wanted) -> Trace:
+def _plain(
+    model: Runs,
+    tokens: Tokens | None,
+    inputs: Mapping[str, Array],
+    wanted: Wanted,
+    name: Callable[[int], Tokens],
+) -> Trace:
     slots = model.slots()
     if tokens is None:
         run = model.run(feeding.check(slots, inputs), wanted)
-        return _trace(model, run, None, None)
+        return _trace(model, run, None, None, name)
     length = fixed_length(slots)
     if length is not None and length > 1:
         pad_id, piece = _padding(model)
@@ -102,13 +114,19 @@ def _plain(model: Runs, tokens: Tokens | None, inputs: Mapping[str, Array], want
 
 
 def _generated(
-    model: Runs, given: Given, inputs: Mapping[str, Array], course: Plan, wanted: Wanted, two_sided: bool
+    model: Runs,
+    given: Given,
+    inputs: Mapping[str, Array],
+    course: Plan,
+    wanted: Wanted,
+    two_sided: bool,
+    name: Callable[[int], Tokens],
 ) -> Trace:
     check_names(model, inputs)
     encoded: Encoded | None = None
     notes: tuple[str, ...] = ()
     if two_sided:
-        encoded = encode(model, given.tokens, inputs, wanted)
+        encoded = encode(model, given.tokens, inputs, wanted, name)
         if given.target is not None:
             prompt = target_tokens(model, given.target)
         else:
@@ -130,7 +148,7 @@ def _generated(
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))
     run = replace(run, notes=(*run.notes, *say(decoded, course, tokens), *notes))
-    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None, model.encoder)
+    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None)
     return replace(trace, generated=decoded.new)
 
 
@@ -141,7 +159,13 @@ def _padding(model: Runs) -> tuple[int, str]:
         return 0, "#0"
 
 
-def _trace(model: Runs, run: Run, tokens: Tokens | None, memory: Tokens | None, encoder: Runs | None = None) -> Trace:
+def _trace(
+    model: Runs,
+    run: Run,
+    tokens: Tokens | None,
+    memory: Tokens | None,
+    name: Callable[[int], Tokens] = numbered,
+) -> Trace:
     """A run with its axes named."""
     slots = model.slots()
     feed = run.feed
@@ -150,7 +174,7 @@ def _trace(model: Runs, run: Run, tokens: Tokens | None, memory: Tokens | None, 
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     frames = find_frames(slots, feed, settings(model))
-    tokens, memory, sides = name_axes(run.attentions, tokens, memory, frames)
+    tokens, memory, sides = name_axes(run.attentions, tokens, memory, frames, name)
     said = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*said, *run.notes)))
     return Trace(

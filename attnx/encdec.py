@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,13 @@ class Encoded:
         return Needs(new, mask, np.zeros_like(new), self.memory.ids[None], memory_mask, self.hidden, past)
 
 
-def encode(model: Runs, memory: Tokens | None, given: Mapping[str, Array], wanted: Wanted) -> Encoded:
+def encode(
+    model: Runs,
+    memory: Tokens | None,
+    given: Mapping[str, Array],
+    wanted: Wanted,
+    name: Callable[[int], Tokens] = numbered,
+) -> Encoded:
     """Run the encoder's file, where there is one; the memory as it is where encoder and decoder are one graph.
 
     Args:
@@ -48,6 +54,7 @@ def encode(model: Runs, memory: Tokens | None, given: Mapping[str, Array], wante
         memory: The text; None where `given` has all that the encoder takes (a picture, sound).
         given: Inputs that are given outright.
         wanted: What is wanted of the encoder's sites.
+        name: Names the encoder's positions, where they are no tokens.
 
     Raises:
         InputError: The encoder wants an input that there is not.
@@ -62,10 +69,10 @@ def encode(model: Runs, memory: Tokens | None, given: Mapping[str, Array], wante
     own = {s.name: given[s.name] for s in slots if s.name in given}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
     run = encoder.run(feed, replace(wanted, outputs=True, required=False, verify_outputs=False))
-    return _encoded(model, memory, run)
+    return _encoded(model, memory, run, name)
 
 
-def _encoded(model: Runs, memory: Tokens | None, run: Run) -> Encoded:
+def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int], Tokens]) -> Encoded:
     later = model.with_past or model
     pairs = {k: v for k, v in pair_by_name(later.slots(), list(run.outputs)).items() if is_cross(k)}
     caches = {name: run.outputs[output] for name, output in pairs.items()}
@@ -84,9 +91,9 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run) -> Encoded:
             "Are the two files of one export?",
         )
     if memory is None:
-        memory = numbered(hidden.shape[1] if hidden is not None else next(iter(caches.values())).shape[-2])
+        memory = name(hidden.shape[1] if hidden is not None else next(iter(caches.values())).shape[-2])
     elif hidden is not None and hidden.shape[1] != len(memory):
-        memory = numbered(hidden.shape[1])
+        memory = name(hidden.shape[1])
     return Encoded(memory, hidden, caches or None, run)
 
 
@@ -195,7 +202,12 @@ def _all_decoder(attentions: Sequence[Attention]) -> bool:
 
 
 def run_target(
-    model: Runs, memory: Tokens | None, target: Tokens, given: Mapping[str, Array], wanted: Wanted
+    model: Runs,
+    memory: Tokens | None,
+    target: Tokens,
+    given: Mapping[str, Array],
+    wanted: Wanted,
+    name: Callable[[int], Tokens] = numbered,
 ) -> tuple[Encoded, Run]:
     """Run an encoder-decoder on a text and what its decoder is made to say.
 
@@ -203,7 +215,7 @@ def run_target(
         The encoder's side, and a run whose attentions are of both files, numbered through.
     """
     check_names(model, given)
-    encoded = encode(model, memory, given, wanted)
+    encoded = encode(model, memory, given, wanted, name)
     slots = model.slots()
     if any(is_ids(s) and s.shape[1] == 1 for s in slots):
         from attnx.generate import Plan, decode

@@ -124,7 +124,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
     from huggingface_hub import HfApi
 
     if not sys.stderr.isatty():
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
     endpoint = os.environ.get("HF_ENDPOINT") or None

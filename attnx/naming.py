@@ -80,7 +80,11 @@ def read_tokens(
 
 
 def name_axes(
-    attentions: Sequence[Attention], tokens: Tokens | None, memory: Tokens | None, frames: Sequence[Frame] = ()
+    attentions: Sequence[Attention],
+    tokens: Tokens | None,
+    memory: Tokens | None,
+    frames: Sequence[Frame] = (),
+    otherwise: Callable[[int], Tokens] | None = None,
 ) -> tuple[Tokens, Tokens | None, dict[int, tuple[Tokens, Tokens]]]:
     """Find what each site's axes stand for, by their lengths.
 
@@ -89,6 +93,7 @@ def name_axes(
         tokens: The query side, where it is known.
         memory: The encoder side, where it is known.
         frames: Pictures or latents that the model was fed.
+        otherwise: Names positions of which nothing is known; they are numbered where None.
 
     Returns:
         The tokens, the memory, and the sides of those sites that are neither; see `Trace.sides`.
@@ -107,7 +112,7 @@ def name_axes(
         if first is not None and length > len(first):  # what is cached stands before what is new
             made.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
             return made[length, "past"]
-        made[length, ""] = numbered(length)
+        made[length, ""] = (otherwise or numbered)(length)
         return made[length, ""]
 
     if memory is None:

@@ -1,0 +1,78 @@
+"""Chat templates, run in a sandbox."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attnx
+from attnx.chat import encode_chat, find_template, render
+from attnx.errors import ModelError
+from tests import small_models as small
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}S {{ m['content'] | trim }}\n"
+    "{% else %}U {{ m['content'] }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}A {% endif %}"
+)
+USER = [{"role": "user", "content": "hi"}]
+
+
+def test_what_a_template_makes() -> None:
+    got = render(TEMPLATE, [{"role": "system", "content": " be kind "}, *USER], {"bos_token": "<s>"})
+    assert got == "<s>S be kind\nU hi\nA "
+
+
+def test_control_flow_and_filters_that_templates_use() -> None:
+    source = "{% for m in messages %}{% if loop.first %}{{ m | tojson }}{% break %}{% endif %}{% endfor %}"
+    assert render(source, [{"role": "user", "content": "é<"}], {}) == '{"role": "user", "content": "é<"}'
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('no system role') }}", "does not take this text: no system role"),
+        ("{% for %}", "does not take this text"),
+        ("{{ messages.__class__.__mro__ }}", "does not take this text|failed"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "does not take this text|failed"),
+        ("{{ messages.append(1) }}", "does not take this text|failed"),
+        ("{{ 1 / 0 }}", "failed: ZeroDivisionError"),
+        ("{% for i in range(10000000) %}x{% endfor %}", "failed: OverflowError"),
+        ("{% set x = 'a' * 2000000 %}{{ x }}", "made 2000000 characters"),
+    ],
+)
+def test_a_bad_template_is_a_message(template: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        render(template, USER, {})
+
+
+def test_where_templates_are_found(tmp_path: Path) -> None:
+    assert find_template(tmp_path / "model.onnx") is None
+    several = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    assert find_template(tmp_path / "model.onnx") == "D"
+    (tmp_path / "chat_template.jinja").write_text("J")
+    assert find_template(tmp_path / "model.onnx") == "J"
+    (tmp_path / "onnx").mkdir()
+    assert find_template(tmp_path / "onnx" / "model.onnx") == "J"
+
+
+def test_a_chat_becomes_tokens_without_a_second_start(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    entries = {word: i for i, word in enumerate(["<s>", "</s>", "U", "A", "hi", "there", "<unk>"])}
+    raw = Tokenizer(models.WordLevel(entries, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    raw.add_special_tokens(["<s>", "</s>"])
+    raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    small.save(tmp_path, model=small.plain_decoder(small.weights()))
+    raw.save(str(tmp_path / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    model = attnx.open(tmp_path, device="cpu")
+    tokens = encode_chat(model, "hi there")
+    assert tokens.ids.tolist() == [0, 2, 4, 5, 3]
+    assert tokens.special == (True, False, False, False, False)
+    assert model.trace(tokens=tokens, generate=2).generated == 2
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="without a chat template"):
+        encode_chat(attnx.open(tmp_path, device="cpu"), "hi")

@@ -1,0 +1,75 @@
+"""Arrays written on the command line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnx.errors import InputError, UsageError
+from attnx.session import Slot
+from attnx.settings import parse_dims, read_settings
+
+SLOTS = [
+    Slot("hidden", ("batch", 4, "height", "width"), "tensor(float)"),
+    Slot("step", ("batch",), "tensor(int64)"),
+    Slot("ids", ("batch", "seq"), "tensor(int64)"),
+    Slot("on", (1,), "tensor(bool)"),
+    Slot("scale", (), "tensor(float16)"),
+    Slot("open", (None, 3), "tensor(float)"),
+]
+
+
+def test_each_kind_of_value() -> None:
+    dims = parse_dims(["height=2", "width=3", "seq=4"])
+    got = read_settings(["hidden=randn:5", "step=7", "ids=arange", "on=true", "scale=0.5", "open=ones"], SLOTS, dims)
+    np.testing.assert_array_equal(
+        got["hidden"], np.random.default_rng(5).standard_normal((1, 4, 2, 3)).astype(np.float32)
+    )
+    assert got["step"].tolist() == [7]
+    assert got["ids"].tolist() == [[0, 1, 2, 3]]
+    assert got["on"].tolist() == [True]
+    assert got["scale"].shape == ()
+    assert (got["scale"].dtype, float(got["scale"])) == (np.float16, 0.5)
+    assert got["open"].tolist() == [[1.0, 1.0, 1.0]]
+    assert [got[n].dtype.name for n in ("hidden", "step", "on")] == ["float32", "int64", "bool"]
+
+
+def test_lists_files_and_sizes_read_off_other_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 4, 1, 1), np.float32))
+    assert read_settings(["ids=5,6,7"], SLOTS)["ids"].tolist() == [[5, 6, 7]]
+    assert read_settings([f"hidden=@{tmp_path / 'a.npy'}"], SLOTS)["hidden"].shape == (2, 4, 1, 1)
+    given = {"ids": np.zeros((3, 6), np.int64)}
+    assert read_settings(["step=zeros"], SLOTS, None, given)["step"].tolist() == [0, 0, 0]
+    assert read_settings(["hidden=zeros"], SLOTS, {"height": 2, "width": 2}, given)["hidden"].shape == (3, 4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "said"),
+    [
+        ("nothing=1", {}, "names no input"),
+        ("hidden", {}, "names no input"),
+        ("hidden=zeros", {}, "height is open"),
+        ("hidden=1,2", {"height": 2, "width": 2}, "a list fills one row"),
+        ("step=0.5", {}, "does not fit"),
+        ("step=randn", {}, "randn|takes"),
+        ("hidden=randn:x", {"height": 1, "width": 1}, "seed"),
+        ("step=many", {}, "no value"),
+        ("on=2", {}, "does not fit"),
+    ],
+)
+def test_what_cannot_be_set(text: str, dims: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_settings([text], SLOTS, dims)
+
+
+def test_dims_and_files_that_are_wrong(tmp_path: Path) -> None:
+    for text in ("batch", "batch=x", "=3", "batch=-1"):
+        with pytest.raises(UsageError, match="no NAME=SIZE"):
+            parse_dims([text])
+    with pytest.raises(UsageError, match="no dimension depth"):
+        read_settings([], SLOTS, {"depth": 2})
+    with pytest.raises(InputError, match="no file"):
+        read_settings([f"step=@{tmp_path / 'x.npy'}"], SLOTS)
+    (tmp_path / "bad.npy").write_text("no array")
+    with pytest.raises(InputError, match=r"no \.npy file"):
+        read_settings([f"step=@{tmp_path / 'bad.npy'}"], SLOTS)
