@@ -100,9 +100,8 @@ class Opening:
             sites: The sites looked at.
             quantities: What is wanted of each.
             outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
-            many: It will run many times. Otherwise weights that are stored in half precision are widened at every run
-                at first, which takes a few milliseconds each, and not once at opening, which takes far longer; where
-                it is then run more than `FEW` times after all, it is opened again.
+            many: It will run many times, or on a long text: it is opened for that. Otherwise it is opened as fast as
+                can be, and opened again where it then runs more than `FEW` times after all.
         """
         if self._pending is not None:
             self._pending.join()
@@ -122,8 +121,9 @@ class Opening:
             if tapped is None:
                 tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else ())
                 inventories.save_tapped(known, wanted, outputs, tapped)
-            have = self._sessions[key] = self._open(tapped, many or not tapped.folds)
+            have = self._sessions[key] = self._open(tapped, many)
         elif not have.thorough and (many or have.runs >= FEW):
+            del self._sessions[key]  # the old one first: each may hold the weights
             have = self._sessions[key] = self._open(have.tapped, True)
         return have
 
@@ -133,4 +133,4 @@ class Opening:
         return open_session(tapped.model, tapped.folder, self.device)
 
     def _open(self, tapped: Tapped, thorough: bool) -> _Open:
-        return _Open(open_session(tapped.model, tapped.folder, self.device, fold=thorough), tapped, thorough)
+        return _Open(open_session(tapped.model, tapped.folder, self.device, thorough=thorough), tapped, thorough)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ _QUANTISED = {
     "QuantizeLinear": (1, 2),
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
-_LARGE = 1 << 16
-"""Numbers in a weight whose conversion is worth putting off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,6 @@ class Tapped:
     """Site index -> quantity -> name of the output that holds it, as its Place says."""
     outputs: tuple[str, ...]
     """The model's own outputs that were kept."""
-    folds: bool = False
-    """Whether large weights are converted in the graph (stored in half precision, say): onnxruntime can do that once at
-    opening or at every run."""
 
 
 def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collection[str] | None = None) -> Tapped:
@@ -88,15 +82,7 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
     _set_outputs(proto, kept, list(dict.fromkeys(added.values())))
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _folds(found.graph))
-
-
-def _folds(graph: Graph) -> bool:
-    for node in graph.nodes:
-        tensor = graph.initializers.get(node.input[0]) if node.op_type in ("Cast", "DequantizeLinear") else None
-        if tensor is not None and math.prod(tensor.dims) >= _LARGE:
-            return True
-    return False
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept))
 
 
 def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
