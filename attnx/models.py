@@ -53,14 +53,14 @@ def locate(model: str) -> Location:
     Raises:
         ModelError: Nothing of that name; says what there is, or how to pull it.
     """
+    if model in bundled():  # before a folder of that name: the default must not depend on where one stands
+        folder = bundled_root() / model
+        return Location(model, folder / "model.onnx", folder)
     path = Path(model).expanduser()
     if path.is_dir():
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
         return of_file(path)
-    if model in bundled():
-        folder = bundled_root() / model
-        return Location(model, folder / "model.onnx", folder)
     from attnx.hub import cached, parse_name
 
     if (name := parse_name(model)) is not None:

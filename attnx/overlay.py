@@ -27,7 +27,14 @@ _RAMP: tuple[tuple[float, float, float], ...] = (
 
 
 def blend(
-    picture: Image, recipe: Recipe, weights: Array, grid: Grid, *, strength: float = 0.6, side: int = 896
+    picture: Image,
+    recipe: Recipe,
+    weights: Array,
+    grid: Grid,
+    *,
+    mark: tuple[int, int] | None = None,
+    strength: float = 0.6,
+    side: int = 896,
 ) -> Image:
     """The picture as the model saw it, with the weights of its patches over it.
 
@@ -36,6 +43,7 @@ def blend(
         recipe: What was done to it.
         weights: [tokens] of one query, or of several put together; what is no patch is left out.
         grid: How the tokens lie on the picture.
+        mark: Row and column of a patch to frame: the one that looks.
         strength: How much of the colours is the weights' where they are largest, 0 to 1.
         side: Length of the longer side of what comes out, in pixels, so that patches can be told apart.
 
@@ -61,7 +69,20 @@ def blend(
     grey = pixels.mean(axis=-1, keepdims=True) * 0.55
     mix = strength * amount
     shown = (grey * (1 - amount) + pixels * amount) * (1 - mix) + colour * mix
+    if mark is not None:
+        _frame(shown, mark, grid)
     return Pillow.fromarray((np.clip(shown, 0, 1) * 255).round().astype(np.uint8))
+
+
+def _frame(pixels: Array, place: tuple[int, int], grid: Grid) -> None:
+    """Draw a white frame with a black one in it round a patch, so that it shows on any ground."""
+    height, width = pixels.shape[:2]
+    top, bottom = place[0] * height // grid.rows, (place[0] + 1) * height // grid.rows
+    left, right = place[1] * width // grid.columns, (place[1] + 1) * width // grid.columns
+    for inset, shade in ((0, 1.0), (1, 1.0), (2, 0.0)):
+        box = pixels[top + inset : bottom - inset, left + inset : right - inset]
+        if min(box.shape[:2]) > 2:
+            box[:1], box[-1:], box[:, :1], box[:, -1:] = shade, shade, shade, shade
 
 
 def _stretch(values: Array, size: tuple[int, int]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,8 @@ def grid_tokens(
     for frame in frames:
         grid = find_grid(length, frame)
         if grid is not None:
-            return make(*pieces(grid, frame.registers))
+            named = make(*pieces(grid, frame.registers))
+            return replace(named, text=f"{grid.rows} × {grid.columns} patches of {frame.name}")
     return None
 
 

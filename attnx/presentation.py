@@ -42,9 +42,15 @@ def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
     """The views that are drawn for each head, and those for all heads together."""
     view, query, top = shown.request.view, shown.query, shown.request.top
     if view == "row":
+        from attnx.patchmap import key_grid, patch_matrix
         from attnx.view.row import row
 
         assert query is not None
+        grid = key_grid(shown) if top is None else None
+        if grid is not None:
+            from attnx.view.heatmap import heatmap
+
+            return [heatmap(patch_matrix(matrix, query, grid), kind=shown.request.scale) for matrix in matrices]
         return [row(matrix, query, top=top or 8) for matrix in matrices]
     if view == "heatmap":
         from attnx.view.heatmap import heatmap

@@ -131,6 +131,7 @@ def inspect(
 
     from attnx.inspection import choose_sort
     from attnx.inspection import inspect as look
+    from attnx.patchmap import PICTURES, save_overlay
     from attnx.presentation import document, render
     from attnx.presentation import save as save_to
 
@@ -140,7 +141,9 @@ def inspect(
         trace = opened.trace(**feed, layers=asked.traced_layers, quantities=asked.quantities)
         output.notes(f"line {one.line}: {said}" if one.line else said for said in trace.notes)
         shown = look(trace, asked, sort, others, matrices=json or jsonl)
-        if save is not None:
+        if save is not None and image is not None and save.suffix.lower() in PICTURES:
+            output.notes((save_overlay(shown, opened, image, save, force=force), f"wrote {save}"))
+        elif save is not None:
             output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
         if json or jsonl:
             output.emit_json(document(shown), pretty=False if jsonl else None)
