@@ -39,7 +39,7 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
     """Run a model on random tokens of each length.
 
     Args:
-        model: With a tokenizer or without: ids are drawn from its vocabulary, or from the first hundred ids.
+        model: With a tokenizer or without: ids are drawn from its vocabulary, or from 1 to 8.
         lengths: Numbers of tokens, special ones included.
 
     Returns:
@@ -134,7 +134,7 @@ def _random(model: Model, length: int) -> Tokens:
     try:
         tokenizer = model.tokenizer
     except AttnxError:
-        return from_ids(draw.integers(1, 100, length).tolist())
+        return from_ids(draw.integers(1, 9, length).tolist())
     plain = [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
     tokens: Tokens = tokenizer.from_ids(draw.choice(plain, length).tolist())
     return tokens

@@ -1,0 +1,111 @@
+"""`attnx diff`: a bundled model against itself, and against a copy in which one matrix was changed by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.commands.analysed import MINILM, bundled, causal, two_sided, values
+from tests.commands.conftest import ANIMAL, BANK, Run
+
+WIDE = ANIMAL.replace("tired", "wide")
+
+
+def js(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    m = (a + b) / 2
+
+    def kl(x: np.ndarray) -> np.ndarray:
+        return np.asarray((x * np.log(np.maximum(x, 1e-300) / np.maximum(m, 1e-300))).sum(-1))
+
+    return (kl(a) + kl(b)) / 2
+
+
+def named(document: dict) -> dict[str, np.ndarray]:
+    return {m["name"]: values(m) for m in document["heads"]}
+
+
+def test_a_model_is_the_same_as_itself(attnx: Run) -> None:
+    got = attnx("diff", "minilm", "minilm", ANIMAL, "--json").document
+    assert got["first"] is None
+    assert values(got["stages"]).max() == 0
+    text = attnx("diff", "minilm", "minilm", ANIMAL).out
+    assert "no stage differs by more than 0.001" in text
+    assert "no head moved" in text
+
+
+def test_two_texts_head_by_head(attnx: Run) -> None:
+    got = attnx("diff", "minilm", "minilm", ANIMAL, "--other-text", WIDE, "--json").document
+    a, b = bundled(ANIMAL), bundled(WIDE)
+    found = named(got)
+    np.testing.assert_allclose(found["largest difference"], np.abs(a.weights - b.weights).max((2, 3)), atol=1e-5)
+    np.testing.assert_allclose(found["mean difference"], np.abs(a.weights - b.weights).mean((2, 3)), atol=1e-6)
+    np.testing.assert_allclose(found["divergence"], js(a.weights, b.weights).mean(-1), atol=1e-5)
+    top = a.weights.argmax(-1)
+    rank = (b.weights > np.take_along_axis(b.weights, top[..., None], -1)).sum(-1)
+    np.testing.assert_allclose(found["rank of the first key"], rank.mean(-1), atol=1e-9)
+    np.testing.assert_allclose(values(got["stages"])[:, 0], np.abs(a.scores - b.scores).max((1, 2, 3)), rtol=1e-4)
+    assert got["first"] == {"site": "L0", "stage": "scores"}
+    assert any("two texts differ" in note for note in got["notes"])
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model with the query projection of layer 3 head 2 rounded to sixteenths, and no tokenizer beside it."""
+    model = onnx.load(MINILM / "model.onnx")
+    name = "encoder.layer.3.attention.self.query.weight"
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    array = numpy_helper.to_array(tensor).copy()
+    array[:, 64:96] = np.round(array[:, 64:96] * 16) / 16
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+    path = tmp_path_factory.mktemp("changed") / "changed.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_it_finds_what_was_changed(attnx: Run, changed: Path) -> None:
+    done = attnx("diff", "minilm", str(changed), ANIMAL, "--json")
+    got = done.document
+    assert got["first"] == {"site": "L3", "stage": "scores"}
+    found = named(got)
+    assert found["largest difference"][:3].max() < 1e-6
+    row = found["divergence"][3]
+    assert row.argmax() == 2
+    assert np.delete(row, 2).max() < 1e-9  # the other heads of that layer read the same
+    assert found["divergence"][4:].min() > 0
+    assert "has no tokenizer: it is given the tokens of minilm" in done.err
+    text = attnx("diff", "minilm", str(changed), ANIMAL).out
+    assert "they part first at scores of L3" in text
+    assert "heads that moved most" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
+    one, two = causal(tmp_path / "a"), causal(tmp_path / "b", ids=[[3, 5, 7, 2, 9, 6]])
+    got = attnx("diff", str(one.model), str(one.model), "--inputs", str(one.feed), "--other-inputs", str(two.feed),
+                "--json").document  # fmt: skip
+    a, b = (np.stack([layer["weights"][0] for layer in case.ran.decoder]) for case in (one, two))
+    np.testing.assert_allclose(named(got)["largest difference"], np.abs(a - b).max((2, 3)), atol=1e-5)
+    np.testing.assert_allclose(named(got)["divergence"], js(a, b).mean(-1), atol=1e-5)
+    both = two_sided(tmp_path / "c")
+    got = attnx("diff", str(both.model), str(both.model), "--inputs", str(both.feed), "--json").document
+    assert got["first"] is None
+    assert len(got["parts"]) == 6
+
+
+@pytest.mark.parametrize(("args", "code"), [
+    ((ANIMAL, "--other-text", BANK), 4), ((), 2), ((ANIMAL, "--tolerance", "0"), 2), ((ANIMAL, "--site", "cross"), 2),
+])  # fmt: skip
+def test_misuse(attnx: Run, args: tuple[str, ...], code: int) -> None:
+    attnx("diff", "minilm", "minilm", *args, code=code)
+
+
+def test_different_models_cannot_be_compared(attnx: Run, tmp_path: Path) -> None:
+    case = causal(tmp_path / "m")
+    assert "attentions" in attnx("diff", "minilm", str(case.model), "--ids", "3,5,7", code=4).err
+
+
+@pytest.mark.parametrize("text", ["", "a", "word " * 600])
+def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
+    assert "no head moved" in attnx("diff", "minilm", "minilm", text, "-l", "0").out

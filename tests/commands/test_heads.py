@@ -1,0 +1,132 @@
+"""`attnx heads`: measures of every head against onnxruntime's own weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.commands.analysed import bundled, causal, two_sided, values
+from tests.commands.conftest import ANIMAL, BANK, Run
+
+
+def measures(document: dict) -> dict[str, np.ndarray]:
+    return {m["name"]: values(m) for m in document["measures"]}
+
+
+def test_measures_of_every_head(attnx: Run) -> None:
+    got = attnx("heads", ANIMAL, "--json").document
+    a = bundled(ANIMAL).weights
+    found, at = measures(got), np.arange(16)
+    entropy = -(a * np.log(np.maximum(a, 1e-300))).sum(-1).mean(-1)
+    np.testing.assert_allclose(found["entropy"], entropy, atol=1e-5)
+    np.testing.assert_allclose(found["entropy share"], entropy / np.log(16), atol=1e-5)
+    away = np.abs(at[:, None] - at[None, :])
+    np.testing.assert_allclose(found["mean distance"], (a * away).sum((2, 3)) / a.sum((2, 3)), atol=1e-5)
+    np.testing.assert_allclose(found["largest weight"], a.max(-1).mean(-1), atol=1e-6)
+    np.testing.assert_allclose(found["previous"], a[:, :, at[1:], at[:-1]].mean(-1), atol=1e-6)
+    np.testing.assert_allclose(found["next"], a[:, :, at[:-1], at[1:]].mean(-1), atol=1e-6)
+    np.testing.assert_allclose(found["self"], a[:, :, at, at].mean(-1), atol=1e-6)
+    np.testing.assert_allclose(found["sink"], a[..., 0].mean(-1), atol=1e-6)
+    np.testing.assert_allclose(found["special"], a[..., [0, 15]].sum(-1).mean(-1), atol=1e-6)
+    plain = a[:, :, 1:15, 1:15].max(-1).mean(-1)
+    np.testing.assert_allclose(found["confidence"], plain, atol=1e-6)
+    assert got["kinds"][0][2] == "previous-token"
+    assert got["kinds"][1][8] == "next-token"
+    assert got["texts"] == 1
+    assert got["spread"] == []
+
+
+def test_table_lists_the_largest_first(attnx: Run) -> None:
+    text = attnx("heads", ANIMAL, "--top", "3").out
+    a = bundled(ANIMAL).weights.max(-1).mean(-1)
+    order = np.argsort(-a, axis=None)[:3]
+    lines = [line for line in text.splitlines() if line.startswith("L") and " H" in line[:4]]
+    assert [line.split()[:2] for line in lines] == [[f"L{i // 12}", f"H{i % 12}"] for i in order.tolist()]
+    assert "what each head does" in text
+    assert "69 more heads" in text
+    assert "Clark et al. 2019" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "induction" in attnx("heads", ANIMAL).err
+
+
+def test_over_a_file_means_and_spread(attnx: Run, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text(f"{ANIMAL}\n\n{BANK}\n")
+    got = attnx("heads", "--file", str(file), "--json").document
+    both = [attnx("heads", text, "--json").document for text in (ANIMAL, BANK)]
+    parts = np.stack([measures(one)["entropy"] for one in both])
+    np.testing.assert_allclose(measures(got)["entropy"], parts.mean(0), atol=1e-6)
+    spread = dict(zip([m["name"] for m in got["measures"]], got["spread"], strict=True))
+    np.testing.assert_allclose(values(spread["entropy"]), parts.std(0, ddof=1), atol=1e-6)
+    assert got["texts"] == 2
+    assert "±" in attnx("heads", "--file", str(file), "-k", "2").out
+
+
+def test_similar_heads(attnx: Run) -> None:
+    got = attnx("heads", ANIMAL, "--similar", "5.11", "--json").document["similar"]
+    a = bundled(ANIMAL).weights
+    middle = (a + a[5, 11]) / 2
+
+    def kl(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.asarray((x * np.log(np.maximum(x, 1e-300) / np.maximum(y, 1e-300))).sum(-1))
+
+    want = ((kl(a, middle) + kl(np.broadcast_to(a[5, 11], a.shape), middle)) / 2).mean(-1)
+    np.testing.assert_allclose(values(got), want, atol=1e-5)
+    lines = attnx("heads", ANIMAL, "--similar", "5.11", "-k", "2").out.splitlines()
+    assert "L5 H11" in lines[3]
+    assert f"{np.sort(want, axis=None)[1]:.3f}" in lines[4]
+
+
+def test_induction_needs_the_probe(attnx: Run) -> None:
+    plain = attnx("heads", ANIMAL, "--json")
+    assert np.isnan(measures(plain.document)["induction"]).all()
+    got = attnx("heads", ANIMAL, "--probe", "induction", "--json").document
+    found = measures(got)["induction"]
+    assert not np.isnan(found).any()
+    assert found.max() < 0.1  # MiniLM has no induction head
+    assert any("25 random tokens, 4 times" in note for note in got["notes"])
+
+
+def test_a_map_of_one_measure(attnx: Run) -> None:
+    text = attnx("heads", ANIMAL, "--map", "previous").out
+    row = next(line for line in text.splitlines() if line.startswith("L0 "))
+    shown = [float(n.strip("█▓▒░")) for n in row.split()[1:] if n.strip("█▓▒░")]
+    want = bundled(ANIMAL).weights[0][:, np.arange(1, 16), np.arange(15)].mean(-1)
+    assert len(shown) >= 10  # what 80 columns take beside one another
+    np.testing.assert_allclose(shown, want[: len(shown)], atol=0.006)
+    assert "Source:" in text
+
+
+def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
+    case = causal(tmp_path / "causal")
+    got = attnx("heads", *case.args, "--json").document
+    a = np.stack([layer["weights"][0] for layer in case.ran.decoder])
+    at = np.arange(6)
+    np.testing.assert_allclose(measures(got)["previous"], a[:, :, at[1:], at[:-1]].mean(-1), atol=1e-5)
+    first = np.stack([a[:, :, i, 0] for i in range(6)]).mean(0)
+    np.testing.assert_allclose(measures(got)["sink"], first, atol=1e-5)
+    both = two_sided(tmp_path / "both")
+    got = attnx("heads", *both.args, "--site", "cross", "--json").document
+    cross = np.stack([layer["weights"][0] for layer in both.ran.cross])
+    np.testing.assert_allclose(measures(got)["largest weight"], cross.max(-1).mean(-1), atol=1e-5)
+    assert np.isnan(measures(got)["mean distance"]).all()
+    text = attnx("heads", *both.args).out
+    assert "encoder L0" in text
+    assert "cross L1" in text
+
+
+@pytest.mark.parametrize("args", [
+    (ANIMAL, "--sort", "beauty"), (ANIMAL, "--map", "beauty"), (ANIMAL, "--probe", "x"), (ANIMAL, "--similar", "9.9"),
+    (), (ANIMAL, "-l", "17"),
+])  # fmt: skip
+def test_misuse(attnx: Run, args: tuple[str, ...]) -> None:
+    attnx("heads", *args, code=2)
+
+
+def test_the_probe_needs_a_tokenizer(attnx: Run, tmp_path: Path) -> None:
+    assert "tokenizer" in attnx("heads", *causal(tmp_path / "m").args, "--probe", "induction", code=3).err
+
+
+@pytest.mark.parametrize("text", ["", "a", "word " * 600])
+def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
+    assert "what each head does" in attnx("heads", text).out
