@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from attnx.graph.index import Graph, op_name
 from attnx.graph.mask_probe import PROBE, Hides, Probed, hides
 from attnx.graph.origins import streams
+from attnx.graph.paths import depends
 from attnx.layout import axis_of
 from attnx.ops.finding import Finding
 from attnx.records import Component, Kind, Site
@@ -25,7 +26,7 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
     probed = [
-        Probed(f.product, f.places["masked"], f.places["weights"])
+        Probed(f.product, f.places.get("masked"), f.places["weights"])
         for f in by_place
         if _can_probe(f) and f.causal is not False
     ]
@@ -60,7 +61,7 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
 
 
 def _can_probe(f: Finding) -> bool:
-    return "masked" in f.places and "weights" in f.places and bool(f.product)
+    return "weights" in f.places and bool(f.product)
 
 
 def _position(graph: Graph, f: Finding) -> int:
@@ -132,6 +133,8 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle that is not
     known to be longer than wide, makes it self-attention.
     """
+    if not depends(graph, f.query_from) and not depends(graph, f.key_from):
+        graph = graph.by_products()  # both are learned, as in DETR's first decoder layer
     if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
         return "self"
     if has_cache(graph, f):

@@ -155,8 +155,15 @@ class Graph:
         other.__dict__["dynamic"] = self._reached(through_shapes=True)
         return other
 
-    def _reached(self, through_shapes: bool) -> set[str]:
-        found = set(self.inputs)
+    def by_products(self) -> Graph:
+        """The same graph, with whatever a projection makes taken for data, be it of constants alone."""
+        other = copy(self)
+        seeds = {o for n in self.nodes if n.op_type in ("MatMul", "Gemm", "Conv") for o in n.output}
+        other.__dict__["dynamic"] = self._reached(through_shapes=True, seeds=seeds)
+        return other
+
+    def _reached(self, through_shapes: bool, seeds: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
+        found = set(self.inputs) | seeds
         for node in self.nodes:
             if node.op_type in ("Shape", "Size") and not node.domain and not through_shapes:
                 continue

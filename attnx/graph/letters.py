@@ -123,6 +123,10 @@ def _by_position(out_axes: Axes, query_axes: Axes, letters: Letters) -> list[Ato
     return list(leaves(batch[-1])) if len(out_axes) >= 4 and (len(batch) >= 2 or after_one) else []
 
 
+def _flat(axes: Axes) -> list[Atom]:
+    return [atom for axis in axes for atom in axis]
+
+
 def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]) -> list[Atom] | None:
     """Heads that were stacked on the batch axis: a Split of that axis whose parts are joined again on the features'."""
     if node.op_type != "Split" or len(node.output) < 2:
@@ -180,8 +184,25 @@ def _merged_with(graph: Graph, product: Product, feature: list[Atom], free: list
                     if any(id(a) in summed for a in own)
                     for leaf in leaves(traced)
                 ]
-                if feature and any(id(a) in marks for a in atoms):
-                    return [a for a in atoms if id(a) not in marks]
+                merged = [a for a in atoms if id(a) not in marks]
+                if feature and any(id(a) in marks for a in atoms) and merged:
+                    return merged
+                if (
+                    feature
+                    and any(id(a) in marks for a in atoms)
+                    and len(axes) > 3
+                    and len(mine) == len(after.out_axes)
+                ):
+                    # One matrix a head (absorbed projections): what comes out has other features, in the same heads.
+                    for own, traced in zip(mine, axes, strict=True):
+                        if len(own) == 1 and not own[0].parts and traced:
+                            own[0].parts = tuple(leaves(traced))
+                    theirs = after.right_axes if value == after.left else after.left_axes
+                    new = [a for axis in theirs for a in axis if id(a) not in summed and a in _flat(after.out_axes)]
+                    feature = [*feature, *[a for a in new if not any(a in own for own in mine)]]
+                    stack.append((after.out, after.out_axes, depth + 1))
+                elif feature and any(id(a) in marks for a in atoms):
+                    return []
                 continue
             if node.op_type in ("MatMulNBits", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm"):
                 if axes and value == node.input[0]:

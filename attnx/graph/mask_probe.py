@@ -28,7 +28,7 @@ class Probed:
 
     product: str
     """The score product: set to zero."""
-    masked: Place
+    masked: Place | None
     weights: Place
 
 
@@ -140,7 +140,7 @@ def _cone(graph: Graph, sites: list[Probed]) -> tuple[set[str], set[int]]:
     stop = {s.product for s in sites}
     cone: set[str] = set()
     numbers: set[int] = set()
-    stack = [s.weights.value for s in sites] + [s.masked.value for s in sites]
+    stack = [s.weights.value for s in sites] + [s.masked.value for s in sites if s.masked is not None]
     while stack:
         value = stack.pop()
         if value in cone or value in stop:
@@ -184,7 +184,7 @@ def _hides(
     facts = infer(graph, sizes, {**inputs, **products}, LIMIT, cone)
     found: dict[str, Hides] = {}
     for site in sites:
-        masked, weights = _value(facts, site.masked), _value(facts, site.weights)
+        masked, weights = _value(facts, site.masked) if site.masked is not None else None, _value(facts, site.weights)
         if masked is None and weights is None:
             continue
         if weights is not None:

@@ -148,11 +148,19 @@ def _product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
         for reduce in graph.consumers(node.output[0]):
             if reduce.op_type == "ReduceSum":
                 product = find_product(graph, reduce.output[0])
-                if product is not None and value in (product.left, product.right):
+                if product is not None and value in (product.left, product.right) and _stretches(graph, product, value):
                     return product
         return None
     product = find_product(graph, node.output[0]) if node.output else None
     return product if product is not None and product.node is node and value in (product.left, product.right) else None
+
+
+def _stretches(graph: Graph, product: Product, value: str) -> bool:
+    """Whether weights are stretched along features to be multiplied (and not just summed under a mask)."""
+    mine, other = graph.shape(value), graph.shape(product.other(value))
+    if mine is None or other is None:
+        return False
+    return any(a == 1 and b != 1 for a, b in zip(mine[::-1], other[::-1], strict=False)) or len(other) > len(mine)
 
 
 def scalar(graph: Graph, value: str) -> float | None:

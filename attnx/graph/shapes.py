@@ -237,17 +237,24 @@ def _fused_matmul(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Sh
 
 def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     equation = a["equation"].replace(" ", "")
-    if "..." in equation or "->" not in equation:
+    if "->" not in equation:
         return [None]
     left, right = equation.split("->")
     sizes: dict[str, int | None] = {}
+    width = 0
     for letters, fact in zip(left.split(","), x, strict=False):
-        if fact.shape is None or len(fact.shape) != len(letters):
+        if fact.shape is None:
+            continue
+        if "..." in letters:
+            count = len(fact.shape) - len(letters) + 3
+            width = max(width, count)
+            letters = letters.replace("...", "ZYXWVU"[6 - count :])
+        if len(letters) != len(fact.shape):
             continue
         for letter, size in zip(letters, fact.shape, strict=True):
             if sizes.get(letter) in (None, 1):
                 sizes[letter] = size
-    return [tuple(sizes.get(letter) for letter in right)]
+    return [tuple(sizes.get(letter) for letter in right.replace("...", "ZYXWVU"[6 - width :]))]
 
 
 def _conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:

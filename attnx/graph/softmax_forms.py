@@ -28,6 +28,8 @@ class Softmax:
     axis: int
     sink: bool = False
     """The denominator has a term of its own, so that rows sum to less than 1 (softmax1, "quiet attention")."""
+    masked: bool = False
+    """Cells are hidden between the exponential and the sum."""
     base: float | None = None
     """The base of the power, where it is not e."""
 
@@ -117,7 +119,9 @@ def _quotient(graph: Graph, node: NodeProto) -> Softmax | None:
             continue
         total = _sum(graph, below, top)
         if total is not None:
-            return Softmax(power[0], node.output[0], total[0], total[1], power[1])
+            behind = graph.producer(top)
+            hidden = behind is not None and behind.op_type in ("Mul", "Where")
+            return Softmax(power[0], node.output[0], total[0], total[1], hidden, power[1])
     return None
 
 

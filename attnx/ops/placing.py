@@ -73,7 +73,7 @@ class Placing:
         self.place("masked", logits, next((a for v, a in reached if v == logits), reached[-1][1]), (), reading.sink)
 
     def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
-        """The weights as they weigh the value: behind guards, masks and cut sinks; before gates, mixing and rounding."""
+        """The weights as they weigh the value: behind guards, masks and cut sinks; before gates and rounding."""
         value, axes = out, chosen.axes
         window: Window = None
         if use is not None:
@@ -89,6 +89,10 @@ class Placing:
                     break
                 if node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split"):
                     value, axes = step.target, current
+                    if node.op_type in ("Mul", "Div") and "masked" in self.finding.places:
+                        del self.finding.places["masked"]
+                        self.finding.absent = (*self.finding.absent, "masked")
+                        self.finding.notes.append("cells are hidden behind the softmax, so there is no masked stage")
         elif self.finding.sink:
             masked = self.finding.places.get("masked")
             window = masked.window if masked is not None else None

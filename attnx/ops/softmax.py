@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from attnx.graph.letters import name_axes
 from attnx.graph.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.paths import Way, depends, ways_back, ways_on
+from attnx.graph.product import find_product
 from attnx.graph.score_path import bias_kind, read_path
 from attnx.graph.softmax_forms import Softmax, find_softmax, natural
+from attnx.layout import axis_of
 from attnx.ops.finding import Finding
 from attnx.ops.placing import Placing, heads_in, kv_heads, mixed, rounded
 from attnx.records import Miss
@@ -32,7 +34,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             return None
         return Miss(node.name, node.op_type, "the rank of its input cannot be told from the graph")
     if not depends(graph, logits):
-        graph = graph.by_shape()
+        graph = graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
         if not depends(graph, logits):
             return None
     axis %= max(len(shape), 1)
@@ -49,6 +51,8 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = content(graph, both or data, on)
     uses = [use for way in on if (use := use_of(graph, way, chosen, out)) is not None]
+    if not both and uses and _asked_by_data(graph, uses[0]):
+        return None  # a softmax over keys alone, whose context data contracts again: linear attention
     if not uses and (not both or len(shape) < 3):
         return (
             None
@@ -58,6 +62,22 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             )
         )
     return _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, others=len(both) - 1)
+
+
+def _asked_by_data(graph: Graph, use: Use) -> bool:
+    """Whether the context's row axis is contracted with another tensor of data (efficient, or linear, attention)."""
+    value = use.way.product.out
+    for _ in range(6):
+        readers = graph.consumers(value)
+        for node in readers:
+            product = find_product(graph, node.output[0])
+            if product is not None and product.node is node:
+                return depends(graph, product.other(value)) and node.op_type in ("MatMul", "Einsum")
+        onward = next((n for n in readers if n.op_type in ("Transpose", "Cast", "Identity")), None)
+        if onward is None:
+            return False
+        value = onward.output[0]
+    return False
 
 
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
@@ -86,7 +106,11 @@ def _assemble(
     finding = Finding(node=node, places={}, query_from=chosen.query, key_from=chosen.key, product=way.product.out)
     finding.heads, finding.head_size = letters.heads, letters.head_size
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
-    if not reading.biases and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps)):
+    if (
+        not reading.biases
+        and not found.masked
+        and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps))
+    ):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
     finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None or found.sink
     put = Placing(graph, finding, letters)
@@ -96,6 +120,10 @@ def _assemble(
     own = heads_in(finding.places.get("key"), letters.heads)
     finding.kv_heads = own if own != letters.heads else kv_heads(graph, chosen.key, letters.heads)
     put.weights(chosen, use, found.out)
+    if found.masked:
+        finding.places.pop("masked", None)
+        finding.absent = (*finding.absent, "masked")
+        finding.notes.append("cells are hidden behind the exponential, so there is no masked stage")
     if found.base is not None:
         put.to_base_e(natural(found))
     if use is not None:
@@ -126,32 +154,45 @@ def _assemble(
 
 
 def _without_query(graph: Graph, finding: Finding, key: str) -> None:
-    """A learned vector in the place of the query: pooling, or additive attention."""
-    additive = _is_additive(graph, key)
-    finding.kind = "additive" if additive else "pooling"
-    finding.causal, finding.scale, finding.scale_place = False, None, ""
-    gone = ("query", "key", "scores", "scaled", "capped") if additive else ("scores", "scaled", "capped", "query")
-    for quantity in gone:
-        finding.places.pop(quantity, None)
-    finding.absent = (*finding.absent, *gone)
-    if additive:
-        finding.kv_heads = finding.head_size = None
+    """A learned vector in the place of the query: pooling, additive attention, or latents that ask (Perceiver)."""
+    finding.causal = False
+    query = finding.places.get("query")
+    if _is_additive(graph, key):
+        gone = ("query", "key", "scores", "scaled", "capped")
+        for quantity in gone:
+            finding.places.pop(quantity, None)
+        finding.kind, finding.absent = "additive", (*finding.absent, *gone)
+        finding.kv_heads = finding.head_size = finding.scale = None
+        finding.scale_place = ""
         finding.notes.append("additive: the scores come from a small network over query and key; there is no QK^T")
+    elif query is not None and axis_of(query.layout, "q") is not None and _projected(graph, finding, query.value):
+        finding.kind = "cross"
+        finding.notes.append("the queries are learned vectors, the same for every input")
     else:
+        finding.kind = "pooling"
         finding.notes.append("pooling: the query is a learned vector, the same for every input")
 
 
+def _projected(graph: Graph, finding: Finding, query: str) -> bool:
+    """Whether learned queries are latents that are projected, or split over heads, and not bare scoring vectors."""
+    return finding.heads not in (None, 1) or not graph.is_constant(query)
+
+
+_ACTIVATIONS = ("Tanh", "Relu", "Sigmoid", "Gelu", "Elu", "LeakyRelu", "Erf", "Selu", "Softplus")
+
+
 def _is_additive(graph: Graph, key: str) -> bool:
-    """Whether a learned vector weighs tanh (or another activation) of a sum of two data terms."""
-    value = key
-    for _ in range(8):
+    """Whether a learned vector weighs an activation of what was made from two data terms (added, or concatenated)."""
+    value, active = key, False
+    for _ in range(10):
         node = graph.producer(value)
         if node is None:
             return False
         live = [n for n in node.input if n and depends(graph, n)]
-        if node.op_type in ("Add", "Sum") and len(live) > 1:
-            return True
-        if not live or node.op_type in ("MatMul", "Gemm", "Softmax"):
+        active = active or node.op_type in _ACTIVATIONS
+        if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
+            return active
+        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU"):
             return False
         value = live[0]
     return False
