@@ -19,6 +19,7 @@ from attnx.inspection import choose_sort, inspect
 from attnx.presentation import render
 from attnx.records import Attention, Check, Site, Tokens, Trace
 from attnx.request import ask
+from attnx.session import has_driver
 from tests.commands.conftest import ANIMAL, BANK, Oracle, Run
 
 FLOAT32 = np.load(Path(__file__).parents[1] / "scripts" / "animal_it_float32.npy")
@@ -397,6 +398,14 @@ def test_mistakes(attnx: Run, args: tuple[str, ...], code: int, says: str) -> No
     assert done.err.startswith("attnx: ")
     assert "\n  " in done.err, "no hint"
     assert "Traceback" not in done.err
+
+
+@pytest.mark.skipif(has_driver(), reason="there is a GPU")
+def test_cuda_is_not_replaced_by_the_cpu_in_silence(attnx: Run) -> None:
+    err = attnx("inspect", "It.", "--device", "cuda", code=5).err
+    assert "--device cuda" in err
+    assert "--device cpu" in err or "attnx[cuda]" in err
+    assert attnx("inspect", "It.", "--device", "auto", "--json").document["device"] == "cpu"
 
 
 def test_text_cannot_move_the_cursor(attnx: Run) -> None:
