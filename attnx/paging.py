@@ -21,8 +21,7 @@ CANDIDATES = 24
 
 
 def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
-    """The quantities that a page needs: query and key, from which a page rebuilds the rest; where a site lacks them
-    in its graph, the scores."""
+    """The quantities that a page needs: query and key give the rest; where a site's graph lacks them, the scores."""
     whole = all("query" in s.places and "key" in s.places for s in sites if s.kind in ("self", "cross"))
     return ("query", "key", *(() if whole else ("scores", "scaled", "capped")), "masked", "weights")
 
@@ -121,12 +120,12 @@ def _query(trace: Trace, site: int, head: int, query: str | None, found: Sequenc
     """The query that is open first, on the axis of that site."""
     attention = trace.attentions[site]
     tokens = trace.queries_of(attention)
-    count = attention.need("weights").shape[2]
-    shift = max(0, count - len(tokens))
+    count = int(attention.need("weights").shape[2])
+    last, shift = count - 1, max(0, count - len(tokens))
     if query is not None:
-        return min(count - 1, position(tokens, query) + shift)
+        return min(last, position(tokens, query) + shift)
     for one in found:
         if tokens is (trace.memory or trace.tokens):
-            return min(count - 1, one.pronoun.pieces[-1] + shift)
+            return min(last, one.pronoun.pieces[-1] + shift)
     pair = strongest_pair(trace, site, head)
     return pair.query if pair is not None and pair.query is not None else 0

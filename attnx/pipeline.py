@@ -11,7 +11,7 @@ from attnx import feed as feeding
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
 from attnx.opening import Opening
-from attnx.records import QUANTITIES, Array, Miss, Site, Tokens, Trace
+from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.running import Run, Wanted
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ class Model:
         return self._opening.plain(self._opening.find(inputs))
 
     @property
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self) -> Sites:
         """Every attention computation found, in execution order."""
-        return self.find().sites
+        return Sites(self.find().sites)
 
     @property
     def encoder_sites(self) -> tuple[Site, ...]:

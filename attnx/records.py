@@ -6,8 +6,9 @@ K key positions (past included), D head size, Dv value head size, S sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -190,8 +191,27 @@ class Attention:
         return array
 
 
+class Shown:
+    """A record that a notebook draws with the views of the terminal."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return str(import_module("attnx.notebook").as_html(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        found: dict[str, str] = import_module("attnx.notebook").bundle(self)
+        return found
+
+
+class Sites(tuple[Site, ...], Shown):
+    """Sites in execution order; a tuple that a notebook draws as a table."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Shown):
     """One run of a model: what every site attended to."""
 
     model: str
@@ -247,6 +267,16 @@ class Trace:
             return self.memory
         return self.tokens
 
+    def to_bertviz(self, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
+        """The arguments of `bertviz.head_view` and `model_view`; see `attnx.interop.to_bertviz`."""
+        found: dict[str, Any] = import_module("attnx.interop").to_bertviz(self, tensor)
+        return found
+
+    def to_circuitsvis(self, layer: int = 0) -> dict[str, Any]:
+        """The arguments of `circuitsvis.attention.attention_heads`; see `attnx.interop.to_circuitsvis`."""
+        found: dict[str, Any] = import_module("attnx.interop").to_circuitsvis(self, layer)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -258,7 +288,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Shown):
     """A named array of numbers with what they mean. Any view can show any measurement of its rank."""
 
     name: str

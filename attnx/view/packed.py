@@ -199,7 +199,7 @@ def _derived(attention: Attention, way: str, blobs: Blobs, levels: int) -> Packe
 
 
 def _exact(attention: Attention, way: str) -> Any:
-    """head -> what comes before mask and bias, [Q,K], as exactly as the trace has it."""
+    """Head -> what comes before mask and bias, [Q,K], as exactly as the trace has it."""
     if way == "masked":
         return lambda head: None
     if attention.capped is not None:
@@ -210,7 +210,7 @@ def _exact(attention: Attention, way: str) -> Any:
 
 
 def _scores(attention: Attention) -> Any:
-    """head -> unscaled scores, [Q,K]: as traced, or from query and key."""
+    """Head -> unscaled scores, [Q,K]: as traced, or from query and key."""
     if attention.scores is not None:
         whole = attention.scores[0]
         return lambda head: whole[head]
@@ -224,7 +224,7 @@ def _starts(attention: Attention, way: str, blobs: Blobs, levels: int, fields: d
     if way == "qk":
         both = []
         for name in ("query", "key"):
-            packed = [whole_numbers(line, levels) for line in attention.need(name)[0]]  # type: ignore[arg-type]
+            packed = [whole_numbers(line, levels) for line in attention.need(name)[0]]
             fields[name] = [plane(blobs, *one) for one in packed]
             both.append(np.stack([numbers(*one) for one in packed])[None])
         query, key = both

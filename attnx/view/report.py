@@ -108,9 +108,7 @@ def report(shown: Report) -> Page:
             "No attention of this model has weights, so there is nothing to show.", "See `attnx sites MODEL`."
         )
     notes = [
-        f"{label} is left out: its weights are not known"
-        for at, label in enumerate(trace.labels)
-        if at not in there
+        f"{label} is left out: its weights are not known" for at, label in enumerate(trace.labels) if at not in there
     ]
     sides: list[dict[str, Any]] = []
     levels = FINE if _cells(trace) <= DEEP else COARSE
@@ -191,7 +189,10 @@ def _side(sides: list[dict[str, Any]], tokens: Tokens, size: int) -> int:
     """The number of a list of tokens, kept once."""
     past = max(0, size - len(tokens))
     special = [False] * past + list(tokens.special) if size >= len(tokens) else [False] * size
-    side = {"pieces": [_piece(piece) for piece in axis_labels(tokens, size)], "special": [int(flag) for flag in special]}
+    side = {
+        "pieces": [_piece(piece) for piece in axis_labels(tokens, size)],
+        "special": [int(flag) for flag in special],
+    }
     if side not in sides:
         sides.append(side)
     return sides.index(side)
@@ -203,7 +204,7 @@ def _piece(piece: str) -> str:
 
 
 def _thumbs(attention: Attention) -> tuple[Array, int, int]:
-    """Block means of the weights as uint8 [H,rows,columns]: 0 hidden, 1 to 255 the square root of the largest's share."""
+    """Block means of the weights as uint8 [H,rows,columns]: 0 hidden, 1 to 255 the square root."""
     weights = attention.need("weights")[0]
     down, across = edges(weights.shape[1], THUMB), edges(weights.shape[2], THUMB)
     out = np.zeros((len(weights), len(down), len(across)), np.uint8)
@@ -279,13 +280,18 @@ def _page(trace: Trace, data: dict[str, Any]) -> bytes:
     title = text if len(text) <= TITLE else text[: TITLE - 1] + "…"
     parts = {
         "title": html.escape(title),
-        "policy": f"default-src 'none'; script-src 'sha256-{_sha(program)}'; style-src 'sha256-{_sha(style)}'; img-src data:",
+        "policy": f"default-src 'none'; script-src 'sha256-{_sha(program)}'; style-src 'sha256-{_sha(style)}'",
         "style": style,
         "program": program,
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e"),
+        "data": _script(data),
     }
     pieces = folder.joinpath("page.html").read_text(encoding="utf-8").split("@@")
     return "".join(parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)).encode("utf-8")
+
+
+def _script(data: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _sha(text: str) -> str:

@@ -89,7 +89,14 @@ class Browser:
                 return found["result"]
 
     def open(
-        self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False, before: str = "", paper: bool = False
+        self,
+        url: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        before: str = "",
+        paper: bool = False,
     ) -> None:
         """Open a page and wait until it says that it is ready. `before` runs before its own program."""
         target = self.send("Target.createTarget", whole=True, url="about:blank")["targetId"]
@@ -129,7 +136,8 @@ class Browser:
     def middle(self, selector: str) -> tuple[float, float]:
         """Where an element's middle is on the screen, after it was scrolled into view."""
         box = self.run(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{block: 'nearest'}});"
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+            " one.scrollIntoView({block: 'nearest'});"
             " const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
         return box[0], box[1]

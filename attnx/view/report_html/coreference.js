@@ -56,12 +56,12 @@ function showCoreference() {
     make("tr", { class: "between" }, make("th", { colspan: 4, scope: "rowgroup" }, "baselines: what place and chance alone would say")), ...one.baselines.map((v) => line(v, "baseline")));
   const table = make("table", { class: "verdicts" }, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "read by"),
     make("th", { scope: "col" }, "points at"), make("th", { scope: "col" }, "share of each candidate"), make("th", { scope: "col", class: "right" }, "margin"))), body);
-  byId("verdicts").replaceChildren(list, table, make("h3", {}, "head by head"), pointers(one, colourOf),
-    make("p", { class: "said" }, "A letter is the candidate with the largest share, its strength that share; a dot where no candidate has weight. ", ...one.notes.map((note) => `${note}. `), one.source));
+  byId("verdicts").replaceChildren(list, make("div", { class: "pair" }, make("div", { class: "across" }, table),
+    make("div", {}, make("h3", {}, "head by head"), pointers(one, named, colourOf))), make("p", { class: "said" }, "A letter is the candidate with the largest share, its strength that share; a dot where no candidate has weight, … one that has no colour here. ", ...one.notes.map((note) => `${note}. `), one.source));
 }
 
 // Layers x heads: which candidate each points at.
-function pointers(one, colourOf) {
+function pointers(one, named, colourOf) {
   const table = make("table", { class: "cells", "aria-label": "Candidate that each head points at" });
   one.sites.forEach((place, row) => {
     const line = make("tr", {}, make("th", { scope: "row" }, data.sites[place].label));
@@ -70,7 +70,7 @@ function pointers(one, colourOf) {
       let best = -1;
       shares.forEach((share, at) => { if (share !== null && (best < 0 || share > shares[best])) best = at; });
       const said = best < 0 ? "no weight on any candidate" : `${one.candidates[best].text}, share ${figure(shares[best])}, weight ${weight(one.weights[row][head][best])}`;
-      const button = make("button", { type: "button", title: `${labelOf(place, head)}: ${said}`, "aria-label": `${labelOf(place, head)}: ${said}` }, best < 0 ? "·" : letter(best));
+      const button = make("button", { type: "button", title: `${labelOf(place, head)}: ${said}`, "aria-label": `${labelOf(place, head)}: ${said}` }, best < 0 ? "·" : named.includes(best) ? letter(best) : "…");
       if (best >= 0) {
         button.style.setProperty("--sort", colourOf(best));
         button.style.setProperty("--w", (0.15 + 0.85 * shares[best] ** 2).toFixed(3));

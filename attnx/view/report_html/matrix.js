@@ -37,6 +37,7 @@ function matrixCanvas(head, stage, label) {
   const canvas = make("canvas", { role: "img", "aria-label": label }), clear = clearCells(head, stage);
   const scale = stageScale(head, stage, clear);
   heat(canvas, head.matrix(stage), head.queries, head.keys, scale.ramp, scale.place, clear);
+  canvas.classList.toggle("smooth", Math.max(head.queries, head.keys) > 250);
   const frame = make("div", { class: "frame hatch" }, canvas, make("div", { class: "chosen-row" }));
   frame.style.setProperty("--row", `${(100 * state.query) / head.queries}%`);
   frame.style.setProperty("--tall", `${100 / head.queries}%`);

@@ -1,0 +1,122 @@
+"""A trace as other visualisers take it: the arguments of bertviz's and CircuitsVis's entry points.
+
+Neither library is needed here. Both import torch; bertviz also wants its tensors, which a function of the caller's
+makes of the arrays (`torch.as_tensor`), so that attnx need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.records import Array, Attention, Tokens, Trace
+
+
+def to_bertviz(trace: Trace, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
+    """The arguments of `bertviz.head_view` and `bertviz.model_view`.
+
+        from bertviz import head_view
+        head_view(**trace.to_bertviz(torch.as_tensor))
+
+    Args:
+        trace: With weights.
+        tensor: Makes of an array what bertviz takes; without it the arrays stay numpy's.
+
+    Returns:
+        For a model of one text `attention` (one [1,H,Q,K] a layer) and `tokens`; for an encoder-decoder what it has of
+        `encoder_attention`, `decoder_attention`, `cross_attention`, `encoder_tokens`, `decoder_tokens`.
+
+    Raises:
+        UnsupportedError: There are no weights; layers differ in their number of heads, which bertviz cannot show; or
+            the keys are not the tokens (a cache, patches).
+
+    Source: bertviz 1.4.1, head_view.py and util.py.
+    """
+    made = tensor if tensor is not None else np.asarray
+    sorts = {"encoder": _of(trace, "encoder"), "decoder": _of(trace, "decoder"), "cross": _of(trace, "cross")}
+    if not any(sorts.values()):
+        raise UnsupportedError("The trace has no weights of self- or cross-attention.", 'Trace with "weights".')
+    both = trace.memory is not None and sorts["cross"]
+    if not both:
+        own = [*sorts["encoder"], *sorts["decoder"]]
+        side = trace.queries_of(own[0]) if own else trace.tokens
+        return {"attention": [made(one) for one in _square(own, side, side)], "tokens": _pieces(side)}
+    assert trace.memory is not None
+    out: dict[str, Any] = {"encoder_tokens": _pieces(trace.memory), "decoder_tokens": _pieces(trace.tokens)}
+    sides = {
+        "encoder": (trace.memory, trace.memory),
+        "decoder": (trace.tokens, trace.tokens),
+        "cross": (trace.tokens, trace.memory),
+    }
+    for sort, attentions in sorts.items():
+        if attentions:
+            out[f"{sort}_attention"] = [made(one) for one in _square(attentions, *sides[sort])]
+    return out
+
+
+def to_circuitsvis(trace: Trace, layer: int = 0) -> dict[str, Any]:
+    """The arguments of `circuitsvis.attention.attention_heads` for one layer.
+
+        from circuitsvis.attention import attention_heads
+        attention_heads(**trace.to_circuitsvis(layer=5))
+
+    Args:
+        trace: With weights.
+        layer: Position of the layer among the self-attentions of the trace, from 0; negative from the end.
+
+    Returns:
+        `attention` [H,Q,K], `tokens`, `attention_head_names` and `mask_upper_tri` (true for a causal site).
+
+    Raises:
+        UsageError: There is no such layer.
+        UnsupportedError: There are no weights, or the keys are not the tokens.
+
+    Source: CircuitsVis 1.43.3, attention.py.
+    """
+    own = [*_of(trace, "encoder"), *_of(trace, "decoder")]
+    if not own:
+        raise UnsupportedError("The trace has no weights of self-attention.", 'Trace with "weights".')
+    if not -len(own) <= layer < len(own):
+        raise UsageError(f"There is no layer {layer}.", f"The trace has {len(own)}: 0 to {len(own) - 1}.")
+    attention = own[layer]
+    side = trace.queries_of(attention)
+    (weights,) = _square([attention], side, trace.keys_of(attention))
+    return {
+        "attention": weights[0],
+        "tokens": _pieces(side),
+        "attention_head_names": [f"{attention.site.label} H{head}" for head in range(weights.shape[1])],
+        "mask_upper_tri": bool(attention.site.causal),
+    }
+
+
+def _of(trace: Trace, sort: str) -> list[Attention]:
+    return [
+        a
+        for a in trace.attentions
+        if a.weights is not None
+        and (a.site.kind == "cross" if sort == "cross" else a.site.kind == "self" and a.site.component == sort)
+    ]
+
+
+def _pieces(tokens: Tokens) -> list[str]:
+    return [piece.strip() or piece for piece in tokens.pieces]
+
+
+def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> list[Array]:
+    """The first sequence's weights, [1,H,Q,K] each, held against the tokens that are to stand beside them."""
+    out = []
+    for attention in attentions:
+        weights = attention.need("weights")[:1]
+        if weights.shape[2:] != (len(queries), len(keys)):
+            raise UnsupportedError(
+                f"{attention.site.label} has {weights.shape[2]} x {weights.shape[3]} weights where the tokens are "
+                f"{len(queries)} x {len(keys)}.",
+                "This view needs one token for each query and key: trace without a cache.",
+            )
+        out.append(weights)
+    if len({one.shape[1] for one in out}) > 1:
+        raise UnsupportedError("Layers have different numbers of heads, which bertviz cannot show.", "Choose layers.")
+    return out
