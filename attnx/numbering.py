@@ -134,7 +134,7 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     known to be longer than wide, makes it self-attention.
     """
     if not depends(graph, f.query_from) and not depends(graph, f.key_from):
-        graph = graph.by_products()  # both are learned, as in DETR's first decoder layer
+        return "self"  # both are learned, as in DETR's first decoder layer
     if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
         return "self"
     if has_cache(graph, f):
