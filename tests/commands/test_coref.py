@@ -1,4 +1,4 @@
-"""`attnx coref`: shares, sinks, verdicts and baselines from onnxruntime's own weights, and the truth about one sentence."""
+"""`attnx coref`: shares, sinks, verdicts, baselines from onnxruntime's own weights, and the truth about a sentence."""
 
 import json
 from pathlib import Path

@@ -52,7 +52,7 @@ def test_two_texts_head_by_head(attnx: Run) -> None:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model with the query projection of layer 3 head 2 rounded to sixteenths, and no tokenizer beside it."""
+    """The bundled model with the query projection of layer 3 head 2 rounded to sixteenths; no tokenizer beside it."""
     model = onnx.load(MINILM / "model.onnx")
     name = "encoder.layer.3.attention.self.query.weight"
     tensor = next(t for t in model.graph.initializer if t.name == name)

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from attnx.records import Axis, Measurement, Miss
 from attnx.view.bars import bars
+from attnx.view.columns import both, column, columns
 from attnx.view.grid import grid
 from attnx.view.heatmap import heatmap
 from attnx.view.lines import lines
@@ -25,8 +26,10 @@ from attnx.view.overview import Look, Target, Worth, overview
 from attnx.view.row import row
 from attnx.view.sites import sites_table
 from attnx.view.sparkline import sparklines
+from attnx.view.strip import strip
 from attnx.view.table import matrix_table, table
 from attnx.view.traced import traced
+from attnx.view.visible import visible
 from tests.view import samples
 from tests.view.screen import plain
 
@@ -42,6 +45,40 @@ def matrix(pieces: list[str] = samples.ENGLISH, head: int = 3, causal: bool = Fa
 def _difference() -> Matrix:
     one, two = matrix(head=3), matrix(head=2)
     return dataclasses.replace(one, values=one.values - two.values, bounds=(-1.0, 1.0), title="L1 H3 - H2")
+
+
+def _columns(pieces: list[str]) -> RenderableType:
+    weights = np.linspace(0, 1, len(pieces))
+    return columns(
+        "L5 H11 · from it@10",
+        [
+            column("key", [f"{at} {piece}" for at, piece in enumerate(pieces)]),
+            column("q·k", weights * 24 - 3, decimals=2),
+            column("softmax unscaled", weights, bar=(0.0, 1.0)),
+            column("difference", weights - 0.5, bar=(-0.5, 0.5)),
+            column("entropy (nats)", [both(value, value / 2) for value in weights], whole=True),
+            column("mean distance", np.where(weights > 0.9, np.nan, weights * 9), decimals=1, spare=True),
+            column(
+                "kind", ["previous-token", "a long name that says much", "", "self", "[bold]x", "sink"][: len(pieces)]
+            ),
+        ],
+        strong=[1],
+        faint=[0],
+        said=["softmax(q·k) (Vaswani et al. 2017, equation 1)", "", "2 more keys"],
+    )
+
+
+def _products(count: int) -> Measurement:
+    values = np.sin(np.arange(count) * 0.7) * np.linspace(0.1, 3, count)
+    values[5] = np.nan
+    return Measurement("products by dimension", "", (Axis("dimension", tuple(map(str, range(count)))),), values)
+
+
+def _seen(count: int) -> Measurement:
+    names = tuple(samples.long(count)) if count > 16 else tuple(samples.ENGLISH[:count])
+    values = np.tri(count)
+    values[:, 0] = 0.5
+    return Measurement("visible", "share of heads", (Axis("query", names), Axis("key", names)), values, (0.0, 1.0))
 
 
 def _overview(pieces: list[str] = samples.ENGLISH) -> RenderableType:
@@ -123,6 +160,12 @@ SCENES: dict[str, Callable[[], RenderableType]] = {
     "grid_many": lambda: grid(samples.trace(layers=30, heads=9), height=24),
     "bars": lambda: bars(samples.by_candidate()),
     "sparklines": lambda: sparklines(samples.by_head(), along="layer"),
+    "columns": lambda: _columns(samples.ENGLISH[:6]),
+    "columns_wide": lambda: _columns(samples.WIDE[:6]),
+    "strip": lambda: strip(_products(32)),
+    "strip_long": lambda: strip(_products(200)),
+    "visible": lambda: visible(_seen(16)),
+    "visible_long": lambda: visible(_seen(200), height=24),
     "overview": _overview,
     "overview_wide": lambda: _overview(samples.WIDE),
     "sites": _sites,
