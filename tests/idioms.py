@@ -1,7 +1,7 @@
-"""One planted attention, written in every way that exporters write attention, and an oracle that shares no code with attnx.
+"""One planted attention in every way that exporters write it, and an oracle that shares no code with attnx.
 
-The weights are planted so that the answers are known: head 0 looks at the previous token, head 1 at itself, head 2 at the
-first token (a sink) and head 3 at everything alike. The input is a position code, one-hot in 16 features.
+The weights are planted so that the answers are known: head 0 looks at the previous token, head 1 at itself, head 2 at
+the first token (a sink) and head 3 at everything alike. The input is a position code, one-hot in 16 features.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Form:
     layout: str = "bhqd"
     """bhqd, merged, einsum, bnhd, key_first, grouped, mqa"""
     softmax: str = "op"
-    """op, written, shifted, guarded, transposed, cast, log"""
+    """op, written, shifted, guarded, cast, log, logsumexp, reciprocal, base2, quiet"""
     softcap: float | None = None
     sink: bool = False
     opset: int = 17
@@ -132,7 +132,7 @@ def build(form: Form) -> onnx.ModelProto:
     if form.scale == "query":
         q = w.op("Mul", q, w.f(1 / np.sqrt(SIZE)))
     batch, length = w.dim("x", 0), w.dim("x", 1)
-    weights, context = _attend(w, form, q, k, v, batch, length)
+    _, context = _attend(w, form, q, k, v, batch, length)
     y = w.op("MatMul", context, w.f(p["o"]))
     w.nodes.append(helper.make_node("Identity", [y], ["y"], name="out"))
     inputs = [helper.make_tensor_value_info("x", kind, ["batch", "seq", POSITIONS])]
@@ -156,7 +156,28 @@ def _computed_root(w: Writer, form: Form, q: str) -> str:
     return w.op("Sqrt", w.op("Div", w.f([1.0]), w.op("Sqrt", size)))
 
 
+def _stack(w: Writer, x: str) -> str:
+    """tf.concat(tf.split(x, heads, 2), 0): the heads go on the batch axis, outermost."""
+    parts = _parts(w, x, 2)
+    return w.op("Concat", *parts, axis=0)
+
+
+def _unstack(w: Writer, x: str) -> str:
+    return w.op("Concat", *_parts(w, x, 0), axis=2)
+
+
+def _parts(w: Writer, x: str, axis: int) -> list[str]:
+    outs = [w.name("part") for _ in range(HEADS)]
+    w.nodes.append(helper.make_node("Split", [x], outs, name=w.name("n_Split"), axis=axis))
+    return outs
+
+
 def _attend(w: Writer, form: Form, q: str, k: str, v: str, batch: str, length: str) -> tuple[str, str]:
+    if form.layout == "stacked":
+        q4, k4, v4 = (_stack(w, x) for x in (q, k, v))
+        scores = w.op("MatMul", q4, w.op("Transpose", k4, perm=[0, 2, 1]))
+        weights = _normalise(w, form, scores, length, -1)
+        return weights, _unstack(w, w.op("MatMul", weights, v4))
     q4, k4, v4 = (_split(w, x, batch, length, h) for x, h in ((q, HEADS), (k, form.kv_heads), (v, form.kv_heads)))
     if form.layout in ("einsum", "bnhd", "key_first"):
         if form.scale == "sqrt":
@@ -265,6 +286,19 @@ def _softmax(w: Writer, form: Form, scores: str, axis: int) -> str:
             scores = w.op("Sub", scores, w.reduce("ReduceMax", scores, axis))
         top = w.op("Exp", scores)
         return w.op("Div", top, w.reduce("ReduceSum", top, axis))
+    if form.softmax == "log":
+        return w.op("Exp", w.op("LogSoftmax", scores, axis=axis))
+    if form.softmax == "logsumexp":
+        return w.op("Exp", w.op("Sub", scores, w.reduce("ReduceLogSumExp", scores, axis)))
+    if form.softmax == "reciprocal":
+        top = w.op("Exp", scores)
+        return w.op("Mul", top, w.op("Reciprocal", w.reduce("ReduceSum", top, axis)))
+    if form.softmax == "base2":  # 2 to the power of scores x log2(e)
+        top = w.op("Pow", w.f(2.0), w.op("Mul", scores, w.f(np.log2(np.e))))
+        return w.op("Div", top, w.reduce("ReduceSum", top, axis))
+    if form.softmax == "quiet":
+        top = w.op("Exp", scores)
+        return w.op("Div", top, w.op("Add", w.reduce("ReduceSum", top, axis), w.f(1.0)))
     if form.softmax == "guarded":
         weights = w.op("Softmax", scores, axis=axis)
         return w.op("Where", w.op("IsNaN", weights), w.f(0.0), weights)
@@ -295,6 +329,7 @@ def oracle(form: Form, x: np.ndarray, keep: np.ndarray | None = None) -> dict[st
                 ]  # fmt: skip
                 top = np.exp(capped[i, seen] - capped[i, seen].max())
                 total = top.sum() + (np.exp(2.0 - capped[i, seen].max()) if form.sink else 0.0)
+                total += np.exp(-capped[i, seen].max()) if form.softmax == "quiet" else 0.0
                 weights[i, seen] = top / total
             found = {"query": q, "key": k, "value": v, "scores": scores, "scaled": scaled, "capped": capped,
                      "weights": weights, "context": weights @ v}  # fmt: skip
