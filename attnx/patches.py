@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,8 @@ from attnx.session import Slot
 
 _LARGEST_PREFIX = 9
 """[CLS], [DIST] and up to 8 registers may stand before the patches."""
-_NO_PICTURE = ("past", "cache", "query", "key", "value", "mask", "bias")
+_NO_PICTURE = {"past", "cache", "query", "key", "value", "mask", "bias"}
+"""Words of names of inputs with four dimensions that are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Mappin
     frames = []
     for slot in slots:
         array = feed.get(slot.name)
-        name = slot.name.lower()
-        if array is None or array.ndim != 4 or array.dtype.kind != "f" or any(w in name for w in _NO_PICTURE):
+        words = set(re.split(r"[^a-z]+", slot.name.lower()))
+        if array is None or array.ndim != 4 or array.dtype.kind != "f" or words & _NO_PICTURE:
             continue
         last = array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4)
         height, width = (array.shape[1], array.shape[2]) if last else (array.shape[2], array.shape[3])

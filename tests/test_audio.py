@@ -1,0 +1,122 @@
+"""Sound: WAV files read by hand, spectra by plain sums, positions in seconds."""
+
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import attnx
+from attnx.audio import log_mel, mel_filters, read_wav, resample
+from attnx.errors import InputError, UsageError
+
+
+def write(path: Path, frames: bytes, *, width: int = 2, channels: int = 1, rate: int = 16_000) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(frames)
+    return path
+
+
+def test_every_width_and_two_channels(tmp_path: Path) -> None:
+    files = {
+        1: struct.pack("<4B", 0, 64, 128, 192),
+        2: struct.pack("<4h", -(2**15), -(2**14), 0, 2**14),
+        3: b"".join((v & 0xFFFFFF).to_bytes(3, "little") for v in (-(2**23), -(2**22), 0, 2**22)),
+        4: struct.pack("<4i", -(2**31), -(2**30), 0, 2**30),
+    }
+    for width, frames in files.items():
+        samples, rate = read_wav(write(tmp_path / f"{width}.wav", frames, width=width, rate=8000))
+        assert rate == 8000
+        np.testing.assert_allclose(samples, [-1, -0.5, 0, 0.5])
+    samples, _ = read_wav(write(tmp_path / "two.wav", files[2], channels=2))
+    np.testing.assert_allclose(samples, [-0.75, 0.25])
+    (tmp_path / "no.wav").write_text("no sound")
+    for name, said in (("no.wav", "no WAV file"), ("none.wav", "there is no file")):
+        with pytest.raises(InputError, match=said):
+            read_wav(tmp_path / name)
+    with pytest.raises(InputError, match="no samples"):
+        read_wav(write(tmp_path / "empty.wav", b""))
+
+
+def test_resampling_keeps_a_tone() -> None:
+    def tone(rate: int) -> np.ndarray:
+        return np.sin(2 * np.pi * 440 * np.arange(rate) / rate)
+
+    for rate, wanted in ((44_100, 16_000), (8_000, 16_000)):
+        np.testing.assert_allclose(resample(tone(rate), rate, wanted), tone(wanted), atol=1e-6)
+    high = np.sin(2 * np.pi * 10_000 * np.arange(44_100) / 44_100)
+    assert np.abs(resample(high, 44_100, 16_000)).max() < 1e-6
+
+
+def test_filters_are_triangles_of_area_one() -> None:
+    filters = mel_filters(80, 400, 16_000)
+    assert filters.shape == (80, 201)
+    fine = mel_filters(80, 400_000, 16_000)
+    np.testing.assert_allclose(fine.sum(1) * 16_000 / 400_000, 1, rtol=1e-3)
+    # Slaney's scale: 66.7 Hz a mel up to 1000 Hz, then 27 mels for a factor of 6.4; 80 bands end at 8000 Hz.
+    top = 15 + 27 * np.log(8) / np.log(6.4)
+    peaks = np.arange(1, 81) * top / 81
+    hertz = np.where(peaks < 15, peaks * 200 / 3, 1000 * 6.4 ** ((peaks - 15) / 27))
+    np.testing.assert_allclose(fine.argmax(1) * 16_000 / 400_000, hertz, atol=0.05)
+
+
+def test_log_mel_by_plain_sums() -> None:
+    rng = np.random.default_rng(1)
+    samples = rng.standard_normal(800) * 0.1
+    got = log_mel(samples, 1600)
+    assert got.shape == (80, 10)
+    padded = np.concatenate([samples[200:0:-1], samples, np.zeros(1000)])
+    hann = np.array([0.5 - 0.5 * np.cos(2 * np.pi * n / 400) for n in range(400)])
+    wave_numbers = np.exp(-2j * np.pi * np.outer(np.arange(201), np.arange(400)) / 400)
+    power = np.array([np.abs(wave_numbers @ (padded[t * 160 : t * 160 + 400] * hann)) ** 2 for t in range(9)]).T
+    level = np.log10(np.maximum(mel_filters(80, 400, 16_000) @ power, 1e-10))
+    want = (np.maximum(level, level.max() - 8) + 4) / 4
+    np.testing.assert_allclose(got[:, :9], want, atol=1e-9)
+
+
+def listener(folder: Path) -> Path:
+    """Attention over the frames of [1,80,50], each its mean level."""
+    nodes = [
+        helper.make_node("Transpose", ["input_features"], ["x"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("MatMul", ["x", "w"], ["q"], name="query"),
+        helper.make_node("MatMul", ["x", "w"], ["k"], name="key"),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="kt"),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"], name="qk"),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1, name="soft"),
+        helper.make_node("MatMul", ["weights", "x"], ["y"], name="pv"),
+    ]
+    weight = numpy_helper.from_array(np.full((80, 4), 1 / 80, np.float32), "w")
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("input_features", TensorProto.FLOAT, [1, 80, 50])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 50, 80])], [weight],
+    )  # fmt: skip
+    folder.mkdir()
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx"
+    )
+    return folder
+
+
+def test_positions_are_seconds_and_the_loud_one_is_found(tmp_path: Path) -> None:
+    samples = np.zeros(8000)
+    samples[4000:4800] = np.sin(np.arange(800) * 0.9) * 0.5
+    path = write(tmp_path / "beep.wav", (samples * 32767).astype("<i2").tobytes())
+    trace = attnx.open(listener(tmp_path / "ears"), device="cpu").trace(audio=path)
+    assert trace.tokens.pieces[:3] == ("0.00s", "0.01s", "0.02s")
+    assert len(trace.tokens) == 50
+    weights = trace.attentions[0].need("weights")[0, 0]
+    heard = log_mel(np.round(samples * 32767) / 32768, 8000).mean(axis=0)
+    scores = np.exp(4 * np.outer(heard, heard))
+    np.testing.assert_allclose(weights, scores / scores.sum(1, keepdims=True), atol=1e-4)
+    assert 0.24 <= int(heard.argmax()) / 100 <= 0.30
+
+
+def test_what_does_not_listen(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not listen"):
+        attnx.open("minilm", device="cpu").trace(audio=write(tmp_path / "a.wav", b"\0\0"))
