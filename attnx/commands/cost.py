@@ -37,7 +37,7 @@ def cost(
     """
     from attnx import output, pipeline
     from attnx.errors import UnsupportedError, UsageError
-    from attnx.graph.projections import parameters
+    from attnx.graph.parameters import parameters
     from attnx.measure import cost as measure
 
     try:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.graph.axes import Atom, Axes, forward, fresh, leaves
-from attnx.graph.index import attributes
-from attnx.graph.load import read_tensor
 from attnx.graph.origins import rotary_source
 from attnx.graph.paths import depends
 from attnx.graph.product import Product, find_product
+from attnx.graph.stored import numbers, root
 from attnx.layout import parse
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ _VIEWS = frozenset(
 _NORMS = frozenset(
     "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
 )
-_CONSTANT = frozenset("Transpose Cast Identity DequantizeLinear Reshape Unsqueeze Squeeze".split())
 _STEPS = 60
 
 
@@ -92,7 +89,7 @@ def output_weights(graph: Graph, site: Site) -> Array | None:
     made, product, side = _output(graph, site)
     if made is None or product is None or site.heads is None:
         return None
-    found = _numbers(graph, product.left if side == 1 else product.right)
+    found = numbers(graph, product.left if side == 1 else product.right)
     if found is None or found.dtype.kind != "f":
         return None
     axes = product.left_axes if side == 1 else product.right_axes
@@ -103,57 +100,6 @@ def output_weights(graph: Graph, site: Site) -> Array | None:
     if made.rows % site.heads:
         return None
     return np.asarray(matrix, np.float32).reshape(site.heads, made.rows // site.heads, made.columns) * product.factor
-
-
-def parameters(graph: Graph) -> int:
-    """Numbers in all matrices that hidden states are multiplied by: projections and feed-forward, embeddings aside.
-
-    Left out: a matrix that is also looked up as an embedding, and one that makes an output of the model as wide as such
-    a table is long (the language model's head).
-    """
-    tables = {_root(graph, node.input[0]) for node in graph.nodes if node.op_type == "Gather"}
-    shapes = [_stored(graph, name) for name in tables if name is not None]
-    long = {shape[0] for shape in shapes if shape is not None and len(shape) == 2}
-    count, seen = 0, set()
-    for product, constant in _constant_products(graph):
-        root = _root(graph, constant)
-        shape = _stored(graph, root)
-        if root is None or root in seen or root in tables or shape is None or len(shape) < 2:
-            continue
-        seen.add(root)
-        if not (any(size in long for size in shape) and _is_last(graph, product.out)):
-            count += int(np.prod(shape))
-    for node in graph.nodes:
-        if node.op_type == "MatMulNBits":
-            a = attributes(node)
-            if not (int(a["N"]) in long and _is_last(graph, node.output[0])):
-                count += int(a["K"]) * int(a["N"])
-    return count
-
-
-def _is_last(graph: Graph, value: str) -> bool:
-    """Whether a value is an output of the model but for views, casts and a bias."""
-    for _ in range(8):
-        if value in graph.outputs:
-            return True
-        readers = graph.consumers(value)
-        if len(readers) != 1 or readers[0].op_type not in (*_VIEWS, "Add", "Mul", "Tanh", "Div"):
-            return False
-        value = readers[0].output[0]
-    return False
-
-
-def _constant_products(graph: Graph) -> Iterator[tuple[Product, str]]:
-    """Every product of data with a constant, and the constant."""
-    for node in graph.nodes:
-        product = find_product(graph, node.output[0]) if node.output else None
-        if product is None:
-            continue
-        sides = [depends(graph, product.left), depends(graph, product.right)]
-        if sides == [True, False]:
-            yield product, product.right
-        elif sides == [False, True]:
-            yield product, product.left
 
 
 def _upstream(graph: Graph, value: str) -> Projection | None:
@@ -201,8 +147,8 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
         return None
     constant, data = (product.right, product.left) if sides[0] else (product.left, product.right)
     axes = product.right_axes if sides[0] else product.left_axes
-    root, shape = _root(graph, constant), graph.shape(constant)
-    if root is None or shape is None or None in shape or len(axes) != len(shape):
+    held, shape = root(graph, constant), graph.shape(constant)
+    if held is None or shape is None or None in shape or len(axes) != len(shape):
         return None
     inner = {id(atom) for atom in product.contracted}
     summed = [any(id(atom) in inner for atom in axis) for axis in axes]
@@ -210,7 +156,7 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
         int(np.prod([size for size, flag in zip(shape, summed, strict=True) if size is not None and flag is wanted]))
         for wanted in (True, False)
     )
-    return Projection(root, rows, columns, data, product.out) if any(summed) else None
+    return Projection(held, rows, columns, data, product.out) if any(summed) else None
 
 
 def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:
@@ -224,25 +170,23 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
     inside = _heads_then_features(axes, place.layout, shape)
     if inside is None:
         return nothing
-    value = place.value
-    for _ in range(12):
-        readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
-        if len(readers) != 1:
-            return nothing
-        node = readers[0]
-        product = find_product(graph, node.output[0])
-        if product is not None and value in (product.left, product.right):
-            side = 0 if value == product.left else 1
-            made = _of_product(graph, product)
-            mine = product.left_axes if side == 0 else product.right_axes
-            return (made, product, side) if made is not None and _reads(mine, axes, product, inside) else nothing
-        if node.op_type not in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity"):
-            return nothing
-        moved = forward(graph, node, axes, value)
-        if moved is None:
-            return nothing
-        axes, value = moved, node.output[0]
-    return nothing
+    found: list[tuple[Projection, Product, int]] = []
+    stack = [(place.value, axes)]
+    while stack and len(found) < 2:
+        value, axes = stack.pop()
+        for node in graph.consumers(value):
+            product = find_product(graph, node.output[0])
+            if product is not None and value in (product.left, product.right):
+                side = 0 if value == product.left else 1
+                made = _of_product(graph, product)
+                mine = product.left_axes if side == 0 else product.right_axes
+                if made is not None and _reads(mine, axes, product, inside):
+                    found.append((made, product, side))
+            elif node.op_type in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity"):
+                moved = forward(graph, node, axes, value)
+                if moved is not None:
+                    stack.append((node.output[0], moved))
+    return found[0] if len(found) == 1 else nothing
 
 
 def _heads_then_features(axes: Axes, layout: str, shape: tuple[int | None, ...]) -> list[Atom] | None:
@@ -284,45 +228,3 @@ def _reads(mine: Axes, axes: Axes, product: Product, inside: list[Atom]) -> bool
         for leaf in leaves(traced)
     ]
     return [id(atom) for atom in read] == [id(leaf) for atom in inside for leaf in atom.leaves()]
-
-
-def _root(graph: Graph, value: str) -> str | None:
-    """The initializer or Constant behind a constant, through views, casts and dequantisation."""
-    for _ in range(8):
-        if value in graph.initializers:
-            return value
-        node = graph.producer(value)
-        if node is None:
-            return None
-        if node.op_type == "Constant":
-            return value
-        if node.op_type not in _CONSTANT:
-            return None
-        value = str(node.input[0])
-    return None
-
-
-def _stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
-    if name is None:
-        return None
-    tensor = graph.initializers.get(name)
-    if tensor is not None:
-        return tuple(tensor.dims)
-    shape = graph.shape(name)
-    return None if shape is None or None in shape else tuple(int(size) for size in shape if size is not None)
-
-
-def _numbers(graph: Graph, value: str) -> Array | None:
-    """The numbers of a constant operand: of its initializer, through the views between."""
-    tensor = graph.initializers.get(value)
-    if tensor is not None:
-        return read_tensor(graph.loaded, tensor)
-    node = graph.producer(value)
-    if node is None:
-        return None
-    if node.op_type == "Constant":
-        return graph.constant(value)
-    inner = _numbers(graph, node.input[0]) if node.op_type in ("Transpose", "Cast", "Identity") else None
-    if inner is None or node.op_type != "Transpose":
-        return inner
-    return np.transpose(inner, attributes(node).get("perm"))
