@@ -39,10 +39,10 @@ class Blobs:
     """Base64 of raw deflate streams (RFC 1951)."""
     _where: dict[bytes, int] = field(default_factory=dict)
 
-    def put(self, raw: bytes) -> int:
-        """Deflate bytes and keep them; gives their number."""
+    def put(self, *parts: bytes) -> int:
+        """Deflate bytes and keep them, parts one after the other with codes of their own; gives their number."""
         squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
-        packed = squeeze.compress(raw) + squeeze.flush()
+        packed = b"".join(squeeze.compress(part) + squeeze.flush(zlib.Z_BLOCK) for part in parts) + squeeze.flush()
         if packed not in self._where:
             self._where[packed] = len(self.texts)
             self.texts.append(base64.b64encode(packed).decode("ascii"))
@@ -86,7 +86,7 @@ def plane(blobs: Blobs, codes: Array, step: float) -> list[float]:
         [number of the blob, step].
     """
     pairs = np.ascontiguousarray(codes, dtype="<i2").view(np.uint8).reshape(-1, 2)
-    return [blobs.put(pairs[:, 0].tobytes() + pairs[:, 1].tobytes()), step]
+    return [blobs.put(pairs[:, 0].tobytes(), pairs[:, 1].tobytes()), step]
 
 
 def square_roots(weights: Array) -> tuple[Array, float]:
@@ -128,7 +128,7 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
     Args:
         attention: With weights; query and key or scores, and masked, where the site has them.
         blobs: Where arrays are kept.
-        levels: Steps on either side of 0 for everything but weights.
+        levels: Steps on either side of 0 for everything but weights; `FINE` where these are too few.
 
     Raises:
         UnsupportedError: The site has no weights.
@@ -139,9 +139,9 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
         if attention.site.scale is not None and attention.site.kind in ("self", "cross"):
             ways += _earlier(attention)
         ways.append("masked")
-    for way in ways:
+    for way, steps in ((way, steps) for way in ways for steps in dict.fromkeys((levels, FINE))):
         known = len(blobs.texts)
-        found = _derived(attention, way, blobs, levels)
+        found = _derived(attention, way, blobs, steps)
         if found is not None:
             return found
         _forget(blobs, known)
