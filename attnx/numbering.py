@@ -72,12 +72,12 @@ def _position(graph: Graph, f: Finding) -> int:
 
 def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | None:
     """Whether a site hides the future: said by an attribute, seen in its mask, or told by how it is fed."""
-    if f.causal is not None:
-        return f.causal
     shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
     at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
     if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):
         return True  # one query a call, behind all that is cached: there is no future that it could see
+    if f.causal is not None:
+        return f.causal
     if not _can_probe(f):
         return False
     seen = visible.get(f.places["weights"].value)

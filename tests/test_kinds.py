@@ -1,0 +1,338 @@
+"""What is attention, what is none, and what kind it is: small graphs, each with one thing to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import attnx
+from attnx.records import Attention, Site, Trace
+
+RNG = np.random.default_rng(3)
+D, H, S = 8, 4, 5
+
+
+class G:
+    """A graph in the making; methods return the names of values."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.inputs: dict[str, tuple[int, list[Any]]] = {}
+
+    def input(self, name: str, shape: Sequence[Any], kind: int = TensorProto.FLOAT) -> str:
+        self.inputs[name] = (kind, list(shape))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        return self.const(RNG.standard_normal(shape).astype(np.float32))
+
+    def const(self, value: Any, dtype: Any = None) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights[name] = np.asarray(value, dtype=dtype)
+        return name
+
+    def op(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        outs = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(helper.make_node(op, list(inputs), outs, name=f"n{len(self.nodes)}_{op}", **attributes))
+        return outs[0] if outputs == 1 else outs
+
+    def linear(self, x: str, width: int, from_width: int = 16) -> str:
+        return str(self.op("MatMul", x, self.weight(from_width, width)))
+
+    def heads(self, x: str, perm: Sequence[int] = (0, 2, 1, 3), count: int = H, size: int = D) -> str:
+        split = self.op("Reshape", x, self.const([0, -1, count, size], np.int64))
+        return str(self.op("Transpose", split, perm=list(perm)))
+
+    def softmax(self, x: str, axis: int = -1) -> str:
+        return str(self.op("Softmax", x, axis=axis))
+
+    def out(self, context: str, width: int = D * H) -> str:
+        merged = self.op(
+            "Reshape", self.op("Transpose", context, perm=[0, 2, 1, 3]), self.const([0, -1, width], np.int64)
+        )
+        return self.linear(merged, 16, width)
+
+    def scores(self, q: str, k: str, scale: float | None = D**-0.5) -> str:
+        product = self.op("MatMul", q, k)
+        return str(product if scale is None else self.op("Mul", product, self.const(scale, np.float32)))
+
+    def save(self, folder: Path, *outputs: str) -> Path:
+        inputs = [helper.make_tensor_value_info(n, k, s) for n, (k, s) in self.inputs.items()]
+        outs = [helper.make_empty_tensor_value_info(o) for o in outputs]
+        tensors = [numpy_helper.from_array(v, n) for n, v in self.weights.items()]
+        graph = helper.make_graph(self.nodes, "g", inputs, outs, tensors)
+        path = folder / "model.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        return path
+
+
+def qkv(g: G, x: str, memory: str | None = None) -> tuple[str, str, str]:
+    memory = memory or x
+    return g.heads(g.linear(x, D * H)), g.heads(g.linear(memory, D * H), (0, 2, 3, 1)), g.heads(g.linear(memory, D * H))
+
+
+def plain(g: G, x: str, memory: str | None = None) -> str:
+    q, k, v = qkv(g, x, memory)
+    return g.out(str(g.op("MatMul", g.softmax(g.scores(q, k)), v)))
+
+
+def sites(path: Path) -> tuple[Site, ...]:
+    return attnx.open(path, device="cpu").sites
+
+
+def trace(path: Path, **inputs: np.ndarray) -> Trace:
+    return attnx.open(path, device="cpu").trace(inputs=inputs, verify_outputs=True)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def classifier(g: G, x: str) -> str:
+    return g.softmax(g.linear(x, 7))
+
+
+def tied_head(g: G, x: str) -> str:
+    return g.softmax(str(g.op("MatMul", x, g.op("Transpose", g.weight(11, 16), perm=[1, 0]))))
+
+
+def router(g: G, x: str) -> str:
+    gate = g.softmax(g.linear(x, 4))
+    experts = g.op("Concat", *[g.op("Unsqueeze", g.linear(x, 16), g.const([3], np.int64)) for _ in range(4)], axis=3)
+    return str(
+        g.op("ReduceSum", g.op("Mul", experts, g.op("Unsqueeze", gate, g.const([2], np.int64))), g.const([3], np.int64))
+    )
+
+
+def codebook(g: G, x: str) -> str:
+    book = g.weight(9, 16)
+    return str(g.op("MatMul", g.softmax(str(g.op("MatMul", x, g.op("Transpose", book, perm=[1, 0])))), book))
+
+
+def contrast(g: G, x: str) -> str:
+    image = g.linear(g.op("ReduceMean", x, axes=[1], keepdims=0), 12)
+    text = g.linear(g.op("ReduceMax", x, axes=[1], keepdims=0), 12)
+    return g.softmax(str(g.op("MatMul", image, g.op("Transpose", text, perm=[1, 0]))))
+
+
+def linear_attention(g: G, x: str) -> str:
+    k = g.softmax(g.linear(x, 16), axis=1)
+    q = g.softmax(g.linear(x, 16), axis=-1)
+    return str(g.op("MatMul", q, g.op("MatMul", g.op("Transpose", k, perm=[0, 2, 1]), g.linear(x, 16))))
+
+
+@pytest.mark.parametrize("make", [classifier, tied_head, router, codebook, contrast, linear_attention])
+def test_what_is_no_attention_yields_no_site(make: Callable[[G, str], str], tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    y = plain(g, x)  # one true site beside it: the distractor must not hide it, nor add to it
+    z = make(g, y)
+    assert [s.node for s in sites(g.save(tmp_path, z))] == [next(n.name for n in g.nodes if n.op_type == "Softmax")]
+
+
+def test_self_and_cross_are_told_apart_by_what_they_are_made_from(tmp_path: Path) -> None:
+    g = G()
+    x, memory = g.input("x", ["b", "s", 16]), g.input("memory", ["b", "m", 16])
+    encoded = str(g.op("Add", memory, plain(g, memory)))
+    h = str(g.op("Add", x, plain(g, x)))
+    y = plain(g, h, encoded)
+    found = sites(g.save(tmp_path, y))
+    assert [(s.kind, s.component, s.layer) for s in found] == [
+        ("self", "encoder", 0), ("self", "decoder", 0), ("cross", "decoder", 0),
+    ]  # fmt: skip
+
+
+def test_joint_attention_over_two_streams_is_self_attention(tmp_path: Path) -> None:
+    g = G()
+    text, image = g.input("text", ["b", "s", 16]), g.input("image", ["b", "m", 16])
+
+    def both(perm: Sequence[int]) -> str:
+        return str(
+            g.op("Concat", *(g.heads(g.linear(x, D * H), perm) for x in (text, image)), axis=3 if perm[3] == 1 else 2)
+        )
+
+    y = g.out(str(g.op("MatMul", g.softmax(g.scores(both((0, 2, 1, 3)), both((0, 2, 3, 1)))), both((0, 2, 1, 3)))))
+    (site,) = sites(g.save(tmp_path, y))
+    assert (site.kind, site.heads, site.causal) == ("self", H, False)
+
+
+def mixing(g: G, x: str, how: str) -> tuple[str, str]:
+    mix = RNG.standard_normal((H, H)).astype(np.float32)
+    name = g.const(mix.T.reshape(H, H, 1, 1).copy() if how == "conv" else mix)
+    if how == "conv":
+        return str(g.op("Conv", x, name)), name
+    if how == "einsum":
+        return str(g.op("Einsum", x, name, equation="bhij,hg->bgij")), name
+    turned = g.op("Transpose", x, perm=[0, 2, 3, 1])
+    return str(g.op("Transpose", g.op("MatMul", turned, name), perm=[0, 3, 1, 2])), name
+
+
+@pytest.mark.parametrize("how", ["conv", "einsum", "matmul"])
+def test_talking_heads(how: str, tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    mixed, first = mixing(g, g.scores(q, k), how)
+    after, _ = mixing(g, g.softmax(mixed), how)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", after, v))))
+    data = RNG.standard_normal((2, S, 16)).astype(np.float32)
+    (a,) = trace(path, x=data).attentions
+    wq, wk = (g.weights[n.input[1]] for n in g.nodes[:6] if n.op_type == "MatMul")
+    heads = [(data @ w).reshape(2, S, H, D).transpose(0, 2, 1, 3) for w in (wq, wk)]
+    scores = heads[0] @ heads[1].swapaxes(-1, -2)
+    mix = g.weights[first].reshape(H, H).T if how == "conv" else g.weights[first]
+    weights = softmax(np.einsum("bhij,hg->bgij", scores * D**-0.5, mix))
+    np.testing.assert_allclose(a.scores, scores, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(a.weights, weights, rtol=1e-4, atol=1e-5)
+    assert a.context is None, "weights x value is not the context where heads are mixed in between"
+    assert a.trusted
+    assert "combined" in " ".join(a.site.notes)
+
+
+def test_differential_attention_is_two_sites_whose_weights_each_sum_to_one(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    one, two = (g.softmax(g.scores(*qkv(g, x)[:2])) for _ in range(2))
+    v = g.heads(g.linear(x, D * H))
+    both = g.op("Sub", one, g.op("Mul", two, g.const(0.3, np.float32)))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", both, v))))
+    found = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert len(found) == 2
+    for a in found:
+        assert a.weights is not None
+        np.testing.assert_allclose(a.weights.sum(-1), 1, rtol=1e-5)
+        assert a.context is None
+        assert a.trusted
+
+
+def test_a_gate_on_the_weights_is_said_and_kept_out_of_them(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    gate = g.const(np.array([0.1, 0.5, 1.0, 2.0], np.float32).reshape(1, H, 1, 1))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.op("Mul", g.softmax(g.scores(q, k)), gate), v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.weights is not None
+    np.testing.assert_allclose(a.weights.sum(-1), 1, rtol=1e-5)
+    assert a.site.gated
+    assert a.trusted
+
+
+def test_pooling_additive_and_learned_latents(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    weights = g.softmax(str(g.op("Squeeze", g.op("MatMul", x, g.weight(16, 1)), g.const([2], np.int64))))
+    wide = g.op("Unsqueeze", weights, g.const([2], np.int64))
+    pooled = str(g.op("ReduceSum", g.op("Mul", x, wide), g.const([1], np.int64), keepdims=0))
+    (site,) = sites(g.save(tmp_path, pooled))
+    assert (site.kind, site.heads) == ("pooling", 1)
+
+    g = G()
+    x, state = g.input("x", ["b", "s", 16]), g.input("state", ["b", 16])
+    asked = g.op("Unsqueeze", g.linear(state, 16), g.const([1], np.int64))
+    energy = g.op("MatMul", g.op("Tanh", g.op("Add", g.linear(x, 16), asked)), g.weight(16, 1))
+    weights = g.softmax(str(g.op("Transpose", energy, perm=[0, 2, 1])))
+    path = g.save(tmp_path, str(g.op("MatMul", weights, x)))
+    (site,) = sites(path)
+    assert (site.kind, site.scale, "scores" in site.places) == ("additive", None, False)
+    (a,) = trace(
+        path,
+        x=RNG.standard_normal((2, S, 16)).astype(np.float32),
+        state=RNG.standard_normal((2, 16)).astype(np.float32),
+    ).attentions
+    assert a.scores is None
+    assert a.weights is not None
+    assert a.weights.shape == (2, 1, 1, S)
+
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    latents = g.weight(1, H, 3, D)
+    _, k, v = qkv(g, x)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(g.scores(latents, k)), v))))
+    (site,) = sites(path)
+    assert (site.kind, site.heads, site.scale) == ("cross", H, pytest.approx(D**-0.5))
+
+
+def window_mask(g: G, x: str, width: int, causal: bool) -> str:
+    length = g.op("Gather", g.op("Shape", x), g.const(1, np.int64))
+    count = g.op("Range", g.const(0, np.int64), length, g.const(1, np.int64))
+    row, column = (g.op("Unsqueeze", count, g.const([i], np.int64)) for i in (1, 0))
+    near = g.op("Less", g.op("Sub", row, column), g.const(width, np.int64))
+    other = (
+        g.op("GreaterOrEqual", row, column)
+        if causal
+        else g.op("Less", g.op("Sub", column, row), g.const(width, np.int64))
+    )
+    return str(g.op("Where", g.op("And", near, other), g.const(0.0, np.float32), g.const(-1e9, np.float32)))
+
+
+@pytest.mark.parametrize(("width", "causal", "sees"), [(3, True, 3), (40, True, 40), (4, False, 7)])
+def test_sliding_windows_are_read_off_the_mask(width: int, causal: bool, sees: int, tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    masked = g.op("Add", g.scores(q, k), window_mask(g, x, width, causal))
+    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(masked)), v)))))
+    assert (site.causal, site.window) == (causal, sees)
+
+
+def test_a_position_bias_is_named(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    length = g.op("Gather", g.op("Shape", x), g.const(1, np.int64))
+    count = g.op("Cast", g.op("Range", g.const(0, np.int64), length, g.const(1, np.int64)), to=1)
+    slopes = g.const(np.array([0.5, 0.25, 0.125, 0.0625], np.float32).reshape(1, H, 1, 1))
+    masked = g.op("Add", g.scores(q, k), g.op("Mul", slopes, count))
+    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(masked)), v)))))
+    assert site.bias == "by position, one a head"
+    assert site.causal is False
+
+
+def test_a_factor_that_grows_with_the_text_is_no_constant_scale(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    length = g.op("Cast", g.op("Gather", g.op("Shape", x), g.const(1, np.int64)), to=1)
+    q = str(g.op("Mul", q, g.op("Log", length)))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(g.scores(q, k)), v))))
+    (a,) = trace(path, x=RNG.standard_normal((1, S, 16)).astype(np.float32)).attentions
+    assert a.site.scale == pytest.approx(D**-0.5), "log n belongs to the query, not to the scale"
+    assert a.trusted
+
+
+def test_one_query_a_call_behind_a_cache_is_causal(tmp_path: Path) -> None:
+    g = G()
+    x, past_k, past_v = (
+        g.input("x", ["b", 1, 16]),
+        g.input("past_k", ["b", H, "p", D]),
+        g.input("past_v", ["b", H, "p", D]),
+    )
+    q, k, v = (g.heads(g.linear(x, D * H)) for _ in range(3))
+    k, v = g.op("Concat", past_k, k, axis=2), g.op("Concat", past_v, v, axis=2)
+    scores = g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2])))
+    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(scores), v)))))
+    assert (site.kind, site.causal, site.component) == ("self", True, "decoder")
+
+
+def check_of(a: Attention, name: str) -> bool:
+    return next(c.holds for c in a.checks if c.name == name)
+
+
+def test_a_weights_only_site_has_no_context(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, _ = qkv(g, x)
+    path = g.save(tmp_path, g.softmax(g.scores(q, k)))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.context is None
+    assert a.value is None
+    assert check_of(a, "weights = softmax(masked)")
