@@ -26,7 +26,7 @@ _WHERE = {
     "Axis": "attnx.records",
     "AttnxError": "attnx.errors",
 }
-__all__ = [*_WHERE, "__version__"]
+__all__ = [*_WHERE, "__version__", "measure"]
 
 if TYPE_CHECKING:
     from attnx.errors import AttnxError as AttnxError
@@ -42,9 +42,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "measure":
+        return import_module("attnx.measure")
+    if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'attnx' has no attribute {name!r}")
 

@@ -33,6 +33,7 @@ def root(graph: Graph, value: str) -> str | None:
 
 
 def stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
+    """The shape of an initializer or Constant; None where it is not known."""
     if name is None:
         return None
     tensor = graph.initializers.get(name)

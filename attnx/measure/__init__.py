@@ -1,8 +1,27 @@
-"""One file a measurement: records in, Measurements out. numpy only; measures do not import one another."""
+"""One file a measurement: records in, Measurements out. numpy only; measures do not import one another.
+
+    import attnx
+    from attnx import measure
+
+    trace = attnx.open().trace("The animal didn't cross the street because it was too tired.")
+    measure.describe_heads(trace)                     every measure of every head, a kind for each
+    measure.scaling.all_heads(trace)                  the softmax with and without its scale
+    measure.coreference.coreference(trace, it, them)  who is meant; mentions.find_pronouns(trace.tokens) finds "it"
+    measure.pair.pair(trace, 5, 11, 10, 2)            one query-key pair taken apart
+    measure.visibility.visibility(trace, 5)           who may look at whom
+    measure.rollout.rollout(trace)                    attention through the layers; flow.flow, norms.value_norms
+    measure.similarity.similar(trace, 5, 11)          heads that look at the same tokens
+    measure.difference.difference(trace, other)       two runs, head by head
+    measure.vectors.contexts(...)                     a word's vectors in two texts, from `attnx.states.states`
+    measure.cost.cost(model.sites, [64, 1024])        what attention takes
+
+Each of these files loads when it is first named.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -47,3 +66,14 @@ def describe_heads(trace: Trace) -> HeadTable:
             induction.induction(trace, REPEATS),
         )
     )
+
+
+def __getattr__(name: str) -> Any:
+    """The file of a measurement, loaded when it is first named."""
+    if not name.startswith("_"):
+        try:
+            return import_module(f"attnx.measure.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"attnx.measure.{name}":
+                raise
+    raise AttributeError(f"module 'attnx.measure' has no attribute {name!r}")
