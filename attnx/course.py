@@ -18,6 +18,7 @@ from attnx.patches import find_frames
 from attnx.records import Array, Tokens, Trace
 from attnx.running import Run, Runs, Wanted
 from attnx.tokens import from_ids
+from attnx.windows import is_windowed, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _follow(
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?", "Give --target TEXT, or --generate N."
         )
-    return _plain(model, given.tokens, inputs, wanted, name)
+    return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 
 
 def _plain(
@@ -94,11 +95,12 @@ def _plain(
     inputs: Mapping[str, Array],
     wanted: Wanted,
     name: Callable[[int], Tokens],
+    whole: bool,
 ) -> Trace:
     slots = model.slots()
     if tokens is None:
         run = model.run(feeding.check(slots, inputs), wanted)
-        return _trace(model, run, None, None, name)
+        return _trace(model, run, None, None, name, whole)
     length = fixed_length(slots)
     if length is not None and length > 1:
         pad_id, piece = _padding(model)
@@ -110,7 +112,7 @@ def _plain(
         if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or room that is not in use
             decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
             return _trace(model, decoded.run, tokens, None)
-    return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None)
+    return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None, whole=whole)
 
 
 def _generated(
@@ -165,8 +167,9 @@ def _trace(
     tokens: Tokens | None,
     memory: Tokens | None,
     name: Callable[[int], Tokens] = numbered,
+    whole: bool = False,
 ) -> Trace:
-    """A run with its axes named."""
+    """A run with its axes named, and windows put back to their place where `whole` says so."""
     slots = model.slots()
     feed = run.feed
     if tokens is None or (memory is None and takes_target(slots)):
@@ -174,11 +177,14 @@ def _trace(
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     frames = find_frames(slots, feed, settings(model))
-    tokens, memory, sides = name_axes(run.attentions, tokens, memory, frames, name)
+    batch = max((feed[f.name].shape[0] for f in frames), default=0)
+    attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
+    windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
+    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed)
     said = (*tokens.notes, *(memory.notes if memory is not None else ()))
-    notes = tuple(dict.fromkeys((*said, *run.notes)))
+    notes = tuple(dict.fromkeys((*said, *run.notes, *placed)))
     return Trace(
-        model.name, run.device, tokens, memory, run.attentions, run.outputs, run.misses, notes, sides,
+        model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
 
 

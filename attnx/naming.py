@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,7 @@ def name_axes(
     memory: Tokens | None,
     frames: Sequence[Frame] = (),
     otherwise: Callable[[int], Tokens] | None = None,
+    windowed: Collection[int] = (),
 ) -> tuple[Tokens, Tokens | None, dict[int, tuple[Tokens, Tokens]]]:
     """Find what each site's axes stand for, by their lengths.
 
@@ -94,11 +95,17 @@ def name_axes(
         memory: The encoder side, where it is known.
         frames: Pictures or latents that the model was fed.
         otherwise: Names positions of which nothing is known; they are numbered where None.
+        windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
 
     Returns:
         The tokens, the memory, and the sides of those sites that are neither; see `Trace.sides`.
     """
     known = {a.site.index: both for a in attentions if (both := lengths(a)) is not None}
+    parts = {i: (numbered(known[i][0]), numbered(known[i][1])) for i in windowed if i in known}
+    if len(parts) < len(known):
+        attentions = [a for a in attentions if a.site.index not in parts]
+    elif frames:
+        frames = ()
     made: dict[tuple[int, str], Tokens] = {}
 
     def find(length: int, first: Tokens | None, second: Tokens | None, extra: Tokens | None = None) -> Tokens:
@@ -123,9 +130,9 @@ def name_axes(
         decoders = [known[a.site.index] for a in attentions if a.site.component == "decoder" and a.site.index in known]
         length = (decoders or own or [(1, 1)])[0][0]
         tokens = find(length, None, None)
-    sides: dict[int, tuple[Tokens, Tokens]] = {}
+    sides: dict[int, tuple[Tokens, Tokens]] = dict(parts)
     for a in attentions:
-        if a.site.index not in known:
+        if a.site.index not in known or a.site.index in parts:
             continue
         queries, keys = known[a.site.index]
         encoder = a.site.component == "encoder" and memory is not None
