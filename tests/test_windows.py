@@ -28,7 +28,7 @@ def cut(x: np.ndarray, side: int, shift: int) -> np.ndarray:
 
 
 def swin(rows: int, columns: int, side: int, shift: int, batch: int = 2) -> tuple[Attention, np.ndarray, np.ndarray]:
-    """Windowed attention of random queries; these, [B,rows,columns,2,3] [B,rows,columns,2,3]; which pairs share a region."""
+    """Windowed attention of random queries; these, [B,rows,columns,2,3]; and which pairs share a region."""
     rng = np.random.default_rng(rows + side + shift)
     query = rng.standard_normal((batch, rows, columns, 2, 3)).astype(np.float32)
     regions = np.zeros((rows, columns))
