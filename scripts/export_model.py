@@ -6,9 +6,9 @@
     attnx inspect "The animal was tired." -m out/bert
 
 Where optimum is installed it does the export, for it knows every architecture, merges decoders and keeps their
-caches. Without it torch.onnx exports the model itself: encoders, decoders without a cache, and models that take pictures; of an
-encoder-decoder, one graph with both. Attention is exported "eager", written out as products and a softmax, so that every
-stage of it can be tapped. The graph is then run once, and its output held against the checkpoint's.
+caches. Without it torch.onnx exports the model itself: encoders, decoders without a cache, models that take pictures;
+of an encoder-decoder, one graph with both. Attention is exported "eager", written out as products and a softmax, so
+that every stage of it can be tapped. The graph is then run once, and its output held against the checkpoint's.
 """
 
 from __future__ import annotations
