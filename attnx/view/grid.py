@@ -110,7 +110,8 @@ class Grid:
             here = replace(here, height=self.height)
         plan = self._plan(here)
         heads = max(len(layer) for layer in self.layers if layer is not None)
-        title = f"{self.model} · {self.stage} · {len(self.layers)} layers × {heads} heads"
+        layers = "layer" if len(self.layers) == 1 else "layers"
+        title = f"{self.model} · {self.stage} · {len(self.layers)} {layers} × {heads} heads"
         yield Text(here.spell(title), "bold", no_wrap=True, overflow="ellipsis")
         dots = dotted(plan.tall, here)
         across, down = (plan.wide, plan.tall) if here.ascii else (2 * plan.wide, (4 if dots else 2) * plan.tall)
