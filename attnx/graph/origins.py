@@ -109,14 +109,15 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         node = graph.producer(value)
         if node is None:
             break
-        if node.op_type in _PASS:
+        if node.op_type in (*_PASS, "Split", "Slice"):
             value = node.input[0]
             continue
+        # The side that is no number is what is multiplied, be it data or, as in DETR, learned queries.
         step = next(
             (
                 (n, f)
                 for n in node.input
-                if n and (f := multiplier(graph, node, n, heads)) is not None and depends(graph, n)
+                if n and scalar(graph, n) is None and (f := multiplier(graph, node, n, heads)) is not None
             ),
             None,
         )
@@ -137,14 +138,18 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
     """Whether all that reads a scaled tensor is products that make scores (disentangled attention has three)."""
     readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
-    if depth == 0 and len(readers) == 1:
+    if depth == 0 and len(readers) == 1 and readers[0].op_type not in ("Split", "Slice", "Gather"):
         return True
     for node in readers:
         product = find_product(graph, node.output[0])
         if product is not None and product.node is node:
             if _is_weights(graph, product.other(value)):
                 return False
-        elif node.op_type not in _PASS or depth > 4 or not _only_scores(graph, node.output[0], depth + 1):
+        elif (
+            node.op_type not in (*_PASS, "Split", "Slice", "Gather")
+            or depth > 5
+            or not all(_only_scores(graph, out, depth + 1) for out in node.output if out)
+        ):
             return False
     return bool(readers)
 

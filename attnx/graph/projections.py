@@ -10,7 +10,7 @@ import numpy as np
 from attnx.graph.axes import Atom, Axes, forward, fresh, leaves
 from attnx.graph.origins import rotary_source
 from attnx.graph.paths import depends
-from attnx.graph.product import Product, find_product
+from attnx.graph.product import Product, find_product, float_source
 from attnx.graph.stored import numbers, root
 from attnx.layout import parse
 
@@ -156,7 +156,7 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
         int(np.prod([size for size, flag in zip(shape, summed, strict=True) if size is not None and flag is wanted]))
         for wanted in (True, False)
     )
-    return Projection(held, rows, columns, data, product.out) if any(summed) else None
+    return Projection(held, rows, columns, float_source(graph, data), product.out) if any(summed) else None
 
 
 def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:

@@ -106,6 +106,10 @@ def _quotient(graph: Graph, node: NodeProto) -> Softmax | None:
         top, below = node.input[i], node.input[1 - i]
         if node.op_type == "Mul":
             inverse = _through(graph, below, _VIEWS)
+            if inverse is not None and inverse.op_type == "Mul":  # torch writes 1.0 / s as reciprocal(s) x 1.0
+                plain = next((n for n in inverse.input if scalar(graph, n) is None), inverse.input[0])
+                one = next((n for n in inverse.input if n != plain), plain)
+                inverse = _through(graph, plain, _VIEWS) if scalar(graph, one) == 1 else None
             if inverse is None:
                 continue
             if inverse.op_type == "Reciprocal" or (inverse.op_type == "Pow" and scalar(graph, inverse.input[1]) == -1):
