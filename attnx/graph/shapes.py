@@ -357,6 +357,16 @@ def _embed(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
     return [out, (ids[0],), out]
 
 
+def _reorder(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """onnxruntime's own blocked layout, into which and out of which its saved graphs turn convolutions."""
+    s = x[0].shape
+    if s is None or len(s) != 4:
+        return [None]
+    if a.get("channels_last"):
+        return [(s[0], s[2], s[3], a.get("channels", s[1]))]
+    return [(s[0], a.get("channels", s[1]), *s[2:])]
+
+
 def _shape_op(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     return [None if x[0].shape is None else (len(x[0].shape),)]
 
@@ -432,7 +442,7 @@ SHAPES: dict[str, _Rule] = {
     "Slice": _slice, "Split": _split, "Gather": _gather, "GatherElements": _like(1), "GatherND": _gather_nd,
     "Expand": _expand, "Tile": _tile, "Pad": _pad, "Range": _range, "Flatten": _flatten, "Shape": _shape_op,
     "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
-    "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "EmbedLayerNormalization": _embed,
+    "ReorderInput": _like(), "ReorderOutput": _reorder, "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "EmbedLayerNormalization": _embed,
     "QEmbedLayerNormalization": _embed, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_norm,
     "Attention": _attention, "QAttention": _attention, "MultiHeadAttention": _attention,
