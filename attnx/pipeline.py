@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from attnx.running import Run, Wanted
 if TYPE_CHECKING:
     from attnx.generate import Plan
     from attnx.inventory import Inventory
+    from attnx.measure.heads import HeadTable
     from attnx.session import Session, Slot
     from attnx.sites import Found
 
@@ -63,7 +64,7 @@ class Model:
         self.name, self.path = name, path
         self.device, self._tokenizer_place = device, tokenizer
         self._encoder, self._with_past = encoder, with_past
-        self._opening = Opening(path, device)
+        self.opening = Opening(path, device)
 
     @cached_property
     def encoder(self) -> Model | None:
@@ -82,20 +83,20 @@ class Model:
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
         """The model's sites, inputs and outputs; `inputs` decides which branch of an If runs."""
-        return self._opening.find(inputs)
+        return self.opening.find(inputs)
 
     def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
         """The model's graph and sites, read from its file."""
-        return self._opening.graph(self._opening.find(inputs).branch)
+        return self.opening.graph(self.opening.find(inputs).branch)
 
     def prepare(self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None) -> None:
         """Begin to open what `trace` will need for these quantities and layers, while the caller does other things."""
         if self._encoder is None:
-            self._opening.prepare(quantities, layers)
+            self.opening.prepare(quantities, layers)
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session on the model without taps: what it costs by itself."""
-        return self._opening.plain(self._opening.find(inputs))
+        return self.opening.plain(self.opening.find(inputs))
 
     @property
     def sites(self) -> Sites:
@@ -177,22 +178,57 @@ class Model:
         given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
         return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
 
+    def rows(
+        self,
+        text: str | None = None,
+        positions: Sequence[int] = (),
+        *,
+        tokens: Tokens | None = None,
+        layers: Collection[int] | None = None,
+        quantities: Collection[str] = ("masked", "weights"),
+        verify: bool = True,
+    ) -> Trace:
+        """As `trace`, but only the rows of the queries at `positions`, gathered in the graph: no matrix leaves it.
+
+        Raises:
+            InputError: A position that is not there.
+        """
+        from attnx.reduced import rows
+
+        return rows(self, self._tokens(text, tokens), positions, quantities, layers, verify)
+
+    def heads(
+        self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
+    ) -> HeadTable:
+        """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
+        from attnx.reduced import heads
+
+        return heads(self, self._tokens(text, tokens), layers)[0]
+
+    def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
+        made = tokens if text is None else self.encode(text)
+        if made is None:
+            raise UsageError("there is nothing to run on", "Give a text or tokens.")
+        return made
+
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
         """Run the graph once on a feed, tapped for what is wanted."""
         found = self.find(feed)
         sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
         if not sites and (wanted.required or (found.sites and wanted.quantities)):
             raise _no_sites(self.path, found, wanted.layers)
-        session, tapped = self._opening.session(
-            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs
-        )
+        if not sites and not (wanted.outputs or wanted.verify_outputs):
+            # Nothing is asked of the model: a graph without outputs cannot even be loaded.
+            noted = (found.note,) if found.note is not None else ()
+            return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
+        session, tapped = self.opening.session(found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs)
         feed = feeding.check(session.inputs, feed)
         values = tracing.run(session, tapped, feed)
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify)
         own = {name: values[name] for name in tapped.outputs}
         notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
         if wanted.verify_outputs:
-            notes += tracing.compare_outputs(self._opening.plain(found), feed, own)
+            notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)
 
     def slots(self) -> list[Slot]:
@@ -205,6 +241,11 @@ def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> I
         have = sorted({s.layer for s in found.sites if s.layer is not None})
         return UsageError(
             f"there is no layer {', '.join(map(str, layers))}", f"The model has layers {have[0]} to {have[-1]}."
+        )
+    if found.note is not None:
+        return InputError(
+            f"no attention was found in {path.name}. It is {found.note}",
+            "There is nothing to show; a recurrent model with attention over it (Bahdanau, Luong) can be shown.",
         )
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
     return InputError(
