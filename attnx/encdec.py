@@ -132,10 +132,13 @@ def opening(model: Runs) -> tuple[list[int], str | None]:
     start = config.get("decoder_start_token_id", config.get("bos_token_id"))
     note = None
     if not isinstance(start, int):
-        start = model.tokenizer.pad_id
+        try:
+            start, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
+        except ModelError:
+            start, piece = 0, "id 0"
         note = (
-            f"no configuration says what the decoder starts with (decoder_start_token_id): taken to be "
-            f"{model.tokenizer.piece(start)}, as in T5"
+            f"no configuration says what the decoder starts with (decoder_start_token_id): taken to be {piece}, the "
+            "padding, as in T5"
         )
     ids = [start]
     forced = config.get("forced_decoder_ids")
