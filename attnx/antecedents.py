@@ -26,8 +26,11 @@ LONG = 256
 
 
 def text_of(trace: Trace) -> Tokens:
-    """The text that is read for pronouns: the encoder's where there is one."""
-    return trace.memory or trace.tokens
+    """The text that is read for pronouns: the encoder's where its self-attentions are there, else the query side."""
+    for text in (trace.memory, trace.tokens):
+        if text is not None and any(a.site.kind == "self" and trace.queries_of(a) is text for a in trace.attentions):
+            return text
+    return trace.tokens
 
 
 def maps(model: Model, trace: Trace, inputs: Mapping[str, Array] | None) -> tuple[dict[str, Array], list[str]]:
@@ -38,7 +41,7 @@ def maps(model: Model, trace: Trace, inputs: Mapping[str, Array] | None) -> tupl
     out: dict[str, Array] = {}
     said: list[str] = []
     try:
-        out["rollout"] = rollout.rollout(trace).values[-1]
+        out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
         said.append(f"no rollout: {error.message}")
     text = text_of(trace)
@@ -74,11 +77,11 @@ def resolve(
     out, said = [], []
     for pronoun in pronouns(text, from_):
         there = candidates(text, to, pronoun)
-        found = coreference(trace, pronoun, there, maps=made)
+        found = coreference(trace, pronoun, there, maps=made, tokens=text)
         if to is None and found.unseen and len(found.unseen) < len(there):
             kept = [one for at, one in enumerate(there) if at not in found.unseen]
             said.append(f"{len(found.unseen)} content words that {pronoun.text!r} cannot see are left out")
-            found = coreference(trace, pronoun, kept, maps=made)
+            found = coreference(trace, pronoun, kept, maps=made, tokens=text)
         out.append(found)
     return out, said
 

@@ -43,7 +43,7 @@ def judge(model: Model, examples: Sequence[Example]) -> tuple[Accuracy, tuple[st
         except InputError as error:
             skipped.append(f"example {at} is left out: {error.message}")
             continue
-        found = coreference(trace, pronoun, candidates, maps=maps(model, trace, None)[0])
+        found = coreference(trace, pronoun, candidates, maps=maps(model, trace, None)[0], tokens=text)
         layers = found.weights.axes[0].labels
         judged.append(Judged(found.weights.values, example.answer, example.pair, _others(found)))
     if not judged:

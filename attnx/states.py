@@ -111,7 +111,7 @@ def states(
         )
     width = next(iter(vectors.values())).shape[1]
     # Of an encoder and decoder in one graph the outputs are the decoder's, and the text is the encoder's.
-    decoder = of_encoder is None and len({site.component for site in found.sites}) > 1
+    decoder = of_encoder is None and any(site.kind == "cross" for site in found.sites)
     for name in () if decoder else tapped.outputs:
         last = _by_token(values[name], len(text_tokens))
         if last is not None and last.shape[1] == width:
@@ -125,7 +125,9 @@ def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
     from attnx.graph.projections import projections
 
     own = [site for site in found.sites if site.kind == "self"]
-    encoder = [site for site in own if site.component == "encoder"]
+    # Without cross-attention two components are two towers, of which one reads the text: their lengths tell them apart.
+    crosses = any(site.kind == "cross" for site in found.sites)
+    encoder = [site for site in own if site.component == "encoder"] if crosses else []
     out, missing = [], []
     for site in encoder or own:
         made = projections(found.opened, site).query

@@ -225,6 +225,7 @@ def _layers(one: Coreference) -> Columns:
 def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | None) -> list[Any]:
     """The same pronouns and candidates in the other text, and how the heads changed."""
     from attnx.antecedents import ARRAYS, maps, same_mentions
+    from attnx.antecedents import text_of as read_from
     from attnx.chosen import trusted
     from attnx.errors import InputError
     from attnx.measure.coref_contrast import contrast
@@ -233,7 +234,7 @@ def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | 
     told = {"target": target} if target is not None else {}
     trace, _ = trusted(opened.trace(text, **told, quantities=ARRAYS))
     made, _ = maps(opened, trace, None)
-    tokens = trace.memory or trace.tokens
+    tokens = read_from(trace)
     out = []
     for one in found:
         same = same_mentions(tokens, one)
@@ -242,7 +243,7 @@ def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | 
             raise InputError(
                 f"the other text lacks one of: {words}", "Name candidates that are in both texts: --to animal,street."
             )
-        two = coreference(trace, *same, maps=made)
+        two = coreference(trace, *same, maps=made, tokens=tokens)
         out.append((two, contrast(one.weights, two.weights)))
     return out
 
