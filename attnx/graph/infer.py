@@ -176,7 +176,7 @@ def _walk(
 
 
 def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
-    from attnx.graph.shapes import SHAPES, infer_shape
+    from attnx.graph.shapes import infer_shape
 
     inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
     if node.op_type == "If" and not node.domain:
@@ -188,18 +188,16 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         return [_from_array(value)]
     if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
         return [_size(node, _whole(inputs[0].shape))]
-    shaped: list[Fact] | None = None
-    if node.domain in ("", "ai.onnx") or node.op_type in SHAPES:
-        shaped = infer_shape(graph, node, inputs)
+    shaped = infer_shape(graph, node, inputs)
     wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
     if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
         values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
         if not steady(node, values, _count(shaped), limit):
-            return shaped if shaped is not None else [UNKNOWN] * len(node.output)
+            return shaped
         evaluated = _evaluated(node, values, graph.opset)
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
-    return shaped if shaped is not None else [UNKNOWN] * len(node.output)
+    return shaped
 
 
 def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:

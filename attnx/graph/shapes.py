@@ -1,4 +1,4 @@
-"""The shape of a node's outputs from its inputs' facts, one rule an operator (ONNX and onnxruntime's own)."""
+"""The shape of a node's outputs from its inputs' facts, one rule an operator; onnxruntime's own: shapes_ort.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
     from attnx.graph.infer import Fact, Shape
 
-_Rule = Callable[["NodeProto", dict[str, Any], Sequence["Fact"]], "list[Shape | None]"]
+Rule = Callable[["NodeProto", dict[str, Any], Sequence["Fact"]], "list[Shape | None]"]
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -32,7 +32,8 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     return tuple(out)
 
 
-def _matmul(a: Shape | None, b: Shape | None) -> Shape | None:
+def matmul(a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of a matrix product with numpy's rules for leading axes."""
     if a is None or b is None or not a or not b:
         return None
     if len(a) == 1 and len(b) == 1:
@@ -219,22 +220,6 @@ def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | No
     return [(p[1] if a.get("transA") else p[0], q[0] if a.get("transB") else q[1])]
 
 
-def _fused_matmul(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    def turned(s: Shape | None, swap: bool, lead: bool) -> Shape | None:
-        if s is None or len(s) < 2:
-            return s
-        if lead:  # transBatch: the first axis moves to just before the last
-            s = (*s[1:-1], s[0], s[-1])
-        return (*s[:-2], s[-1], s[-2]) if swap else s
-
-    return [
-        _matmul(
-            turned(x[0].shape, bool(a.get("transA")), bool(a.get("transBatchA"))),
-            turned(x[1].shape, bool(a.get("transB")), bool(a.get("transBatchB"))),
-        )
-    ]
-
-
 def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     equation = a["equation"].replace(" ", "")
     if "->" not in equation:
@@ -336,11 +321,6 @@ def _gather_nd(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape
     return [(*i[:-1], *s[batch + i[-1] :])]
 
 
-def _nbits(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s = x[0].shape
-    return [None if s is None else (*s[:-1], a.get("N"))]
-
-
 def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
@@ -349,69 +329,17 @@ def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | No
     return [(s[0], ways, s[1], hidden), (ways, s[1], hidden), (ways, s[1], hidden)]
 
 
-def _embed(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    ids, table = x[0].shape, x[2].shape
-    if ids is None or table is None:
-        return [None]
-    out = (*ids, table[-1])
-    return [out, (ids[0],), out]
-
-
-def _reorder(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """onnxruntime's own blocked layout, into which and out of which its saved graphs turn convolutions."""
-    s = x[0].shape
-    if s is None or len(s) != 4:
-        return [None]
-    if a.get("channels_last"):
-        return [(s[0], s[2], s[3], a.get("channels", s[1]))]
-    return [(s[0], a.get("channels", s[1]), *s[2:])]
-
-
 def _shape_op(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     return [None if x[0].shape is None else (len(x[0].shape),)]
 
 
-def _like(at: int = 0) -> _Rule:
+def _like(at: int = 0) -> Rule:
     return lambda node, _a, x: [x[at].shape] + [None] * (len(node.output) - 1)
 
 
 def _elementwise(node: NodeProto, _: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     shapes = [x[i].shape for i, name in enumerate(node.input) if name]
     return [broadcast(*shapes)]
-
-
-def _skip_norm(node: NodeProto, _: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    return [x[0].shape, None, None, x[0].shape][: max(1, len(node.output))]
-
-
-def _attention(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """The fused attention operators: the first output is [B,Q,H*Dv] (4D: like the query with the value's size)."""
-    q = x[0].shape
-    if q is None:
-        return [None] * len(node.output)
-    out: Shape | None = q
-    v = x[2].shape if len(x) > 2 else None
-    if node.op_type in ("Attention", "QAttention") and node.domain == "com.microsoft":
-        w = x[1].shape
-        sizes = a.get("qkv_hidden_sizes")
-        last = sizes[2] if sizes else (w[-1] // 3 if w is not None and w[-1] is not None else None)
-        out = (q[0], q[1], last)
-    elif node.op_type == "GroupQueryAttention" and len(q) == 3 and (len(x) < 2 or x[1].shape is None):
-        heads, kv = a.get("num_heads", 1), a.get("kv_num_heads", 1)
-        out = (q[0], q[1], None if q[2] is None else q[2] * heads // (heads + 2 * kv))
-    elif len(q) == 5:
-        out = (q[0], q[1], None if q[2] is None or q[4] is None else q[2] * q[4])
-    elif len(q) == 4 and v is not None:
-        out = (*q[:3], v[-1])
-    elif len(q) == 3 and v is not None and node.op_type != "GroupQueryAttention":
-        if len(v) == 4:
-            out = (q[0], q[1], None if v[1] is None or v[3] is None else v[1] * v[3])
-        elif node.domain in ("", "ai.onnx"):
-            heads, kv = a.get("q_num_heads") or 1, a.get("kv_num_heads") or 1
-            out = (q[0], q[1], None if v[2] is None else v[2] // kv * heads)
-        else:
-            out = (q[0], q[1], v[2])
-    return [out] + [None] * (len(node.output) - 1)
 
 
 _ELEMENTWISE = (
@@ -426,27 +354,22 @@ _SAME = (
     "Trilu CumSum QuantizeLinear DequantizeLinear ScatterND ScatterElements DynamicQuantizeLinear "
     "BiasSoftmax QLinearSoftmax QLinearSigmoid RotaryEmbedding Hardmax Swish BiasDropout"
 ).split()
-SHAPES: dict[str, _Rule] = {
+SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
                      "ReduceSumSquare", "ReduceLogSumExp"), _reduce),
-    "MatMul": lambda _n, _a, x: [_matmul(x[0].shape, x[1].shape)],
-    "MatMulInteger": lambda _n, _a, x: [_matmul(x[0].shape, x[1].shape)],
-    "MatMulIntegerToFloat": lambda _n, _a, x: [_matmul(x[0].shape, x[1].shape)],
-    "DynamicQuantizeMatMul": lambda _n, _a, x: [_matmul(x[0].shape, x[1].shape)],
-    "QLinearMatMul": lambda _n, _a, x: [_matmul(x[0].shape, x[3].shape)],
-    "FusedMatMul": _fused_matmul, "FusedMatMulActivation": _fused_matmul, "Gemm": _gemm, "FusedGemm": _gemm,
-    "MatMulNBits": _nbits, "Einsum": _einsum,
+    "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
+    "MatMulInteger": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
+    "MatMulIntegerToFloat": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
+    "DynamicQuantizeMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
+    "QLinearMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[3].shape)],
+    "Gemm": _gemm, "FusedGemm": _gemm, "Einsum": _einsum,
     "Reshape": _reshape, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Concat": _concat,
     "Slice": _slice, "Split": _split, "Gather": _gather, "GatherElements": _like(1), "GatherND": _gather_nd,
     "Expand": _expand, "Tile": _tile, "Pad": _pad, "Range": _range, "Flatten": _flatten, "Shape": _shape_op,
     "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
-    "ReorderInput": _like(), "ReorderOutput": _reorder, "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "EmbedLayerNormalization": _embed,
-    "QEmbedLayerNormalization": _embed, "SkipLayerNormalization": _skip_norm,
-    "SkipSimplifiedLayerNormalization": _skip_norm,
-    "Attention": _attention, "QAttention": _attention, "MultiHeadAttention": _attention,
-    "GroupQueryAttention": _attention, "DecoderMaskedMultiHeadAttention": _attention, "SparseAttention": _attention,
+    "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
@@ -457,8 +380,9 @@ _INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Facts (shape and type, no numbers) of a node's outputs; unknown ones where no rule fits."""
     from attnx.graph.infer import UNKNOWN, Fact
+    from attnx.graph.shapes_ort import SHAPES as ORT_SHAPES
 
-    rule = SHAPES.get(node.op_type)
+    rule = SHAPES.get(node.op_type) or ORT_SHAPES.get(node.op_type)
     if rule is None or not inputs:
         known = None
         if inputs and node.domain in ("", "ai.onnx"):
