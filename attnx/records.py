@@ -106,7 +106,7 @@ class Site:
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each quantity lives; what is absent is computed from what is there."""
     gated: bool = False
-    """Whether the weights are multiplied by a gate before they weigh the value, so that weights x value is not context."""
+    """Whether a gate multiplies the weights before they weigh the value, so that weights x value is not context."""
     absent: tuple[str, ...] = ()
     """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()
@@ -232,6 +232,8 @@ class Trace(Shown):
     windows, a sequence that the graph made shorter."""
     generated: int = 0
     """How many of the last tokens the model itself wrote."""
+    rows: tuple[int, ...] | None = None
+    """Where the queries stand in the text, where only some of them were kept; None for all."""
 
     def keys_of(self, attention: Attention) -> Tokens:
         """The tokens that index the key axis of a site: the memory of a cross-attention, else the query side's.
