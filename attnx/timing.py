@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
@@ -87,7 +88,7 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
             else:
                 follow(timed, Given(tokens), None, NOTHING)  # type: ignore[arg-type]
         except AttnxError as error:
-            notes.append(f"{length} tokens did not run, they may be more than the model takes: {error.message[:160]}")
+            notes.append(f"{length} tokens did not run: {_why(error)}")
         rows.append([timed.seconds, timed.memory])
     if takes_target(model.slots()):
         notes.append("measured with as many tokens on the decoder's side as on the encoder's")
@@ -105,6 +106,14 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
         ),
         tuple(notes),
     )
+
+
+def _why(error: AttnxError) -> str:
+    """What stopped a run, in a line; of what onnxruntime says, the node alone."""
+    node = re.search(r"Name:'([^']+)'", error.message)
+    if node is None:
+        return error.message
+    return f"onnxruntime stopped at {node[1]}; it may be more than the model takes"
 
 
 def _timed(model: Model, feed: Mapping[str, Array]) -> tuple[float, float]:

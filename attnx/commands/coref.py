@@ -106,10 +106,12 @@ def coref(
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [heading(trace), *([text_shown] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
-        shown += ["", _verdicts(one), "", _heads(one, top or TOP), "", _layers(one)]
+        # What it comes to stands last, where a terminal that scrolls still shows it.
+        shown += ["", _heads(one, top or TOP), "", _layers(one)]
         if pairs is not None:
             two, moved = pairs[at]
             shown += ["", _contrast(one, two, moved, contrast or "", top or TOP)]
+        shown += ["", _verdicts(one)]
     output.show(*(_plain(part) for part in shown))
 
 
@@ -181,7 +183,8 @@ def _heads(one: Coreference, count: int) -> Columns:
         f"{more} more candidates have less weight" if more > 0 else "",
         "set aside: weight on special tokens, the pronoun itself and sinks",
     ]
-    return columns("heads by margin", parts, said=said)
+    title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
+    return columns(title, parts, said=said)
 
 
 def _percent(share: float) -> str:

@@ -15,9 +15,7 @@ from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
 TEXT, BAR, FEWEST = 26, 16, 6
-"""The widest that text is written and a bar drawn; below so many cells a bar shows nothing and is left out."""
-PIPE = 1000
-"""Where so much width is granted nothing has to be cut."""
+"""Text longer than that gives way to bars; the widest bar; below so many cells a bar shows nothing and is left out."""
 LEAST = 8
 """Text is not cut shorter than that while it can be avoided."""
 
@@ -128,7 +126,7 @@ class Columns:
     def _chosen(self, here: Page) -> tuple[tuple[Column, ...], list[str]]:
         """The columns that are shown, and the names of spare ones for which there is no room."""
         kept, left = list(self.parts), list[str]()
-        while self._total([(part, _wide(part, here), 0) for part in kept]) > here.width:
+        while self._total([(part, _least(part, here, TEXT), 0) for part in kept]) > here.width:
             spare = [at for at, part in enumerate(kept) if part.spare]
             if not spare:
                 break
@@ -136,17 +134,19 @@ class Columns:
         return tuple(kept), left
 
     def _blocks(self, parts: Sequence[Column], here: Page) -> list[list[_Fitted]]:
-        """Columns with the widths of what they say and of their bars, in as many blocks as the width asks for."""
-        lead = (parts[0], _wide(parts[0], here), 0)
-        rest = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in parts[1:]]
-        over, bars = self._total([lead, *rest]) - here.width, sum(size > 0 for _, _, size in rest)
-        if over <= 0:
-            return [[lead, *rest]]
-        if bars:
+        """Columns with the widths of what they say and of their bars, in as many blocks as the width asks for.
+
+        What is too wide gives way in this order: very long text, bars, other text, columns that go below.
+        """
+        whole = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in parts]
+        whole = self._shorten(whole, here, TEXT)
+        over, bars = self._total(whole) - here.width, sum(size > 0 for _, _, size in whole)
+        if over > 0 and bars:
             size = BAR - -(-over // bars)
             size = size if size >= FEWEST else 0
-            rest = [(part, wide, size if part.bar is not None else 0) for part, wide, _ in rest]
-        rest = self._shorten(lead, rest, here.width)
+            whole = [(part, wide, size if part.bar is not None else 0) for part, wide, _ in whole]
+        shorter = self._shorten(whole, here, LEAST)
+        lead, *rest = shorter if self._total(shorter) <= here.width else whole
         blocks: list[list[_Fitted]] = []
         current = [lead]
         for item in rest:
@@ -159,17 +159,19 @@ class Columns:
     def _total(self, block: Sequence[_Fitted]) -> int:
         return sum(wide + (size + 1 if size else 0) for _, wide, size in block) + self.gap * (len(block) - 1)
 
-    def _shorten(self, lead: _Fitted, rest: list[_Fitted], width: int) -> list[_Fitted]:
-        """Cut columns of text, the widest first, until all fit or none can give more."""
-        out = list(rest)
-        while self._total([lead, *out]) > width:
-            there = [(w, at) for at, (part, w, _) in enumerate(out) if part.is_text and not part.whole and w > LEAST]
-            if not there:
-                break
-            at = max(there)[1]
+    def _shorten(self, block: Sequence[_Fitted], here: Page, least: int) -> list[_Fitted]:
+        """Cut columns of text, the widest first and none below `least`, until all fit or none can give more."""
+        out = list(block)
+        floors = [_least(part, here, least) for part, _, _ in out]
+        over = self._total(out) - here.width
+        while over > 0:
+            at = max(range(len(out)), key=lambda n: (out[n][1] > floors[n], out[n][1]))
             part, wide, size = out[at]
+            if wide <= floors[at]:
+                break
             out[at] = (part, wide - 1, size)
-        return out if self._total([lead, *out]) <= width else rest
+            over -= 1
+        return out
 
     def _write(self, block: Sequence[_Fitted], here: Page) -> RenderResult:
         headings = [_heading(part, wide, here) for part, wide, _ in block]
@@ -207,12 +209,17 @@ def _said(part: Column, value: str | float | None, here: Page) -> str:
 
 
 def _wide(part: Column, here: Page) -> int:
-    """What a column takes: its widest cell, text up to `TEXT`, and the longest word of its heading."""
+    """What a column takes: its widest cell, and the longest word of its heading."""
     cells = max((cell_len(_said(part, value, here)) for value in part.values), default=1)
     words = max((cell_len(here.spell(word)) for word in safe(part.name).split()), default=1) if part.name else 1
     whole = cell_len(here.spell(safe(part.name))) if part.name else 1
-    narrow = part.is_text and not part.whole and here.width < PIPE
-    return max(min(cells, TEXT) if narrow else cells, words, min(whole, 9))
+    return max(cells, words, min(whole, 9))
+
+
+def _least(part: Column, here: Page, least: int) -> int:
+    """What a column takes where its text is cut to so many cells."""
+    wide = _wide(part, here)
+    return min(wide, least) if part.is_text and not part.whole else wide
 
 
 def _heading(part: Column, wide: int, here: Page) -> list[str]:
