@@ -32,6 +32,7 @@ def trace_document(trace: Trace, saved: Path | None = None) -> dict[str, Any]:
             "device": trace.device,
             "tokens": trace.tokens,
             "memory": trace.memory,
+            "generated": trace.generated,
             "saved": saved,
             "sites": [_attention_object(a) for a in trace.attentions],
             "misses": trace.misses,
