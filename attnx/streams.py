@@ -47,6 +47,15 @@ class Streams:
     """[1,K]."""
     notes: tuple[str, ...]
 
+    @property
+    def largest(self) -> Array:
+        """[K]: the largest that any way gives each key, from the token that is followed."""
+        assert self.query is not None
+        ways = [self.attention.values, self.rollout.values[-1, self.query]]
+        ways += [self.norms.values] if self.norms is not None else []
+        ways += [self.flow.values[0]] if self.flow is not None else []
+        return np.asarray(np.fmax.reduce(ways))
+
 
 def follow(
     model: Model,

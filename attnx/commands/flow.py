@@ -119,7 +119,7 @@ def _said(measure: Measurement) -> list[Any]:
 def _kept(found: Streams, top: int | None) -> list[int]:
     from attnx.reporting import SHOWN, largest
 
-    return largest(found.rollout.values[-1, found.query], top or SHOWN)
+    return largest(found.largest, top or SHOWN)
 
 
 def _one(found: Streams, top: int | None) -> Columns:

@@ -302,13 +302,12 @@ def _theory(drawn: Measurement) -> Columns:
         column("d", drawn.axes[0].labels),
         column("Var(q·k) theory", values[:, 0], decimals=1),
         column("Var(q·k) measured", values[:, 1], decimals=1),
-        column("sd(q·k)", values[:, 2], decimals=2),
-        column("sd(q·k/√d)", values[:, 3], decimals=2),
+        column("sd of scores", [both(one, two) for one, two in values[:, 2:4]], whole=True),
     ]
     for at, name in enumerate(("entropy", "largest weight", "saturated rows", "gradient 1-Σa²")):
         pairs = values[:, 4 + 2 * at : 6 + 2 * at]
         parts.append(column(name, [both(one, two) for one, two in pairs], whole=True))
-    return columns("unit-variance q and k; unscaled → scaled", parts, said=[sourced(drawn), *drawn.notes])
+    return columns("unit-variance q and k; unscaled → scaled", parts, said=[sourced(drawn), *drawn.notes], gap=1)
 
 
 def _parsed(text: str, option: str, kind: type) -> list[float]:
