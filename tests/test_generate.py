@@ -8,6 +8,7 @@ import pytest
 import attnx
 from attnx.errors import UnsupportedError, UsageError
 from attnx.generate import Plan, choose
+from attnx.models import bundled
 from attnx.records import Trace
 from attnx.tokens import from_ids
 from tests import small_models as small
@@ -155,3 +156,35 @@ def test_choosing() -> None:
     drawn = [choose(logits, 0, Plan(1, temperature=1.0), rng) for _ in range(4000)]
     share = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, share, atol=0.03)
+
+
+@pytest.mark.skipif("tiny-gpt" not in bundled(), reason="not in this checkout")
+def test_the_bundled_decoder_writes_with_its_cache_what_it_writes_without() -> None:
+    import onnxruntime
+
+    model = attnx.open("tiny-gpt", device="cpu")
+    trace = model.trace("The animal", generate=12)
+    session = onnxruntime.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
+
+    def step(ids: list[int]) -> np.ndarray:
+        """Logits over a whole sequence, with an empty cache."""
+        feed = {}
+        for slot in session.get_inputs():
+            if slot.name.startswith("past"):
+                feed[slot.name] = np.zeros(
+                    [d if isinstance(d, int) else int("batch" in d) for d in slot.shape], np.float32
+                )
+            else:
+                row = {"input_ids": ids, "position_ids": range(len(ids))}.get(slot.name, [1] * len(ids))
+                feed[slot.name] = np.array([list(row)], np.int64)
+        logits: np.ndarray = session.run(["logits"], feed)[0][0]
+        return logits
+
+    prompt = trace.tokens.ids[: len(trace.tokens) - trace.generated].tolist()
+    want = small.greedy(step, prompt, 12)
+    assert trace.tokens.ids.tolist() == want[: len(trace.tokens)]
+    assert any("through the model's own cache" in note for note in trace.notes)
+    for attention in trace.attentions:
+        assert attention.trusted
+        later = np.triu(np.ones(attention.need("weights").shape[2:], bool), 1)
+        assert not attention.need("weights")[..., later].any()
