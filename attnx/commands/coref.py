@@ -103,8 +103,10 @@ def coref(
         }
         output.emit_json(document("attnx/coref", body))
         return
+    from attnx.view.line import line
+
     text_shown = text_of(trace.memory or trace.tokens)
-    shown: list[Any] = [heading(trace), *([text_shown] if 0 < len(text_shown) < 400 else [])]
+    shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
         # What it comes to stands last, where a terminal that scrolls still shows it.
         shown += ["", _heads(one, top or TOP), "", _layers(one)]
@@ -112,16 +114,7 @@ def coref(
             two, moved = pairs[at]
             shown += ["", _contrast(one, two, moved, contrast or "", top or TOP)]
         shown += ["", _verdicts(one)]
-    output.show(*(_plain(part) for part in shown))
-
-
-def _plain(part: Any) -> Any:
-    """A text as text: what is typed must not be taken for markup."""
-    from rich.text import Text
-
-    from attnx.view.cells import safe
-
-    return Text(safe(part) if part else "") if isinstance(part, str) else part
+    output.show(*shown)
 
 
 def _name(one: Coreference, at: int | None) -> str:

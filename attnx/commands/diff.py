@@ -134,18 +134,16 @@ def _has_tokenizer(opened: Model) -> bool:
 
 def _head(a: Trace, b: Trace, names: tuple[str, str], found: Difference) -> list[Any]:
     """The two runs, and in a line where they part."""
-    from rich.text import Text
-
-    from attnx.view.cells import safe
+    from attnx.view.line import line
 
     if found.first is None:
         verdict = f"no stage differs by more than {found.tolerance:g} of its size"
     else:
         site, stage = found.first
         verdict = f"they part first at {stage} of {a.labels[site]} (by more than {found.tolerance:g} of its size)"
-    both = " and ".join(safe(name) for name in names)
+    both = " and ".join(names)
     devices = " and ".join(dict.fromkeys((a.device, b.device)))
-    return [Text(f"{both} · {len(a.tokens)} tokens · {devices}"), Text(safe(verdict), "bold")]
+    return [line(f"{both} · {len(a.tokens)} tokens · {devices}"), line(verdict, "bold")]
 
 
 def _layers(found: Difference) -> Columns:

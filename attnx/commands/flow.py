@@ -93,6 +93,8 @@ def flow(
         }
         output.emit_json(document("attnx/flow", body))
         return
+    from attnx.view.line import line
+
     if found.query is None:
         from attnx.view.heatmap import heatmap
         from attnx.view.matrix import of_measurement
@@ -100,20 +102,19 @@ def flow(
 
         last = found.last
         if len(found.keys) <= MOST:
-            output.show(heading(trace), table(last))
+            output.show(line(heading(trace)), table(last))
         else:
-            output.show(heading(trace), heatmap(of_measurement(last), kind="log"), *_said(found.rollout))
+            output.show(line(heading(trace)), heatmap(of_measurement(last), kind="log"), *_said(found.rollout))
         return
-    output.show(heading(trace), _one(found, top), "", _layers(found, top))
+    output.show(line(heading(trace)), _one(found, top), "", _layers(found, top))
 
 
 def _said(measure: Measurement) -> list[Any]:
     """The lines under a matrix that does not write its own."""
-    from rich.text import Text
-
     from attnx.reporting import sourced
+    from attnx.view.line import line
 
-    return [Text("\n".join((sourced(measure), *measure.notes)), "dim")]
+    return [line(said, "dim") for said in (sourced(measure), *measure.notes)]
 
 
 def _kept(found: Streams, top: int | None) -> list[int]:

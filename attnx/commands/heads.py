@@ -142,13 +142,14 @@ def heads(
         output.emit_json(document("attnx/heads", body))
         return
     from attnx.reporting import heading
+    from attnx.view.line import line
     from attnx.view.table import table as numbers
 
     if len(given) == 1:
         first = heading(trace)
     else:
         first = f"{trace.model} · {len(given)} texts, means over them · {trace.device}"
-    shown: list[Any] = [first]
+    shown: list[Any] = [line(first)]
     if near is not None:
         shown.append(_nearest(near, top or TOP))
     elif mapped is not None:

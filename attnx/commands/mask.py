@@ -76,12 +76,17 @@ def mask(
         }
         output.emit_json(document("attnx/mask", body))
         return
+    from attnx.view.line import line
     from attnx.view.visible import visible
 
     groups = _groups(found)
-    shown: list[Any] = [heading(trace), _table(trace, found, groups)]
+    shown: list[Any] = [line(heading(trace)), _table(trace, found, groups)]
     for group in groups[:3]:
-        shown += ["", f"{_span(trace, group)}: {_pattern(found[group[0]])}", visible(found[group[0]].matrix)]
+        shown += [
+            "",
+            line(f"{_span(trace, group)}: {_pattern(found[group[0]])}", "bold"),
+            visible(found[group[0]].matrix),
+        ]
     if len(groups) > 3:
         shown += ["", f"{len(groups) - 3} more masks: choose one with --layer"]
     output.show(*shown)

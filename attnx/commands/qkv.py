@@ -106,10 +106,12 @@ def qkv(
         }
         output.emit_json(document("attnx/qkv", body))
         return
+    from attnx.view.line import line
+
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
     output.show(
-        heading(trace),
+        line(heading(trace)),
         _steps(title, found, attention.site),
         "",
         _strip(found),

@@ -141,9 +141,11 @@ def scale(
         }
         output.emit_json(document("attnx/scale", body))
         return
+    from attnx.view.line import line
+
     chosen = "" if head is not None else ", where scaling changes most"
     title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"
-    shown: list[Any] = [heading(trace), _row(title, row, trace, at, top), "", _layers(table)]
+    shown: list[Any] = [line(heading(trace)), _row(title, row, trace, at, top), "", _layers(table)]
     if every:
         shown += ["", _heads(table)]
     if swept is not None:
