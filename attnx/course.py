@@ -7,11 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnx import feed as feeding
-from attnx.encdec import Encoded, check_names, encode, run_target, settings, special_tokens, target_tokens, together
+from attnx.encdec import (
+    Encoded,
+    check_names,
+    encode,
+    for_inputs,
+    settings,
+    special_tokens,
+    target_tokens,
+    together,
+)
 from attnx.encdec import opening as start_of
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, with_new
-from attnx.inputs import encoder_side, fixed_length, is_past, padded, takes_target
+from attnx.inputs import fixed_length, is_past, padded, takes_target
 from attnx.kvcache import is_static
 from attnx.naming import name_axes, numbered, read_tokens
 from attnx.patches import find_frames
@@ -79,9 +88,7 @@ def _follow(
     if given.target is not None:
         if not two_sided:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
-        target = target_tokens(model, given.target)
-        encoded, run = run_target(model, given.tokens, target, inputs, wanted, name)
-        return _trace(model, run, target, encoded.memory)
+        return _with_target(model, given.tokens, target_tokens(model, given.target), inputs, wanted, name)
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?", "Give --target TEXT, or --generate N."
@@ -113,6 +120,27 @@ def _plain(
             decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
             return _trace(model, decoded.run, tokens, None)
     return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None, whole=whole)
+
+
+def _with_target(
+    model: Runs,
+    memory: Tokens | None,
+    target: Tokens,
+    inputs: Mapping[str, Array],
+    wanted: Wanted,
+    name: Callable[[int], Tokens],
+) -> Trace:
+    """An encoder-decoder on a text and what its decoder is made to say."""
+    check_names(model, inputs)
+    encoded = encode(model, memory, inputs, wanted, name)
+    slots = model.slots()
+    if fixed_length(slots) == 1:  # it reads one token at a time
+        run = decode(model, target.ids.tolist(), Plan(0), wanted, encoded, inputs).run
+    else:
+        feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
+        run = model.run(feed, wanted)
+    run = replace(run, attentions=together(encoded, run.attentions))
+    return _trace(model, run, target, encoded.memory)
 
 
 def _generated(
@@ -196,4 +224,4 @@ def _pieces(model: Runs, ids: Array) -> Tokens:
     return from_ids([max(int(i), 0) for i in ids], tokenizer)
 
 
-__all__ = ["Given", "encoder_side", "follow"]
+__all__ = ["Given", "follow"]

@@ -14,7 +14,7 @@ from attnx.inputs import Needs, is_ids, is_past
 from attnx.kvcache import is_cross, pair_by_name
 from attnx.naming import join, labelled, numbered
 from attnx.records import Array, Attention, Tokens
-from attnx.running import NOTHING, Run, Runs, Wanted
+from attnx.running import Run, Runs, Wanted
 from attnx.session import Slot
 from attnx.tokens.files import read_config
 from attnx.trace import measure_causal
@@ -204,30 +204,4 @@ def _all_decoder(attentions: Sequence[Attention]) -> bool:
     return all(a.site.component == "decoder" for a in attentions if a.site.kind == "self")
 
 
-def run_target(
-    model: Runs,
-    memory: Tokens | None,
-    target: Tokens,
-    given: Mapping[str, Array],
-    wanted: Wanted,
-    name: Callable[[int], Tokens] = numbered,
-) -> tuple[Encoded, Run]:
-    """Run an encoder-decoder on a text and what its decoder is made to say.
-
-    Returns:
-        The encoder's side, and a run whose attentions are of both files, numbered through.
-    """
-    check_names(model, given)
-    encoded = encode(model, memory, given, wanted, name)
-    slots = model.slots()
-    if any(is_ids(s) and s.shape[1] == 1 for s in slots):
-        from attnx.generate import Plan, decode
-
-        decoded = decode(model, target.ids.tolist(), Plan(0), wanted, encoded, given)
-        return encoded, replace(decoded.run, attentions=together(encoded, decoded.run.attentions))
-    feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, given))
-    run = model.run(feed, wanted)
-    return encoded, replace(run, attentions=together(encoded, run.attentions))
-
-
-__all__ = ["NOTHING", "Encoded", "check_names", "encode", "run_target", "settings", "target_tokens", "together"]
+__all__ = ["Encoded", "check_names", "encode", "for_inputs", "opening", "settings", "target_tokens", "together"]
