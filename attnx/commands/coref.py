@@ -23,15 +23,11 @@ from attnx.options import (
 )
 
 if TYPE_CHECKING:
-    from attnx.measure.coref_accuracy import Accuracy
     from attnx.measure.coref_contrast import Contrast
     from attnx.measure.coreference import Coreference
-    from attnx.view.columns import Columns
 
 TOP = 8
 """Heads that are listed where --top does not say."""
-MOST = 5
-"""Candidates that get a column; of more, those with the most weight."""
 
 
 def coref(
@@ -103,119 +99,19 @@ def coref(
         }
         output.emit_json(document("attnx/coref", body))
         return
+    from attnx.view import coref_tables as tables
     from attnx.view.line import line
 
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
         # What it comes to stands last, where a terminal that scrolls still shows it.
-        shown += ["", _heads(one, top or TOP), "", _layers(one)]
+        shown += ["", tables.heads(one, top or TOP), "", tables.layers(one)]
         if pairs is not None:
             two, moved = pairs[at]
-            shown += ["", _contrast(one, two, moved, contrast or "", top or TOP)]
-        shown += ["", _verdicts(one)]
+            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP)]
+        shown += ["", tables.verdicts(one)]
     output.show(*shown)
-
-
-def _name(one: Coreference, at: int | None) -> str:
-    """A candidate by its word, with its place where the word occurs twice."""
-    if at is None:
-        return "(level)"
-    mention = one.candidates[at]
-    twice = [c.text.lower() for c in one.candidates].count(mention.text.lower()) > 1
-    return f"{mention.text}@{mention.pieces[0]}" if twice else mention.text
-
-
-def _verdicts(one: Coreference) -> Columns:
-    """Each way of reading the attention, then what place and chance alone would say."""
-    import numpy as np
-
-    from attnx.view.columns import column, columns
-
-    rows = [*one.verdicts, *one.baselines]
-    shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
-    others = len(one.candidates) - len(one.unseen)
-    faint = range(len(one.verdicts), len(rows))
-    chance = f"chance: 1 of {others} candidates, {1 / others:.2f}" if others else "no candidate can be seen"
-    return columns(
-        f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?",
-        [
-            column("read by", [v.method if n not in faint else f"baseline: {v.method}" for n, v in enumerate(rows)]),
-            column("where", [v.where for v in rows]),
-            column("points at", [_name(one, v.candidate) for v in rows]),
-            column("share", shares, bar=(0.0, 1.0)),
-            column("margin", [v.margin for v in rows]),
-        ],
-        faint=faint,
-        said=["share among the candidates; margin: first share less second", chance, *one.notes],
-    )
-
-
-def _heads(one: Coreference, count: int) -> Columns:
-    """The heads with the largest margin: each candidate's weight and share."""
-    import numpy as np
-
-    from attnx.reporting import largest, sourced
-    from attnx.view.cells import number
-    from attnx.view.columns import column, columns
-
-    layers, heads = (axis.labels for axis in one.margin.axes)
-    kept = one.ranked[:count]
-    weights, shares = one.weights.values, one.shares.values
-    totals = np.nan_to_num(weights).sum(axis=(0, 1))
-    chosen = largest(totals, MOST)
-    parts = [column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True)]
-    for at in chosen:
-        cells = [f"{number(weights[s, h, at], 3)} {_percent(shares[s, h, at])}" for s, h in kept]
-        parts.append(column(_name(one, at), cells, whole=True))
-    parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
-    parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
-    more = len(one.candidates) - len(chosen)
-    said = [
-        f"weight and share among the candidates; {sourced(one.weights)}",
-        f"{more} more candidates have less weight" if more > 0 else "",
-        "set aside: weight on special tokens, the pronoun itself and sinks",
-    ]
-    title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
-    return columns(title, parts, said=said)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:3.0f}%" if share == share else "  - "
-
-
-def _set_aside(one: Coreference, site: int, head: int) -> float:
-    from attnx.measure.coreference import PARTS
-
-    line = one.aside.values[site, head]
-    return float(sum(line[PARTS.index(name)] for name in ("special", "self", "sink")))
-
-
-def _layers(one: Coreference) -> Columns:
-    """Every layer: the mean of its heads, and its best head."""
-    import numpy as np
-
-    from attnx.choice import tops
-    from attnx.view.columns import column, columns
-
-    layers = one.margin.axes[0].labels
-    best = list(enumerate(one.layer_best))
-    names = [_name(one, int(tops(one.weights.values[s, h]))) if h >= 0 else "-" for s, h in best]
-    means = one.layer_means
-    shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in means]
-    return columns(
-        "by layer",
-        [
-            column("layer", layers),
-            column("mean of heads", [_name(one, v.candidate) for v in means]),
-            column("share", shares, decimals=2),
-            column("margin", [v.margin for v in means], decimals=2),
-            column("best head", [f"H{h} {name}" if h >= 0 else "-" for (_, h), name in zip(best, names, strict=True)]),
-            column("weight", [np.nanmax(one.weights.values[s, h]) if h >= 0 else np.nan for s, h in best]),
-            column("margin", [one.margin.values[s, h] if h >= 0 else np.nan for s, h in best]),
-        ],
-        said=[f"{one.margin.formula} ({one.margin.source})"],
-    )
 
 
 def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | None) -> list[Any]:
@@ -242,39 +138,6 @@ def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | 
         two = coreference(trace, *same, maps=made, tokens=tokens)
         out.append((two, contrast(one.weights, two.weights)))
     return out
-
-
-def _contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, count: int) -> Columns:
-    """Which heads move with the meaning, and which point at the same noun both times."""
-    from attnx.choice import tops
-    from attnx.view.columns import column, columns
-
-    layers, heads = (axis.labels for axis in moved.change.axes)
-    kept = moved.moved[:count]
-    said = []
-    for at in range(len(one.candidates)):
-        fixed = sum(int(tops(one.weights.values[s, h])) == at for s, h in moved.fixed)
-        if fixed:
-            said.append(f"{fixed} at {_name(one, at)}")
-    verdicts = "; ".join(
-        f"{a.method}: {_name(one, a.candidate)} → {_name(two, b.candidate)}"
-        for a, b in zip(one.verdicts[1:], two.verdicts[1:], strict=True)
-    )
-    return columns(
-        f"against: {' '.join(text.split())}",
-        [
-            column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
-            column("here", [_name(one, int(tops(one.weights.values[s, h]))) for s, h in kept]),
-            column("there", [_name(two, int(tops(two.weights.values[s, h]))) for s, h in kept]),
-            column("change", [moved.change.values[s, h] for s, h in kept], bar=(0.0, 1.0)),
-        ],
-        said=[
-            f"{len(moved.moved)} heads point elsewhere in the other text, {len(moved.fixed)} at the same noun in both"
-            + (f" ({', '.join(said)})" if said else ""),
-            verdicts,
-            f"{moved.change.formula} ({moved.change.source})",
-        ],
-    )
 
 
 def _object(one: Coreference) -> dict[str, Any]:
@@ -332,31 +195,6 @@ def _dataset(opened: Any, name: str, json: bool) -> None:
         }
         output.emit_json(document("attnx/coref", body))
         return
-    output.show(_accuracy(opened.name, data.name, found))
+    from attnx.view import coref_tables as tables
 
-
-def _accuracy(model: str, name: str, found: Accuracy) -> Columns:
-    """Accuracy by method with its interval."""
-    import numpy as np
-
-    from attnx.view.columns import column, columns
-
-    values, layers = found.methods.values, found.heads.axes[0].labels
-    best = divmod(int(np.nanargmax(found.heads.values)), found.heads.values.shape[1])
-    chosen = ", ".join(f"{layers[s]} H{h}" for s, h in found.chosen)
-    said = [
-        f"{found.methods.formula} ({found.methods.source})",
-        f"heads chosen on one half, tested on the other: {chosen}",
-        f"after the fact the best head is {layers[best[0]]} H{best[1]}, {found.heads.values[best]:.3f}: no fair figure",
-        *found.notes,
-    ]
-    return columns(
-        f"{model} on {name}: {found.examples} examples in {found.groups} groups",
-        [
-            column("method", found.methods.axes[0].labels, whole=True),
-            column("accuracy", values[:, 0], bar=(0.0, 1.0)),
-            column("95% interval", [f"{low:.3f} to {high:.3f}" for _, low, high, _ in values], whole=True),
-            column("groups all right", values[:, 3]),
-        ],
-        said=said,
-    )
+    output.show(tables.accuracy(opened.name, data.name, found))

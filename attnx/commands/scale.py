@@ -27,9 +27,7 @@ from attnx.options import (
 )
 
 if TYPE_CHECKING:
-    from attnx.measure.scaling import ScalingTable
-    from attnx.records import Measurement, Trace
-    from attnx.view.columns import Columns
+    pass
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
@@ -141,15 +139,16 @@ def scale(
         }
         output.emit_json(document("attnx/scale", body))
         return
+    from attnx.view import scale_tables as tables
     from attnx.view.line import line
 
     chosen = "" if head is not None else ", where scaling changes most"
     title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"
-    shown: list[Any] = [line(heading(trace)), _row(title, row, trace, at, top), "", _layers(table)]
+    shown: list[Any] = [line(heading(trace)), tables.one_row(title, row, trace, at, top), "", tables.layers(table)]
     if every:
-        shown += ["", _heads(table)]
+        shown += ["", tables.heads(table)]
     if swept is not None:
-        shown += ["", _sweep(swept)]
+        shown += ["", tables.sweep(swept)]
     output.show(*shown)
 
 
@@ -163,96 +162,10 @@ def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
     return (*grouped(rest), "shown as if scaled by 1/sqrt(d_k), which is not what this model does")
 
 
-def _row(title: str, row: Measurement, trace: Trace, site: int, top: int | None) -> Columns:
-    """One query's row: token, score, scaled, both softmaxes with bars, the difference."""
-    from attnx.reporting import SHOWN, largest, place, sourced
-    from attnx.view.columns import column, columns
-
-    labels = row.axes[0].labels
-    kept = largest(row.values[:, 2:4].max(axis=1), top or SHOWN)
-    values = row.values[kept]
-    left = len(labels) - len(kept)
-    said = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight; --top K shows K" if left else ""]
-    special = trace.keys_of(trace.attentions[site]).special
-    reach = float(abs(values[:, 4]).max(initial=0.0))
-    return columns(
-        title,
-        [
-            column("key", [place(at, len(labels), labels[at]) for at in kept]),
-            column(row.axes[1].labels[0], values[:, 0], decimals=2),
-            column("scaled", values[:, 1], decimals=2),
-            column("softmax unscaled", values[:, 2], bar=(0.0, 1.0)),
-            column("softmax scaled", values[:, 3], bar=(0.0, 1.0)),
-            column("difference", values[:, 4], bar=(-reach, reach)),
-        ],
-        faint=[n for n, at in enumerate(kept) if len(special) == len(labels) and special[at]],
-        said=said,
-    )
-
-
-_COLUMNS = ("spread", "entropy", "largest", "saturated", "gradient")
-_HEADINGS = ("score spread", "entropy (nats)", "largest weight", "saturated rows", "gradient 1-Σa²")
-
-
-def _layers(table: ScalingTable) -> Columns:
-    """Every layer: the means over its heads, unscaled and scaled side by side."""
-    from attnx.view.cells import number
-    from attnx.view.columns import both, column, columns
-
-    values = table.layers.values
-    parts = [column("layer", table.size.axes[0].labels), column("d_k", [number(v, 0) for v in table.size.values])]
-    for at, name in enumerate(_HEADINGS):
-        pairs = [both(one, two) for one, two in values[:, 2 * at : 2 * at + 2]]
-        parts.append(column(name, pairs, whole=True))
-    parts.append(column("KL", values[:, -1], decimals=2))
-    return columns("unscaled → scaled, means over the heads of each layer", parts, said=_said(table))
-
-
-def _heads(table: ScalingTable) -> Columns:
-    """Every head, as `_layers`."""
-    from attnx.view.columns import both, column, columns
-
-    layers, heads = (axis.labels for axis in table.divergence.axes)
-    there = [(s, h) for s in range(len(layers)) for h in range(len(heads)) if table.spread.values[s, h, 0] >= 0]
-    parts = [column("head", [f"{layers[s]} {heads[h]}" for s, h in there])]
-    for name, heading in zip(_COLUMNS, _HEADINGS, strict=True):
-        pairs = getattr(table, name).values
-        parts.append(column(heading, [both(*pairs[s, h]) for s, h in there], whole=True))
-    parts.append(column("KL", [float(table.divergence.values[s, h]) for s, h in there], decimals=2))
-    return columns("unscaled → scaled, every head", parts, said=_said(table)[:2])
-
-
-def _said(table: ScalingTable) -> list[str]:
-    return [
-        "spread: standard deviation of visible scores; theory for unit-variance q, k: sqrt(d_k), then 1",
-        "saturated: largest weight > 0.99; gradient: mean of 1 - Σa²; KL(scaled || unscaled) in nats "
-        f"({table.size.source})",
-        *table.notes,
-    ]
-
-
-def _sweep(swept: Measurement) -> Columns:
-    """Entropy, largest weight and saturation by divisor, over all layers."""
-    from attnx.reporting import sourced
-    from attnx.view.columns import column, columns
-
-    whole = swept.values[:, -1]
-    most = float(whole[:, 0].max(initial=0.0))
-    return columns(
-        "as the divisor grows, mean over all layers",
-        [
-            column("divisor", [f"{float(step):.4g}" for step in swept.axes[0].labels]),
-            column("entropy", whole[:, 0], bar=(0.0, most)),
-            column("largest weight", whole[:, 1], bar=(0.0, 1.0)),
-            column("saturated rows", whole[:, 2], bar=(0.0, 1.0)),
-        ],
-        said=[sourced(swept), *swept.notes],
-    )
-
-
 def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
     from attnx import output
     from attnx.measure import scaling_theory
+    from attnx.view import scale_tables as tables
 
     if numbers is not None:
         found = scaling_theory.numbers(_parsed(numbers, "--numbers", float), divide)
@@ -261,7 +174,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
 
             output.emit_json(document("attnx/scale", {"numbers": found.row, "summary": found.summary}))
         else:
-            output.show(_numbers(found.row, found.summary))
+            output.show(tables.given_numbers(found.row, found.summary))
         return
     drawn = scaling_theory.theory([int(d) for d in _parsed(theory or "", "--theory", int)])
     if json:
@@ -269,47 +182,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
 
         output.emit_json(document("attnx/scale", {"theory": drawn}))
     else:
-        output.show(_theory(drawn))
-
-
-def _numbers(row: Measurement, summary: Measurement) -> Columns:
-    from attnx.reporting import sourced
-    from attnx.view.columns import column, columns
-
-    values = row.values
-    said = [
-        f"{way}: entropy {line[0]:.3f} nats, largest {line[1]:.3f}, gradient 1 - Σa² {line[2]:.3f}"
-        for way, line in zip(summary.axes[0].labels, summary.values, strict=True)
-    ]
-    return columns(
-        "softmax of the numbers as they are, and divided",
-        [
-            column("", row.axes[0].labels),
-            column("number", values[:, 0]),
-            column("divided", values[:, 1]),
-            column("softmax of numbers", values[:, 2], bar=(0.0, 1.0)),
-            column("softmax of divided", values[:, 3], bar=(0.0, 1.0)),
-            column("difference", values[:, 4]),
-        ],
-        said=[sourced(row), *said],
-    )
-
-
-def _theory(drawn: Measurement) -> Columns:
-    from attnx.reporting import sourced
-    from attnx.view.columns import both, column, columns
-
-    values = drawn.values
-    parts = [
-        column("d", drawn.axes[0].labels),
-        column("Var(q·k) theory", values[:, 0], decimals=1),
-        column("Var(q·k) measured", values[:, 1], decimals=1),
-        column("sd of scores", [both(one, two) for one, two in values[:, 2:4]], whole=True),
-    ]
-    for at, name in enumerate(("entropy", "largest weight", "saturated rows", "gradient 1-Σa²")):
-        pairs = values[:, 4 + 2 * at : 6 + 2 * at]
-        parts.append(column(name, [both(one, two) for one, two in pairs], whole=True))
-    return columns("unit-variance q and k; unscaled → scaled", parts, said=[sourced(drawn), *drawn.notes], gap=1)
+        output.show(tables.theory(drawn))
 
 
 def _parsed(text: str, option: str, kind: type) -> list[float]:
