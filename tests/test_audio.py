@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import attnx
 from attnx.audio import log_mel, mel_filters, read_wav, resample
 from attnx.errors import InputError, UsageError
+from tests import small_models as small
 
 
 def write(path: Path, frames: bytes, *, width: int = 2, channels: int = 1, rate: int = 16_000) -> Path:
@@ -115,6 +116,40 @@ def test_positions_are_seconds_and_the_loud_one_is_found(tmp_path: Path) -> None
     scores = np.exp(4 * np.outer(heard, heard))
     np.testing.assert_allclose(weights, scores / scores.sum(1, keepdims=True), atol=1e-4)
     assert 0.24 <= int(heard.argmax()) / 100 <= 0.30
+
+
+def test_a_listener_that_writes_attends_to_seconds(tmp_path: Path) -> None:
+    w = small.weights(4)
+    rng = np.random.default_rng(2)
+    lift = rng.standard_normal((80, small.WIDTH)).astype(np.float32) / 4
+    nodes = [
+        helper.make_node("Transpose", ["input_features"], ["x"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("MatMul", ["x", "lift"], ["last_hidden_state"], name="embed"),
+    ]
+    graph = helper.make_graph(
+        nodes, "ears", [helper.make_tensor_value_info("input_features", TensorProto.FLOAT, [1, 80, 20])],
+        [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [1, 20, small.WIDTH])],
+        [numpy_helper.from_array(lift, "lift")],
+    )  # fmt: skip
+    ears = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    place = small.save(
+        tmp_path / "m",
+        config={"decoder_start_token_id": 5, "forced_decoder_ids": [[1, 8]]},
+        encoder_model=ears,
+        decoder_model=small.cross_decoder(w, cached=False),
+        decoder_with_past_model=small.cross_decoder(w, cached=True),
+    )
+    samples = (rng.standard_normal(3200) * 3000).astype("<i2")
+    trace = attnx.open(place, device="cpu").trace(audio=write(tmp_path / "a.wav", samples.tobytes()), generate=4)
+    assert trace.tokens.ids[:2].tolist() == [5, 8]
+    assert trace.generated == 4
+    assert trace.memory is not None
+    assert trace.memory.pieces == tuple(f"{i / 100:.2f}s" for i in range(20))
+    cross = [a for a in trace.attentions if a.site.kind == "cross"]
+    hidden = log_mel(samples / 2.0**15, 3200).T @ lift.astype(np.float64)
+    key = (hidden @ w["c0k"]).reshape(20, 2, 8).transpose(1, 0, 2)
+    np.testing.assert_allclose(cross[0].need("key")[0], key, atol=1e-3)
+    assert cross[0].need("weights").shape == (1, 2, 6, 20)
 
 
 def test_what_does_not_listen(tmp_path: Path) -> None:
