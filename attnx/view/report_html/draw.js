@@ -24,6 +24,8 @@ function figure(value, digits = 2) {
   return value.toFixed(size >= 1000 ? 0 : digits).replace("-", "−");
 }
 
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
 const weight = (value) => (value > 0 && value < 0.0005 ? "<0.001" : figure(value, 3));
 
 // Colours for values [rows x columns] as one pixel a cell. `place` gives 0 to 1; hidden and missing cells stay clear.

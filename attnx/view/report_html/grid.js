@@ -6,6 +6,7 @@ async function drawGrid() {
   const grid = byId("grid");
   const widest = Math.max(...data.sites.map((site) => site.heads));
   grid.style.setProperty("--heads", widest);
+  grid.style.setProperty("--label", `${Math.max(6, ...data.sites.map((site) => site.label.length)) * 0.46 + 0.4}rem`);
   grid.setAttribute("aria-rowcount", data.sites.length);
   grid.setAttribute("aria-colcount", widest);
   const top = make("div", { role: "row", class: "thumbs names" }, make("span", { role: "columnheader", class: "label" }, "head →"));

@@ -117,9 +117,9 @@ function showAbout() {
 async function start() {
   byId("model").textContent = data.model;
   const text = byId("text"), facts = byId("facts");
-  text.textContent = data.text;
+  text.textContent = data.memory ? `${data.memory} ⟶ ${data.text}` : data.text;
   const side = queriesOf(data.chosen.site).pieces.length;
-  facts.textContent = [`${side} tokens`, `${data.sites.length} layers`, `${data.sites.reduce((sum, site) => sum + site.heads, 0)} heads`, `run on ${data.device}`, `weights within ${figure(data.error, 5)}`].join(" · ");
+  facts.textContent = [counted(side, "token"), counted(data.sites.length, "layer"), counted(data.sites.reduce((sum, site) => sum + site.heads, 0), "head"), `run on ${data.device}`, `weights within ${figure(data.error, 5)}`].join(" · ");
   startTheme();
   recall();
   settle();

@@ -57,7 +57,7 @@ function scaleSaid(head) {
   const { scale, site } = head;
   if (scale == null) return "its scale";
   if (site.size && Math.abs(scale * Math.sqrt(site.size) - 1) < 1e-3) return `1/√${site.size}`;
-  return figure(scale, 4);
+  return String(Number(scale.toPrecision(4))).replace("-", "−");
 }
 
 function showRow() {
@@ -105,7 +105,8 @@ function showRow() {
 
 function sourceSaid(head) {
   const { site } = head, out = [];
-  if (site.place && head.early) out.push(`scale: ${scaleSaid(head)}, ${site.place}`);
+  if (head.early && head.scale === 1) out.push("this model does not scale, so both ways are the same");
+  else if (site.place && head.early) out.push(`scale: ${scaleSaid(head)}, ${site.place}`);
   if (site.added) out.push(`added: ${site.added}`);
   if (head.sink != null) out.push("an attention sink takes part of each row, so rows sum to less than 1");
   out.push(...site.notes);
