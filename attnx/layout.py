@@ -87,9 +87,10 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
     if place.tile > 1:
         out = np.tile(out, (1, place.tile, 1, 1))
     factor = whole_factor(place.factors)
-    if isinstance(factor, np.ndarray):
-        return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
-    return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)
+    with np.errstate(all="ignore"):  # numbers or factors that are not finite stay so: checks fail on them, and say so
+        if isinstance(factor, np.ndarray):
+            return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
+        return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)
 
 
 def whole_factor(factors: Sequence[float | tuple[float, ...]]) -> float | Array:

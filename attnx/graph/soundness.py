@@ -21,6 +21,10 @@ MOST_NODES = 1_000_000
 """Nodes that a model may have once its local functions are written out."""
 
 
+_COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
+"""Attributes of onnxruntime's operators that count something there must be at least one of."""
+
+
 def check_model(proto: ModelProto) -> None:
     """Check what every reader of a model relies on: names, data types, sizes, functions that end.
 
@@ -74,6 +78,10 @@ def fault_of(node: NodeProto, opset: int) -> str:
                 return f"it lacks its attribute {name}"
         elif attribute.type != kind:
             return f"its attribute {name} is of the wrong type"
+        elif node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
+            return f"its attribute {name} is {attribute.i}"
+        elif name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
+            return f"its attribute {name} is {list(attribute.ints)}"
     return ""
 
 
