@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,21 +18,25 @@ if TYPE_CHECKING:
     from attnx.pipeline import Model
 
 
-def judge(model: Model, examples: Sequence[Example]) -> tuple[Accuracy, tuple[str, ...]]:
+def judge(
+    model: Model, examples: Sequence[Example], tell: Callable[[int], None] = lambda _: None
+) -> tuple[Accuracy, tuple[str, ...]]:
     """Run every example and score the heads.
 
     Args:
         model: With a tokenizer.
         examples: At least two groups.
+        tell: Called with the number of examples that are done, after each.
 
     Returns:
-        The accuracies, and for each example that was left out, why.
+        The accuracies; what is to be said of the maps, and for each example that was left out, why.
 
     Raises:
         InputError: None is left.
     """
     judged: list[Judged] = []
     skipped: list[str] = []
+    said: dict[str, None] = {}
     layers: tuple[str, ...] = ()
     for at, example in enumerate(examples, start=1):
         trace = model.trace(example.text, quantities=ARRAYS)
@@ -43,12 +47,16 @@ def judge(model: Model, examples: Sequence[Example]) -> tuple[Accuracy, tuple[st
         except InputError as error:
             skipped.append(f"example {at} is left out: {error.message}")
             continue
-        found = coreference(trace, pronoun, candidates, maps=maps(model, trace, None)[0], tokens=text)
+        finally:
+            tell(at)
+        made, about = maps(model, trace, None)
+        said |= dict.fromkeys(about)
+        found = coreference(trace, pronoun, candidates, maps=made, tokens=text)
         layers = found.weights.axes[0].labels
         judged.append(Judged(found.weights.values, example.answer, example.pair, _others(found)))
     if not judged:
         raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
-    return accuracy(judged, layers), tuple(skipped)
+    return accuracy(judged, layers), (*said, *skipped)
 
 
 def _others(found: Coreference) -> dict[str, np.ndarray]:

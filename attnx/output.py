@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 WIDEST = 100_000
@@ -62,6 +62,27 @@ def note(*texts: str) -> None:
 def notes(texts: Iterable[str]) -> None:
     """Say each of several things once."""
     note(*dict.fromkeys(texts))
+
+
+def progress(total: int, what: str) -> Callable[[int], None]:
+    """Says on stderr how far something is, where that is a terminal; the line is gone when it is done.
+
+    Args:
+        total: How many there are.
+        what: Of what.
+
+    Returns:
+        To be called with the number that is done.
+    """
+    if not sys.stderr.isatty():
+        return lambda _: None
+
+    def tell(done: int) -> None:
+        line = f"attnx: {done} of {total} {what}"
+        sys.stderr.write("\r" + (line if done < total else " " * len(line) + "\r"))
+        sys.stderr.flush()
+
+    return tell
 
 
 def _write(content: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from attnx.records import Array, Site
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
     from attnx.graph.projections import Projections
     from attnx.pipeline import Model
+
+
+_READ: WeakKeyDictionary[Model, dict[object, Array | None]] = WeakKeyDictionary()
+"""What `output_projection` read, for as long as its model is there."""
 
 
 def surroundings(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
@@ -21,10 +26,14 @@ def surroundings(model: Model, site: Site, inputs: Mapping[str, Array] | None = 
 
 
 def output_projection(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """W_O as [H,Dv,E]; None where it was not found for sure, or is quantised."""
+    """W_O as [H,Dv,E]; None where it was not found for sure, or is quantised. Read once for a model."""
     from attnx.graph.projections import output_weights
 
-    return next((output_weights(graph, own) for graph, own in _graphs(model, site, inputs)), None)
+    known = _READ.setdefault(model, {})
+    key = (model.find(inputs).branch, site.node, site.op, site.component, site.kind)
+    if key not in known:
+        known[key] = next((output_weights(graph, own) for graph, own in _graphs(model, site, inputs)), None)
+    return known[key]
 
 
 def _graphs(model: Model, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:

@@ -174,7 +174,7 @@ def _dataset(opened: Any, name: str, json: bool) -> None:
     from attnx.measure import coref_data
 
     data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
-    found, skipped = judge(opened, data.examples)
+    found, skipped = judge(opened, data.examples, output.progress(len(data.examples), "examples"))
     notes = [*data.skipped, *skipped]
     output.notes(notes[:5])
     if len(notes) > 5:

@@ -93,3 +93,16 @@ def test_layers_that_are_not_asked_for_are_not_run(attnx: Run) -> None:
     got = attnx("scale", ANIMAL, "-l", "2", "--json").document
     assert got["size"]["axes"][0]["labels"] == ["L2"]
     assert len(attnx("mask", ANIMAL, "-l", "1-2", "--json").document["masks"]) == 2
+
+
+def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from attnx.output import progress
+
+    progress(3, "examples")(1)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    tell = progress(3, "examples")
+    tell(2)
+    assert capsys.readouterr() == ("", "\rattnx: 2 of 3 examples")
+    tell(3)
+    assert capsys.readouterr().err.replace(" ", "") == "\r\r"  # the line is wiped
