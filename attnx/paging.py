@@ -1,10 +1,12 @@
-"""A trace -> what its page shows: the measures of every head, what pronouns stand for, and where to look first."""
+"""A run -> its page: the measures of every head, what pronouns stand for, and where to look first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from attnx.chosen import head_of, position
+from attnx.chosen import head_of, of_sort, position, trusted
 from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
 from attnx.measure import describe_heads
 from attnx.measure.coreference import Coreference, coreference
@@ -12,7 +14,10 @@ from attnx.measure.looks import gathered, strongest_pair
 from attnx.mentioned import candidates, pronouns
 from attnx.records import Site, Trace
 from attnx.spans import Mention
-from attnx.view.report import Reference, Report
+from attnx.view.report import Page, Reference, Report, report
+
+if TYPE_CHECKING:
+    from attnx.pipeline import Model
 
 PRONOUNS = 3
 """Pronouns that are looked from where none is named: the first so many."""
@@ -24,6 +29,51 @@ def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
     """The quantities that a page needs: query and key give the rest; where a site's graph lacks them, the scores."""
     whole = all("query" in s.places and "key" in s.places for s in sites if s.kind in ("self", "cross"))
     return ("query", "key", *(() if whole else ("scores", "scaled", "capped")), "masked", "weights")
+
+
+def fewer(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The quantities that do where nothing is masked or added: half the memory. What is rebuilt tells whether so."""
+    open_ = all(
+        s.kind == "self" and s.causal is False and s.window is None and s.bias is None and not s.sink
+        and "query" in s.places and "key" in s.places
+        for s in sites
+    )  # fmt: skip
+    return ("query", "key", "weights") if open_ else wanted(sites)
+
+
+def compose(
+    model: Model,
+    feed: Mapping[str, Any],
+    layers: Sequence[int] | None = None,
+    site: str | None = None,
+    **asked: str | None,
+) -> tuple[Page, Report]:
+    """Run the model and put its page together.
+
+    Args:
+        model: The model.
+        feed: What `Model.trace` is to be given.
+        layers: Only these layers.
+        site: Only this sort of attention.
+        asked: As for `contents`.
+
+    Returns:
+        The page, and what it was made of.
+    """
+    sites = model.find(feed.get("inputs")).sites
+    # A mask may come in as an input; where none does and no token is padding, it is not read unless it turns out that
+    # weights do not follow without it.
+    for quantities in dict.fromkeys((fewer(sites) if feed.get("inputs") is None else wanted(sites), wanted(sites))):
+        trace, doubts = trusted(of_sort(model.trace(**feed, layers=layers, quantities=quantities), site))
+        light = "masked" not in quantities
+        if light and not all(trace.tokens.mask):
+            continue
+        shown = contents(trace, **asked)
+        shown = replace(shown, notes=(*doubts, *shown.notes))
+        page = report(shown)
+        if not light or not {"weights", "roots"} & set(page.packed):
+            break
+    return page, shown
 
 
 def contents(

@@ -61,12 +61,10 @@ def report(
     """
     from attnx import output, pipeline
     from attnx.beyond import beyond
-    from attnx.chosen import of_sort, trusted
     from attnx.errors import UsageError
     from attnx.intake import take
-    from attnx.paging import contents, wanted
+    from attnx.paging import compose
     from attnx.request import parse_layers
-    from attnx.view.report import report as put_together
     from attnx.view.save import write
 
     if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):
@@ -77,15 +75,10 @@ def report(
     layers = parse_layers(layer) if layer else None
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    quantities = wanted(opened.find(feed.get("inputs")).sites)
-    trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=quantities), site))
-    page = put_together(contents(trace, from_=from_, to=to, head=head, query=query))
+    page, shown = compose(opened, feed, layers, site, from_=from_, to=to, head=head, query=query)
     write(out, page.content, force=force)
-    output.notes((*trace.notes, *doubts, *page.notes))
-    output.note(
-        f"wrote {out}: {_size(len(page.content))}, {sum(a.need('weights').shape[1] for a in trace.attentions)} heads, "
-        f"weights within {page.error:.1g}"
-    )
+    output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
+    output.note(f"wrote {out}: {_size(len(page.content))}, {page.heads} heads, weights within {page.error:.1g}")
 
 
 def _size(count: int) -> str:

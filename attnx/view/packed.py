@@ -135,9 +135,9 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
     """
     weights = attention.need("weights")[0]
     ways = []
+    if attention.site.scale is not None and attention.site.kind in ("self", "cross"):
+        ways += _earlier(attention)
     if attention.masked is not None:
-        if attention.site.scale is not None and attention.site.kind in ("self", "cross"):
-            ways += _earlier(attention)
         ways.append("masked")
     for way, steps in ((way, steps) for way in ways for steps in dict.fromkeys((levels, FINE))):
         known = len(blobs.texts)
@@ -161,7 +161,10 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
 
 
 def _earlier(attention: Attention) -> list[str]:
-    """Ways to start before the mask, the smaller one first."""
+    """Ways to start before the mask, the smaller one first.
+
+    Where masked scores were not traced, these are tried as if there were no mask: the weights tell.
+    """
     query, key, weights = attention.query, attention.key, attention.need("weights")
     ways = ["scores"] if attention.scores is not None else []
     if query is not None and key is not None and query.shape[-1] == key.shape[-1]:
@@ -172,7 +175,7 @@ def _earlier(attention: Attention) -> list[str]:
 
 def _derived(attention: Attention, way: str, blobs: Blobs, levels: int) -> Packed | None:
     """Pack by one way; None as soon as a head's weights cannot be rebuilt within `LIMIT`."""
-    weights, masked = attention.need("weights")[0], attention.need("masked")[0]
+    weights, masked = attention.need("weights")[0], None if attention.masked is None else attention.masked[0]
     heads = len(weights)
     fields: dict[str, Any] = {"hidden": [], "bias": [], "sink": []}
     exact = _exact(attention, way)
@@ -189,12 +192,12 @@ def _derived(attention: Attention, way: str, blobs: Blobs, levels: int) -> Packe
         else:
             fields["bias"].append(None)
         fields["hidden"].append(None if seen is None else blobs.put(np.packbits(~seen).tobytes()))
-        sink = _sink(masked[head], weights[head]) if attention.site.sink else None
+        sink = _sink(masked[head], weights[head]) if attention.site.sink and masked is not None else None
         fields["sink"].append(sink)
         error = max(error, _gap(_softmax(shown, seen, sink), weights[head]))
         if not error <= LIMIT:
             return None
-        off = max(off, _gap(shown, masked[head], seen))
+        off = max(off, _gap(shown, start if masked is None else masked[head], seen))
     return Packed(way, fields, error, off)
 
 
@@ -252,7 +255,9 @@ def _capped(attention: Attention, scores: Array, head: int) -> Array:
 
 def _mask(attention: Attention, head: int, start: Array | None, way: str) -> tuple[Array | None, Array | None]:
     """Which keys a query sees (None: all), and what is added to those scores (None: nothing); [Q,K] each."""
-    masked, weights = attention.need("masked")[0, head], attention.need("weights")[0, head]
+    if attention.masked is None:
+        return None, None
+    masked, weights = attention.masked[0, head], attention.need("weights")[0, head]
     if start is not None:
         with np.errstate(invalid="ignore"):
             gap = masked - start

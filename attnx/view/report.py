@@ -84,6 +84,8 @@ class Page:
     """UTF-8; ASCII but for the templates."""
     error: float
     """Largest difference of a weight on the page from the trace's."""
+    heads: int
+    """How many it shows."""
     packed: tuple[str, ...]
     """For each site, what it was packed as; see `Packed.base`."""
     notes: tuple[str, ...]
@@ -137,7 +139,8 @@ def report(shown: Report) -> Page:
         "ramps": {"dark": _hex(colour.SEQUENTIAL.colours), "both": _hex(colour.DIVERGING.colours)},
         "blobs": blobs.texts,
     }
-    return Page(_page(trace, data), error, tuple(one.base for one in packed), tuple(notes))
+    heads = sum(one["heads"] for one in sites)
+    return Page(_page(trace, data), error, heads, tuple(one.base for one in packed), tuple(notes))
 
 
 def _cells(trace: Trace) -> int:

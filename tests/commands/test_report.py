@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attnx import paging
 from tests.commands.conftest import ANIMAL, Run
 
 
@@ -24,6 +26,24 @@ def test_what_it_says_and_writes(attnx: Run) -> None:
     data = _data(Path("report.html"))
     assert [one["text"] for one in data["references"][0]["candidates"]] == ["animal", "street"]
     assert Path("report.html").read_bytes() != content
+
+
+def test_where_weights_do_not_follow_the_mask_is_read(attnx: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    attnx("report", ANIMAL, "-o", "light.html")
+    monkeypatch.setattr(paging, "fewer", lambda sites: ("weights",))
+    attnx("report", ANIMAL, "-o", "again.html")
+    one, two = _data(Path("light.html")), _data(Path("again.html"))
+    assert {site["base"] for site in one["sites"] + two["sites"]} == {"scores"}
+    assert one["measures"] == two["measures"]
+    assert one["error"] == pytest.approx(two["error"], abs=1e-6)
+
+
+def test_a_mask_that_is_an_input_is_shown(attnx: Run) -> None:
+    ids = np.array([[101, 4937, 4937, 3608, 102]])
+    np.savez("feed.npz", input_ids=ids, attention_mask=[[1, 1, 1, 0, 1]], token_type_ids=0 * ids)
+    attnx("report", "--inputs", "feed.npz")
+    for site in _data(Path("report.html"))["sites"]:
+        assert all(blob is not None for blob in site["hidden"])
 
 
 def test_ids_layers_and_texts_without_pronouns(attnx: Run) -> None:

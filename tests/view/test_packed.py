@@ -137,6 +137,8 @@ ALIBI = -np.abs(np.arange(K)[None] - np.arange(Q)[:, None]) * np.array([1.0, 0.5
             "masked",
         ),
         ({"given": ("weights",)}, "weights"),
+        ({"given": ("query", "key", "weights"), "mask": CAUSAL}, "weights"),
+        ({"given": ("query", "key", "weights"), "mask": ALIBI}, "weights"),
     ],
 )
 def test_what_is_rebuilt_is_what_was_traced(told: dict[str, Any], base: str) -> None:
@@ -158,6 +160,19 @@ def test_what_is_rebuilt_is_what_was_traced(told: dict[str, Any], base: str) -> 
     off = np.abs(masked[~hidden] - want[~hidden]).max()
     assert off < 5e-3
     assert off == pytest.approx(got.off, rel=0.05, abs=1e-5)
+
+
+def test_without_masked_scores_the_weights_tell_that_there_is_no_mask() -> None:
+    whole, blobs = attention(), Blobs()
+    got = pack(replace(whole, scores=None, scaled=None, capped=None, masked=None), blobs)
+    assert got.base == "qk"
+    weights, masked, hidden = rebuild(whole, got, blobs)
+    assert not hidden.any()
+    assert whole.masked is not None
+    assert whole.weights is not None
+    assert masked is not None
+    assert np.abs(weights - whole.weights[0]).max() == pytest.approx(got.error, rel=0.05, abs=2e-6)
+    assert np.abs(masked - whole.masked[0]).max() == pytest.approx(got.off, rel=0.05, abs=1e-5)
 
 
 def test_bias_and_sink_are_kept_only_where_there_are_any() -> None:
