@@ -82,7 +82,7 @@ def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
 
     head = entry.head
     taps = {int(i): dict(names) for i, names in head["taps"].items()}
-    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]))
+    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"])
 
 
 def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
@@ -93,6 +93,7 @@ def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
         "taps": {str(i): dict(names) for i, names in tapped.taps.items()},
         "folder": str(tapped.folder),
         "outputs": list(tapped.outputs),
+        "plain": tapped.plain,
     }
     cache.write(_tapped_key(inventory, wanted, extra), head, tapped.model)
 

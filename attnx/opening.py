@@ -91,36 +91,50 @@ class Opening:
             self._pending.start()
 
     def session(
-        self, known: Inventory, sites: Sequence[Site], quantities: Collection[str], outputs: bool, *, many: bool = False
+        self,
+        known: Inventory,
+        sites: Sequence[Site],
+        quantities: Collection[str],
+        outputs: bool,
+        *,
+        many: bool = False,
+        rows: bool = False,
     ) -> tuple[Session, Tapped]:
         """A session with the taps that these sites and quantities need; kept for the next run.
 
         Args:
             known: What the model holds.
             sites: The sites looked at.
-            quantities: What is wanted of each.
+            quantities: What is wanted of each: quantities, and statistics of `reduce.STATS`.
             outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
+            rows: Only the rows of chosen queries.
             many: It will run many times, or on a long text: it is opened for that. Otherwise it is opened as fast as
                 can be, and opened again where it then runs more than `FEW` times after all.
         """
         if self._pending is not None:
             self._pending.join()
             self._pending = None
-        have = self._session(known, sites, quantities, outputs, many)
+        have = self._session(known, sites, quantities, outputs, many, rows)
         have.runs += 1
         return have.session, have.tapped
 
     def _session(
-        self, known: Inventory, sites: Sequence[Site], quantities: Collection[str], outputs: bool, many: bool = False
+        self,
+        known: Inventory,
+        sites: Sequence[Site],
+        quantities: Collection[str],
+        outputs: bool,
+        many: bool = False,
+        rows: bool = False,
     ) -> _Open:
         wanted = {s.index: places_for(s, quantities) for s in sites}
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs)
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows)
         have = self._sessions.get(key)
         if have is None:
-            tapped = inventories.load_tapped(known, wanted, outputs)
+            tapped = inventories.load_tapped(known, wanted, [outputs, rows])
             if tapped is None:
-                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else ())
-                inventories.save_tapped(known, wanted, outputs, tapped)
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
+                inventories.save_tapped(known, wanted, [outputs, rows], tapped)
             have = self._sessions[key] = self._open(tapped, many)
         elif not have.thorough and (many or have.runs >= FEW):
             del self._sessions[key]  # the old one first: each may hold the weights
@@ -133,4 +147,5 @@ class Opening:
         return open_session(tapped.model, tapped.folder, self.device)
 
     def _open(self, tapped: Tapped, thorough: bool) -> _Open:
+        thorough = thorough or not tapped.plain
         return _Open(open_session(tapped.model, tapped.folder, self.device, thorough=thorough), tapped, thorough)

@@ -120,9 +120,16 @@ def read(trace: Trace, attention: Attention) -> Rows:
         real=real,
         queries=queries,
         keys=trace.keys_of(attention),
-        position=np.arange(count) + keys - count if own else None,
+        position=_positions(trace, count, keys) if own else None,
         broken=int((nan & ~padding[None, :]).sum()),
     )
+
+
+def _positions(trace: Trace, count: int, keys: int) -> Array:
+    """Where the queries stand among the keys: the last of them are the text, where some are cached."""
+    if trace.rows is None:
+        return np.arange(count) + keys - count
+    return np.asarray(trace.rows) + keys - len(trace.tokens)
 
 
 def by_head(

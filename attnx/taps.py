@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
-from attnx.graph.soundness import ends_process
-from attnx.records import Place, Site
+from attnx.records import STAGES, Place, Site
+from attnx.reduce import STATS, Reduction, Writer, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
     from attnx.sites import Found
 
+_Proto = TypeVar("_Proto")
 _QUANTISED = {
     "QLinearMatMul": (6, 7),
     "QLinearAdd": (6, 7),
@@ -40,15 +41,25 @@ class Tapped:
     """Site index -> quantity -> name of the output that holds it, as its Place says."""
     outputs: tuple[str, ...]
     """The model's own outputs that were kept."""
+    plain: bool = False
+    """Whether it has ONNX's own operators on floats alone. Kernels of others may round differently where onnxruntime
+    does not lay their weights out beforehand."""
 
 
-def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collection[str] | None = None) -> Tapped:
+def tap(
+    found: Found,
+    wanted: Mapping[int, Collection[str]],
+    *,
+    outputs: Collection[str] | None = None,
+    rows: bool = False,
+) -> Tapped:
     """Add outputs for the quantities wanted.
 
     Args:
         found: The model and its sites.
-        wanted: Site index -> quantities; those without a place are left out.
+        wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all where None.
+        rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
 
     Returns:
         The tapped model. Without taps and with all outputs it computes exactly what the file does.
@@ -56,6 +67,7 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
     Raises:
         ModelError: A weight file is missing.
     """
+    from attnx.graph.soundness import ends_process
     from attnx.sites import replaced
 
     if found.loaded.missing:
@@ -73,16 +85,33 @@ def tap(found: Found, wanted: Mapping[int, Collection[str]], *, outputs: Collect
             "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
         )
     taps: dict[int, dict[str, str]] = {}
-    added: dict[str, str] = {}
+    named: dict[str, str] = {}
+    added: list[str] = []
+    writer = Writer(found.opened, proto)
     for i, quantities in wanted.items():
         for quantity in quantities:
-            place = found.sites[i].places.get(quantity)
-            if place is not None:
-                taps.setdefault(i, {})[quantity] = _output(found.opened, proto, place, added)
+            place = found.sites[i].places.get(source(quantity))
+            if place is None:
+                continue
+            name = _output(found.opened, proto, place, named)
+            if quantity in STATS:
+                name = writer.stat(name, place, quantity)
+            elif rows and quantity in STAGES:
+                name = writer.rows(name, place) or name
+            taps.setdefault(i, {})[quantity] = name
+            added.append(name)
+    stats = [s for s in STATS if any(s in names for names in taps.values())]
+    writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
-    _set_outputs(proto, kept, list(dict.fromkeys(added.values())))
+    _set_outputs(proto, kept, list(dict.fromkeys(added)))
+    _drop_unused(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept))
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node))
+
+
+def _plain(nodes: Iterable[NodeProto]) -> bool:
+    marks = ("Quant", "QLinear", "Integer")
+    return all(n.domain in ("", "ai.onnx") and not any(m in n.op_type for m in marks) for n in nodes)
 
 
 def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
@@ -132,13 +161,39 @@ def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
     own = {o.name: o for o in proto.graph.output}
     infos = [own[name] for name in kept]
     infos += [helper.make_empty_tensor_value_info(name) for name in added if name not in own or name not in kept]
-    copies = []
-    for info in infos:
-        copy = type(info)()
-        copy.CopyFrom(info)
-        copies.append(copy)
+    copies = [_copy(info) for info in infos]
     del proto.graph.output[:]
     proto.graph.output.extend(copies)
+
+
+def _drop_unused(proto: ModelProto) -> None:
+    """Drop the nodes and weights that no output needs: onnxruntime would run them all the same."""
+    from attnx.graph.flatten import outer_names, subgraphs
+
+    needed = {o.name for o in proto.graph.output}
+    nodes = []
+    for node in reversed(proto.graph.node):
+        if needed.isdisjoint(node.output):
+            continue
+        nodes.append(node)
+        needed.update(node.input)
+        for _, inner in subgraphs(node):
+            needed |= outer_names(inner)
+    if len(nodes) == len(proto.graph.node):
+        return
+    weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
+    nodes = [_copy(node) for node in reversed(nodes)]
+    weights = [_copy(tensor) for tensor in weights]
+    del proto.graph.node[:], proto.graph.initializer[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(weights)
+
+
+def _copy(message: _Proto) -> _Proto:
+    """A message that outlives the list it stands in."""
+    copy = type(message)()
+    copy.CopyFrom(message)  # type: ignore[attr-defined]
+    return copy
 
 
 def _relocate(found: Found, proto: ModelProto) -> Path:
@@ -171,7 +226,10 @@ def places_for(site: Site, quantities: Collection[str]) -> set[str]:
                 add(source)
 
     for quantity in quantities:
-        add(quantity)
+        if quantity in STATS:
+            out.add(quantity)
+        else:
+            add(quantity)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from attnx import formula
 from attnx.errors import RunError
 from attnx.layout import read_place
 from attnx.records import QUANTITIES, Array, Attention, Check, Origin, Quantity, Site
+from attnx.reduce import GATHERED
 
 if TYPE_CHECKING:
     from attnx.session import Session
@@ -37,6 +38,7 @@ def read(
     values: Mapping[str, Array],
     quantities: Collection[str],
     verify: bool = True,
+    rows: Sequence[int] | None = None,
 ) -> tuple[Attention, ...]:
     """Turn the outputs of a run into attentions.
 
@@ -46,12 +48,18 @@ def read(
         values: What it gave.
         quantities: What is wanted of each site; the rest is dropped.
         verify: Make the checks that the arrays at hand allow.
+        rows: The queries whose rows were gathered in the graph; all where None.
     """
-    return tuple(_attention(site, tapped, values, quantities, verify) for site in sites)
+    return tuple(_attention(site, tapped, values, quantities, verify, rows) for site in sites)
 
 
 def _attention(
-    site: Site, tapped: Tapped, values: Mapping[str, Array], quantities: Collection[str], verify: bool
+    site: Site,
+    tapped: Tapped,
+    values: Mapping[str, Array],
+    quantities: Collection[str],
+    verify: bool,
+    rows: Sequence[int] | None,
 ) -> Attention:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
@@ -61,10 +69,17 @@ def _attention(
         raw = values[name]
         low = low or raw.dtype == np.float16
         arrays[quantity] = read_place(raw, site.places[quantity], quantity, batch)
+        if rows is not None and quantity not in ("key", "value") and not name.startswith(GATHERED):
+            arrays[quantity] = arrays[quantity][:, :, list(rows)]
         origin[quantity] = "tapped"
     _align(arrays)
     compute(site, arrays, origin, quantities)
-    if site.causal is None and site.kind in ("self", "cross") and (seen := measure_causal(arrays)) is not None:
+    if (
+        site.causal is None
+        and rows is None
+        and site.kind in ("self", "cross")
+        and (seen := measure_causal(arrays)) is not None
+    ):
         site = replace(site, causal=seen, notes=(*site.notes, "causal: measured on this input"))
     checks = check(site, arrays, origin, low or _is_quantised(site)) if verify else ()
     kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}

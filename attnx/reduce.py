@@ -1,0 +1,200 @@
+"""Reductions inside the graph: each matrix becomes numbers a row beside its site, and never leaves the session.
+
+A row of weights has K numbers, and H x Q such rows make a matrix that nobody may want to see whole. Put into the graph
+behind a site, these nodes give what a measure needs of it: sums, entropies, largest weights, sums over marked keys, the
+weights of chosen cells, whole rows of chosen queries. `attnx.reduced` makes measurements of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.layout import arrange, axis_of
+from attnx.records import Array, Place, Site
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from attnx.graph.index import Graph
+
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST = (f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first"))
+"""Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
+keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one key, int64 [1]."""
+STATS = ("total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen")
+"""What a row can be reduced to: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each mark; a of each
+cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden."""
+HIDDEN = -9e3
+"""A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
+GATHERED = "attnx/Gather/"
+"""What the name of a tensor begins with that holds chosen rows."""
+_NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST}
+_TINY = 1e-37
+_WORD = re.compile(r"\([^)]*\)|\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is wanted of sites instead of their matrices."""
+
+    stats: tuple[str, ...] = ()
+    """Names of `STATS`."""
+    rows: bool = False
+    """Only the rows of the queries in the input `ROWS`, of every stage that is tapped."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that it adds."""
+        return tuple(dict.fromkeys([*([ROWS] if self.rows else []), *(_NEEDS[s] for s in self.stats if s in _NEEDS)]))
+
+
+def fits(site: Site, stat: str) -> bool:
+    """Whether a site's matrix can be reduced in the graph: its axes stand alone, and no factor is folded in."""
+    place = site.places.get(source(stat))
+    return (
+        place is not None
+        and not place.factors
+        and axis_of(place.layout, "k") is not None
+        and axis_of(place.layout, "q") is not None
+    )
+
+
+class Writer:
+    """Adds reducing nodes to a graph that is being tapped."""
+
+    def __init__(self, graph: Graph, proto: ModelProto) -> None:
+        self._graph, self._proto = graph, proto
+        self._made: dict[tuple[object, ...], str] = {}
+
+    def declare(self, reduction: Reduction) -> None:
+        """Add the inputs that a reduction needs."""
+        from onnx import TensorProto, helper
+
+        kinds = {
+            ROWS: (TensorProto.INT64, ["attnx_rows"]),
+            KEEP: (TensorProto.FLOAT, ["attnx_keys"]),
+            MARKS: (TensorProto.FLOAT, ["attnx_keys", "attnx_marks"]),
+            CELLS: (TensorProto.INT64, ["attnx_cells"]),
+            AWAY: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
+            FIRST: (TensorProto.INT64, [1]),
+        }
+        read = {name for node in self._proto.graph.node for name in node.input}
+        for name in reduction.inputs:
+            if name not in read:
+                continue
+            self._proto.graph.input.append(helper.make_tensor_value_info(name, *kinds[name]))
+
+    def rows(self, value: str, place: Place) -> str | None:
+        """The chosen queries' rows of a tensor; None where its layout does not allow it."""
+        axis = axis_of(place.layout, "q")
+        return None if axis is None else self._node("Gather", [value, ROWS], axis=axis)
+
+    def stat(self, value: str, place: Place, stat: str) -> str:
+        """One reduction of a matrix; its result has the matrix's other axes, then q, then marks or cells."""
+        last = self._last(value, place)
+        if stat == "total":
+            return self._sum(last)
+        if stat == "entropy":
+            # 0 ln 0 = 0: the logarithm never meets a 0. attnx.reduced finishes it for rows that do not sum to 1.
+            log = self._node("Log", [self._node("Clip", [last, self._number(_TINY)])])
+            return self._sum(self._node("Mul", [last, log]))
+        if stat == "largest":
+            return self._node("ReduceMax", [last, *self._axes()], **self._axes_attribute(), keepdims=0)
+        if stat == "kept":
+            kept = self._node("Mul", [last, KEEP])
+            return self._node("ReduceMax", [kept, *self._axes()], **self._axes_attribute(), keepdims=0)
+        if stat == "marks":
+            return self._node("MatMul", [last, MARKS])
+        if stat == "cells":
+            outer = len(outer_words(place.layout))
+            flat = self._node("Reshape", [last, self._ints([0] * outer + [-1])])
+            return self._node("Gather", [flat, CELLS], axis=-1)
+        if stat == "away":
+            return self._sum(self._node("Mul", [last, AWAY]))
+        if stat == "seen":
+            last = self._node("Gather", [last, FIRST], axis=-1)
+        shown = self._node("Greater", [last, self._number(HIDDEN)])
+        return self._sum(self._node("Cast", [shown], to=1))
+
+    def _last(self, value: str, place: Place) -> str:
+        """The matrix in float32 with q and k as its last axes, its window cut."""
+        fact = self._graph.facts.get(value)
+        if fact is None or fact.dtype != 1:
+            value = self._node("Cast", [value], to=1)
+        q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")
+        assert q is not None and k is not None  # noqa: PT018
+        rank = len(outer_words(place.layout)) + 2
+        order = [i for i in range(rank) if i not in (q, k)] + [q, k]
+        if order != list(range(rank)):
+            value = self._node("Transpose", [value], perm=order)
+        if place.window is not None:
+            start, stop = place.window
+            ends = [self._ints([start or 0]), self._ints([2**62 if stop is None else stop])]
+            value = self._node("Slice", [value, *ends, self._ints([rank - 1])])
+        return value
+
+    def _sum(self, value: str) -> str:
+        if self._graph.opset >= 13:
+            return self._node("ReduceSum", [value, self._ints([-1])], keepdims=0)
+        return self._node("ReduceSum", [value], axes=[-1], keepdims=0)
+
+    def _axes(self) -> list[str]:
+        return [self._ints([-1])] if self._graph.opset >= 18 else []
+
+    def _axes_attribute(self) -> dict[str, list[int]]:
+        return {} if self._graph.opset >= 18 else {"axes": [-1]}
+
+    def _ints(self, values: Sequence[int]) -> str:
+        return self._constant(np.asarray(values, np.int64))
+
+    def _number(self, value: float) -> str:
+        return self._constant(np.asarray(value, np.float32))
+
+    def _constant(self, array: Array) -> str:
+        from onnx import numpy_helper
+
+        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
+        if key not in self._made:
+            self._made[key] = f"attnx/constant/{len(self._made)}"
+            self._proto.graph.initializer.append(numpy_helper.from_array(array, self._made[key]))
+        return self._made[key]
+
+    def _node(self, kind: str, inputs: Sequence[str], **attributes: object) -> str:
+        """A node, once for each thing that it computes."""
+        from onnx import helper
+
+        key = (kind, *inputs, repr(sorted(attributes.items())))
+        if key not in self._made:
+            name = f"attnx/{kind}/{len(self._made)}"
+            self._made[key] = name
+            node: NodeProto = helper.make_node(kind, list(inputs), [name], name=name, **attributes)
+            self._proto.graph.node.append(node)
+        return self._made[key]
+
+
+def outer_words(layout: str) -> list[str]:
+    """The axes of a matrix besides q and k, as its layout writes them."""
+    return [word for word in _WORD.findall(layout) if word.strip("()").split()[0][0] not in "qk"]
+
+
+def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
+    """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells.
+
+    Raises:
+        ValueError: The array does not fit the place.
+    """
+    outer = " ".join(outer_words(place.layout))
+    if stat == "cells":
+        return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
+    if stat == "marks":
+        return np.asarray(arrange(array, f"{outer} q d", "bhqd", batch), np.float32)
+    return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
+
+
+def source(name: str) -> str:
+    """The quantity that a statistic is made from; a quantity itself as it is."""
+    return "masked" if name in ("visible", "seen") else "weights" if name in STATS else name

@@ -1,0 +1,175 @@
+"""The cache: what is kept is what was found; damage, change, and several processes harm nothing."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import attnx
+from attnx import cache, inventory
+from attnx.sites import find
+from scripts.bench.make_decoder import Shape, build
+
+SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
+FEED = {"input_ids": np.arange(6, dtype=np.int64)[None] % 5, "attention_mask": np.ones((1, 6), np.int64)}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(build(SMALL), path)
+    return path
+
+
+def weights(path: Path) -> np.ndarray:
+    trace = attnx.open(path, device="cpu").trace(inputs=FEED, quantities=("weights",))
+    return np.stack([a.weights for a in trace.attentions if a.weights is not None])
+
+
+def test_an_entry_comes_back_as_it_was() -> None:
+    assert cache.read(cache.key("a", 1)) is None
+    assert cache.write(cache.key("a", 1), {"x": [1, None, "é"]}, b"\0body")
+    assert cache.read(cache.key("a", 1)) == cache.Entry({"x": [1, None, "é"]}, b"\0body")
+    assert cache.read(cache.key("a", 2)) is None
+    assert cache.clear() == (1, pytest.approx(100, abs=150))
+    assert cache.read(cache.key("a", 1)) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"attnx", b"\xff" * 300])
+def test_a_damaged_entry_is_none(folder: Path, damage: bytes) -> None:
+    cache.write(cache.key("a"), {"x": 1}, b"body")
+    (entry,) = folder.iterdir()
+    entry.write_bytes(damage)
+    assert cache.read(cache.key("a")) is None
+
+
+def test_every_single_flipped_byte_is_noticed(folder: Path) -> None:
+    cache.write(cache.key("a"), {"x": 1}, b"body")
+    (entry,) = folder.iterdir()
+    whole = entry.read_bytes()
+    for at in range(len(whole)):
+        entry.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert cache.read(cache.key("a")) is None
+    for size in range(len(whole)):
+        entry.write_bytes(whole[:size])
+        assert cache.read(cache.key("a")) is None
+
+
+def test_the_second_start_reads_neither_the_graph_nor_onnx(model: Path) -> None:
+    code = (
+        "import sys, numpy as np, attnx\n"
+        f"feed = dict(input_ids=np.arange(6)[None] % 5, attention_mask=np.ones((1, 6), np.int64))\n"
+        f"trace = attnx.open({str(model)!r}, device='cpu').trace(inputs=feed, quantities=('weights',))\n"
+        "print(sum('onnx' == m or m.startswith(('onnx.', 'attnx.ops', 'attnx.graph')) for m in sys.modules))\n"
+        "print(repr(trace.attentions[1].weights.tobytes()))"
+    )
+    said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
+    first, second = (one.stdout.splitlines() for one in said)
+    assert int(first[0]) > 0
+    assert int(second[0]) == 0
+    assert first[1] == second[1]
+
+
+def test_what_is_kept_of_a_model_is_what_was_found(model: Path) -> None:
+    found = find(model)
+    kept = inventory.take(found, cache.key("x"))
+    inventory.save(kept, found)
+    assert inventory.load(kept.key) == kept
+    assert kept.sites == found.sites
+
+
+def test_no_weight_is_copied(model: Path, folder: Path) -> None:
+    weights(model)
+    assert 0 < sum(f.stat().st_size for f in folder.iterdir()) < model.stat().st_size
+
+
+def test_a_changed_model_is_read_again(model: Path) -> None:
+    before = weights(model)
+    stamp = model.stat().st_mtime_ns
+    onnx.save(build(SMALL, seed=1), model)
+    os.utime(model, ns=(stamp, stamp))  # same size, same time: only the content tells
+    after = weights(model)
+    assert before.shape == after.shape
+    assert np.abs(before - after).max() > 1e-6
+
+
+def test_a_changed_weight_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    for seed in (0, 1):
+        (tmp_path / "data").unlink(missing_ok=True)
+        onnx.save(build(SMALL, seed), path, save_as_external_data=True, location="data", size_threshold=300)
+        got = weights(path)
+        (tmp_path / "plain").mkdir(exist_ok=True)
+        onnx.save(build(SMALL, seed), tmp_path / "plain" / "model.onnx")
+        np.testing.assert_array_equal(got, weights(tmp_path / "plain" / "model.onnx"))
+
+
+@pytest.mark.parametrize("where", ["off", "", "/proc/attnx-cannot-be-made", "file"])
+def test_without_a_cache_all_works(model: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = weights(model)
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file") if where == "file" else where)
+    np.testing.assert_array_equal(weights(model), want)
+    assert not cache.write(cache.key("a"), {})
+    assert cache.held() == (0, 0)
+    assert cache.clear() == (0, 0)
+
+
+def test_the_oldest_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "BOUND", 40_000)
+    for at in range(8):
+        assert cache.write(cache.key(at), {}, bytes(9000))
+        for file in folder.iterdir():
+            os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 10))
+    assert [cache.read(cache.key(at)) is not None for at in range(8)] == [False] * 4 + [True] * 4
+    assert not cache.write(cache.key("large"), {}, bytes(20_000))
+
+
+def test_an_unfinished_file_is_swept_away_once_it_is_old(folder: Path) -> None:
+    cache.write(cache.key("a"), {})
+    old, young = folder / "old.part", folder / "young.part"
+    for file in (old, young):
+        file.write_bytes(b"half")
+    os.utime(old, (0, time.time() - 7200))
+    cache.write(cache.key("b"), {})
+    assert not old.exists()
+    assert young.exists()
+
+
+def _write_and_read(at: int, where: str) -> bool:
+    os.environ[cache.VARIABLE] = where
+    for turn in range(60):
+        cache.write(cache.key("shared", turn % 5), {"by": at}, bytes([at]) * 20_000)
+        entry = cache.read(cache.key("shared", turn % 5))
+        if entry is not None and entry.body != bytes([entry.head["by"]]) * 20_000:
+            return False
+        if turn % 20 == 19:
+            cache.clear()
+    return True
+
+
+def test_several_processes_share_it(folder: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert all(pool.starmap(_write_and_read, [(at, str(folder)) for at in range(3)]))
+
+
+def test_a_session_that_is_used_again_is_opened_for_many_runs(model: Path) -> None:
+    opened = attnx.open(model, device="cpu")
+    want = opened.trace(inputs=FEED, quantities=("weights",)).attentions[1].weights
+    for _ in range(4):
+        got = opened.trace(inputs=FEED, quantities=("weights",)).attentions[1].weights
+        np.testing.assert_allclose(got, want, atol=1e-6)
+    (held,) = opened.opening._sessions.values()
+    assert held.thorough

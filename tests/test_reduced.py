@@ -1,0 +1,131 @@
+"""Reductions in the graph give what the measures make of the whole matrices, and rows are the rows of the whole."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+
+import attnx
+from attnx.errors import InputError
+from attnx.measure import describe_heads
+from attnx.measure.distance import mean_distance
+from attnx.pipeline import Model
+from attnx.records import Tokens
+from attnx.reduce import ROWS
+from attnx.tokens import from_ids
+from scripts.bench.make_decoder import Shape, build
+
+ANIMAL = "The animal didn't cross the street because it was too tired."
+REPEATS = "one two three, one two three, one two three, one two three. one two three"
+SMALL = Shape(layers=3, heads=4, kv_heads=2, head_size=8, ffn=32, vocab=50)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Model:
+    return attnx.open("minilm", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = tmp_path_factory.mktemp("decoder") / "model.onnx"
+    onnx.save(build(SMALL), path)
+    return attnx.open(path, device="cpu")
+
+
+def ids(count: int) -> Tokens:
+    return from_ids(np.random.default_rng(count).integers(0, SMALL.vocab, count).tolist(), None)
+
+
+def same(got: attnx.Measurement, want: attnx.Measurement) -> None:
+    for field in dataclasses.fields(got):
+        if field.name != "values":
+            assert getattr(got, field.name) == getattr(want, field.name), (want.name, field.name)
+    np.testing.assert_allclose(got.values, want.values, rtol=2e-5, atol=2e-6, err_msg=want.name)
+
+
+@pytest.mark.parametrize("text", [ANIMAL, REPEATS, "a"])
+def test_heads_of_an_encoder(minilm: Model, text: str) -> None:
+    want, got = describe_heads(minilm.trace(text)), minilm.heads(text)
+    for one, other in zip(got.measures, want.measures, strict=True):
+        same(one, other)
+    assert got.kinds == want.kinds
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 130])
+def test_heads_of_a_decoder(decoder: Model, count: int) -> None:
+    want, got = describe_heads(decoder.trace(tokens=ids(count))), decoder.heads(tokens=ids(count))
+    for one, other in zip(got.measures, want.measures, strict=True):
+        same(one, other)
+
+
+def test_no_matrix_leaves_the_session(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnx.session import Session
+
+    tokens = minilm.encode(" ".join([ANIMAL] * 12))
+    largest = 0
+    whole = Session.run
+
+    def run(self: Session, *args: object, **named: object) -> dict[str, np.ndarray]:
+        nonlocal largest
+        values = whole(self, *args, **named)  # type: ignore[arg-type]
+        largest = max(largest, *(v.size for v in values.values()))
+        return values
+
+    monkeypatch.setattr(Session, "run", run)
+    minilm.heads(tokens=tokens)
+    assert largest < 12 * len(tokens) ** 2 / 4
+    largest = 0
+    minilm.rows(tokens=tokens, positions=[5])
+    assert largest == 12 * len(tokens)
+
+
+@pytest.mark.parametrize("positions", [[8], [3, 1, 3]])
+def test_rows_are_the_rows_of_the_whole(minilm: Model, positions: list[int]) -> None:
+    quantities = ("query", "key", "scores", "scaled", "masked", "weights", "context")
+    whole = minilm.trace(ANIMAL, quantities=quantities)
+    some = minilm.rows(ANIMAL, positions, quantities=quantities)
+    for one, other in zip(some.attentions, whole.attentions, strict=True):
+        assert one.trusted
+        for name in quantities:
+            want = getattr(other, name)
+            want = want if name == "key" else want[:, :, positions]
+            np.testing.assert_allclose(getattr(one, name), want, atol=2e-5, err_msg=name)
+    assert some.rows == tuple(positions)
+    queries = some.queries_of(some.attentions[0])
+    assert queries.pieces == tuple(whole.tokens.pieces[at] for at in positions)
+    assert some.keys_of(some.attentions[0]).pieces == whole.tokens.pieces
+
+
+def test_measures_of_rows_know_where_they_stand(decoder: Model) -> None:
+    tokens = ids(20)
+    whole = decoder.trace(tokens=tokens, quantities=("masked", "weights"))
+    weights = np.stack([a.weights[0] for a in whole.attentions if a.weights is not None])[:, :, [4, 17]]
+    away = np.abs(np.array([4, 17])[:, None] - np.arange(20)[None, :])
+    got = mean_distance(decoder.rows(tokens=tokens, positions=[4, 17])).values
+    np.testing.assert_allclose(got, (weights * away).sum((2, 3)) / weights.sum((2, 3)), rtol=1e-5)
+
+
+def test_layers_that_are_not_asked_for_are_not_run(decoder: Model) -> None:
+    found = decoder.find()
+    sites = [s for s in found.sites if s.layer == 1]
+    _, tapped = decoder.opening.session(found, sites, ("weights",), False)
+    run = onnx.load_from_string(tapped.model).graph
+    assert [o.name for o in run.output] == [sites[0].places["weights"].value]
+    assert sum(node.op_type == "Softmax" for node in run.node) == 2
+    assert not any(tensor.name.startswith("layers.2") for tensor in run.initializer)
+    got = decoder.trace(tokens=ids(9), layers=[1], quantities=("weights",)).attentions[0].weights
+    np.testing.assert_array_equal(got, decoder.trace(tokens=ids(9), quantities=("weights",)).attentions[1].weights)
+
+
+def test_the_row_input_is_the_only_one_that_rows_add(decoder: Model) -> None:
+    found = decoder.find()
+    _, tapped = decoder.opening.session(found, found.sites, ("weights",), False, rows=True)
+    graph = onnx.load_from_string(tapped.model).graph
+    assert [i.name for i in graph.input] == ["input_ids", "attention_mask", ROWS]
+
+
+@pytest.mark.parametrize("positions", [[], [99], [-1]])
+def test_a_position_that_is_not_there(minilm: Model, positions: list[int]) -> None:
+    with pytest.raises(InputError, match="there is no token"):
+        minilm.rows(ANIMAL, positions)
