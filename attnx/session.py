@@ -93,6 +93,24 @@ def has_driver() -> bool:
     return True
 
 
+def built_in() -> list[str]:
+    """The providers that this onnxruntime was built with, whether or not they can load."""
+    with quiet():
+        import onnxruntime as ort
+
+        found: list[str] = ort.get_available_providers()
+    return found
+
+
+def cuda_version() -> str:
+    """The CUDA version that this onnxruntime was built for; "" where that is not said."""
+    with quiet(), contextlib.suppress(ImportError):
+        from onnxruntime.capi import build_and_package_info
+
+        return str(getattr(build_and_package_info, "cuda_version", "") or "")
+    return ""
+
+
 class Session:
     """One opened model.
 
