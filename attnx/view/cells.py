@@ -12,6 +12,7 @@ Pieces of text come from models and users, and are shown as they are as far as a
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
@@ -35,8 +36,14 @@ _ASCII = str.maketrans(
         "≤": "<=",
         "↓": "v",
         "▸": ">",
+        "²": "^2",
+        "Σ": "sum ",
+        "√": "sqrt ",
+        "ᵀ": "^T",
+        "±": "+-",
     }
 )
+_PRODUCT = re.compile(r"(?<=\S)·(?=\S)")
 _JOINER, _NON_JOINER = "\u200d", "\u200c"
 
 
@@ -99,7 +106,7 @@ def safe(piece: str) -> str:
 
 def in_ascii(text: str) -> str:
     """Spell what ASCII cannot write by its code point, for terminals that can show nothing else."""
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+    return _PRODUCT.sub(".", text).translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def clusters(text: str) -> Iterator[str]:

@@ -98,3 +98,7 @@ def test_number(value: float, decimals: int, written: str) -> None:
 def test_numbers_say_what_they_are(value: float, decimals: int) -> None:
     places = 0 if abs(value) >= 1000 else max(0, decimals - (abs(value) >= 10) - (abs(value) >= 100))
     assert abs(float(number(value, decimals)) - value) <= 0.5 * 10.0**-places + 1e-9
+
+
+def test_a_product_in_ascii_is_no_difference() -> None:
+    assert in_ascii("q·k · Σa² ± √d, Q Kᵀ") == "q.k - sum a^2 +- sqrt d, Q K^T"
