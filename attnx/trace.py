@@ -139,7 +139,7 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
     def lacks(quantity: Quantity, *sources: Quantity) -> bool:
         return quantity not in arrays and quantity not in site.absent and all(s in arrays for s in sources)
 
-    plain = site.kind in ("self", "cross")
+    plain = site.kind in ("self", "cross") and not {"scores", "scaled", "capped"}.isdisjoint(quantities)
     if plain and lacks("scores", "query", "key"):
         put("scores", formula.scores(arrays["query"], arrays["key"]))
     if plain and site.scale is not None and lacks("scaled", "scores"):
