@@ -6,19 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnx.chosen import head_of, of_sort, position, trusted
 from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
 from attnx.measure import describe_heads
+from attnx.measure import heads as head_measures
 from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.looks import gathered, strongest_pair
 from attnx.mentioned import candidates, pronouns
-from attnx.records import Site, Trace
+from attnx.records import Array, Axis, Site, Trace
+from attnx.rows import head_labels
 from attnx.spans import Mention
 from attnx.view.report import Page, Reference, Report, report
 
 if TYPE_CHECKING:
+    from attnx.measure.heads import HeadTable
     from attnx.pipeline import Model
 
+CELLS = 1 << 20
+"""Weights of one layer that are measured at once."""
 PRONOUNS = 3
 """Pronouns that are looked from where none is named: the first so many."""
 CANDIDATES = 24
@@ -99,7 +106,7 @@ def contents(
     where = _query(trace, site, number, query, found)
     table = None
     try:
-        table = describe_heads(trace)
+        table = _heads(trace)
     except UnsupportedError as error:
         notes.append(f"heads are not measured: {error.message}")
     return Report(
@@ -111,6 +118,43 @@ def contents(
         chosen=(site, number, where),
         notes=(*notes, *dict.fromkeys(note for m in (table.measures if table else ()) for note in m.notes)),
     )
+
+
+def _heads(trace: Trace) -> HeadTable:
+    """`describe_heads`, of a long text a few heads at a time, so that what it makes on the way stays small."""
+    shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
+    if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
+        return describe_heads(trace)
+    ((count, queries, keys),) = shapes
+    step = max(1, CELLS // (queries * keys))
+    if step >= count:
+        return describe_heads(trace)
+    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
+    joined = []
+    for parts in zip(*(one.measures for one in tables), strict=True):
+        axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
+        values = np.concatenate([part.values for part in parts], axis=1)
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
+    return head_measures.table(joined)
+
+
+def _some(trace: Trace, heads: slice) -> Trace:
+    """The trace with some of its heads."""
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else array[:, heads]
+
+    return replace(
+        trace,
+        attentions=tuple(
+            replace(
+                a, weights=cut(a.weights), masked=cut(a.masked), capped=cut(a.capped),
+                query=None, key=None, value=None, scores=None, scaled=None, context=None,
+            )
+            for a in trace.attentions
+        ),
+    )  # fmt: skip
 
 
 def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
