@@ -323,6 +323,42 @@ def test_one_query_a_call_behind_a_cache_is_causal(tmp_path: Path) -> None:
     assert (site.kind, site.causal, site.component) == ("self", True, "decoder")
 
 
+def test_weights_listed_among_the_inputs_are_not_asked_for(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    first = plain(g, x)
+    path = g.save(tmp_path, g.linear(str(g.op("Add", x, first)), 16))
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        kind = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        model.graph.input.append(kind)
+    onnx.save(model, path)
+    found = attnx.open(path, device="cpu").trace(inputs={"x": RNG.standard_normal((1, S, 16)).astype(np.float32)})
+    assert [a.site.kind for a in found.attentions] == ["self"]
+
+
+def test_a_scale_before_a_rotary_embedding_is_found(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = (g.heads(g.linear(x, D * H)) for _ in range(3))
+    q = str(g.op("Mul", q, g.const(D**-0.5, np.float32)))
+    cos, sin = g.weight(1, 1, S, D), g.weight(1, 1, S, D)
+
+    def turn(y: str) -> str:
+        left, right = g.op("Split", y, g.const([D // 2, D // 2], np.int64), outputs=2, axis=3)
+        rotated = g.op("Concat", g.op("Neg", right), left, axis=3)
+        return str(g.op("Add", g.op("Mul", y, cos), g.op("Mul", rotated, sin)))
+
+    k = str(g.op("Transpose", turn(k), perm=[0, 1, 3, 2]))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(g.scores(turn(q), k, None)), v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.site.scale == pytest.approx(D**-0.5)
+    assert a.scores is not None
+    assert a.scaled is not None
+    np.testing.assert_allclose(a.scaled, a.scores * D**-0.5, rtol=1e-4, atol=1e-5)
+    assert a.trusted
+
+
 def check_of(a: Attention, name: str) -> bool:
     return next(c.holds for c in a.checks if c.name == name)
 

@@ -105,6 +105,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
     Walks upstream through views, casts and rotary embeddings down to the projection, norm or bias that made the tensor.
     """
     found: list[tuple[float | Array, str]] = []
+    turning = False
     for _ in range(40):
         node = graph.producer(value)
         if node is None:
@@ -123,16 +124,21 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         )
         if step is not None:
             source, factor = step
-            if not _only_scores(graph, value):
+            if not (turning and _only_turned(graph, value)) and not _only_scores(graph, value):
                 break  # others read it scaled too: the scale is the stream's own, not this product's
             found.append((factor, next((n for n in node.input if n != source), "")))
-            value = source
+            value, turning = source, False
             continue
         turned = rotary_source(graph, value)
         if turned is None:
             break
-        value = turned
+        value, turning = turned, True
     return found
+
+
+def _only_turned(graph: Graph, value: str) -> bool:
+    """Whether all that reads a tensor behind which a rotary embedding was found belongs to that rotation."""
+    return all(n.op_type in _ROTATE for n in graph.consumers(value) if n.op_type not in ("Shape", "Size"))
 
 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:

@@ -36,7 +36,7 @@ def follow(graph: Graph, way: Way, axis: int) -> Candidate | None:
     right = {id(leaf) for side in way.product.right_axes for leaf in leaves(side)}
     in_left = all(id(k) in left for k in keys)
     in_right = all(id(k) in right for k in keys)
-    if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type == "MatMul":
+    if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
         in_left, in_right = axis == len(axes) - 2, axis == len(axes) - 1  # one key: told by its place alone
     if in_left == in_right:
         return None
