@@ -10,7 +10,7 @@ from attnx.records import Measurement, Sites, Trace
 
 WIDTH = 110
 _HTML = (
-    '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;'
+    '<pre style="white-space:pre;overflow-x:auto;line-height:1.15;'
     "font-family:'Fira Code','DejaVu Sans Mono',Menlo,Consolas,monospace\"><code>{code}</code></pre>"
 )
 
