@@ -23,11 +23,10 @@ def load_feed(path: Path) -> dict[str, Array]:
         InputError: No such file, or not an .npz file of plain arrays.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(
-                    f"{path} holds one array without a name", "Save it with numpy.savez(FILE, name=array)."
-                )
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} holds one array without a name", "Save it with numpy.savez(FILE, name=array).")
+        with archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", "--inputs takes an .npz file.") from None

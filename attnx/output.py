@@ -31,13 +31,17 @@ def show(*renderables: Any) -> None:
     """
     from rich.console import Console
 
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked) < 1:
+        del os.environ["COLUMNS"]  # a width of nothing shows nothing: what some shells set where there is no terminal
+        asked = ""
     if sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)
         console.on_broken_pipe = _gone  # type: ignore[method-assign]
         for renderable in renderables:
             console.print(renderable)
         return
-    width = None if os.environ.get("COLUMNS", "").isdigit() else WIDEST
+    width = None if asked.isdigit() else WIDEST
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     with console.capture() as captured:
         for renderable in renderables:

@@ -7,6 +7,7 @@ ones are not copied into Python lists.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -51,7 +52,16 @@ def dumps(found: Mapping[str, Any], *, indent: bool = False) -> bytes:
         indent: Over several lines, for people; one line (as JSON Lines needs it) otherwise.
     """
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if indent else 0)
-    return orjson.dumps(found, option=options)
+    return _UNSAFE.sub(_spelled, orjson.dumps(found, option=options))
+
+
+_UNSAFE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+"""What JSON lets pass in a text, and a terminal obeys: DEL, C1 control characters, bidirectional overrides."""
+
+
+def _spelled(match: re.Match[bytes]) -> bytes:
+    """Write the character as JSON's escape, which every reader turns back into it."""
+    return b"\\u%04x" % ord(match[0].decode("utf-8"))
 
 
 def tidy(value: Any, decimals: int | None = None) -> Any:
