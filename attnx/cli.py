@@ -16,8 +16,8 @@ from attnx import __version__, commands
 from attnx.errors import INTERRUPTED, OK, RUN, AttnxError, UsageError
 
 ORDER = (
-    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "trace", "sites", "explore", "scan",
-    "cost", "models", "pull", "doctor",
+    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
+    "scan", "cost", "models", "pull", "doctor",
 )  # fmt: skip
 """How help lists commands; one that is not named here comes after them."""
 
