@@ -9,10 +9,14 @@ import typer
 
 from attnx.options import (
     MODEL,
+    AudioOption,
+    ChatOption,
     DeviceOption,
     DimOption,
     ForceOption,
+    GenerateOption,
     IdsOption,
+    ImageOption,
     InputsOption,
     LayerOption,
     ModelOption,
@@ -50,6 +54,10 @@ def report(
     values: SetOption = None,
     dims: DimOption = None,
     target: TargetOption = None,
+    generate: GenerateOption = None,
+    chat: ChatOption = False,
+    image: ImageOption = None,
+    audio: AudioOption = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     force: ForceOption = False,
@@ -71,7 +79,8 @@ def report(
         raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists.", "Give --force to replace it, or another name.")
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=beyond(values, dims, target=target))
+    more = beyond(values, dims, target=target, generate=generate, chat=chat, image=image, audio=audio)
+    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
     layers = parse_layers(layer) if layer else None
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     feed = given.feed(opened, needs_tokenizer=tokenizer is not None)

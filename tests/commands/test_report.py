@@ -46,6 +46,14 @@ def test_a_mask_that_is_an_input_is_shown(attnx: Run) -> None:
         assert all(blob is not None for blob in site["hidden"])
 
 
+def test_what_a_decoder_writes_is_on_the_page(attnx: Run) -> None:
+    done = attnx("report", "The cat sat on the mat because it", "-m", "tiny-gpt", "--generate", "3")
+    assert "wrote 3 tokens" in done.err
+    data = _data(Path("report.html"))
+    assert len(data["sides"][0]["pieces"]) == len(data["sides"][0]["special"]) == 12
+    assert all(site["causal"] and None not in site["hidden"] for site in data["sites"])
+
+
 def test_ids_layers_and_texts_without_pronouns(attnx: Run) -> None:
     attnx("report", "--ids", "101,4937,4937,102", "-o", "ids.html", "--layer", "2-3", "--query", "1")
     data = _data(Path("ids.html"))

@@ -61,8 +61,8 @@ function legend(ramp, ends, { hidden = false, muted = false } = {}) {
   const strip = make("canvas", { class: "strip", "aria-hidden": "true" });
   heat(strip, Float32Array.from({ length: 64 }, (_, at) => at / 63), 1, 64, ramp, (value) => value);
   const out = make("span", { class: "legend" }, ends[0], strip, ends[1]);
-  if (hidden) out.append(make("span", { class: "hatch swatch" }), "hidden by the mask");
-  if (muted) out.append(make("span", { class: "swatch" }), "muted");
+  if (hidden) out.append(make("span", { class: "mark-said" }, make("span", { class: "hatch swatch" }), "hidden by the mask"));
+  if (muted) out.append(make("span", { class: "mark-said" }, make("span", { class: "swatch" }), "muted"));
   return out;
 }
 
