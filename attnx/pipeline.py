@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx import feed as feeding
+from attnx import memory
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
 from attnx.opening import Opening
@@ -178,6 +179,20 @@ class Model:
         given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
         return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
 
+    def trace_many(
+        self,
+        texts: Iterable[str | Tokens],
+        *,
+        layers: Collection[int] | None = None,
+        quantities: Collection[str] = ("masked", "weights"),
+        size: int = 32,
+        verify: bool = True,
+    ) -> Iterator[Trace]:
+        """As `trace` for each text, in batches of texts of like length; in the order given."""
+        from attnx.batch import trace_many
+
+        return trace_many(self, texts, quantities, layers, size=size, verify=verify)
+
     def rows(
         self,
         text: str | None = None,
@@ -211,7 +226,7 @@ class Model:
             raise UsageError("there is nothing to run on", "Give a text or tokens.")
         return made
 
-    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
+    def run(self, feed: Mapping[str, Array], wanted: Wanted, *, many: bool = False) -> Run:
         """Run the graph once on a feed, tapped for what is wanted."""
         found = self.find(feed)
         sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
@@ -221,8 +236,11 @@ class Model:
             # Nothing is asked of the model: a graph without outputs cannot even be loaded.
             noted = (found.note,) if found.note is not None else ()
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
-        session, tapped = self.opening.session(found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs)
+        session, tapped = self.opening.session(
+            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
+        )
         feed = feeding.check(session.inputs, feed)
+        memory.check(sites, feed, wanted.quantities)
         values = tracing.run(session, tapped, feed)
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify)
         own = {name: values[name] for name in tapped.outputs}
