@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from attnx import paging
-from tests.commands.conftest import ANIMAL, Run
+from tests.commands.conftest import ANIMAL, MINILM, Run
+
+DECODER = MINILM.parent / "tiny-gpt" / "model.onnx"
 
 
 def test_what_it_says_and_writes(attnx: Run) -> None:
@@ -46,6 +48,7 @@ def test_a_mask_that_is_an_input_is_shown(attnx: Run) -> None:
         assert all(blob is not None for blob in site["hidden"])
 
 
+@pytest.mark.skipif(not DECODER.exists(), reason="the bundled decoder is not here")
 def test_what_a_decoder_writes_is_on_the_page(attnx: Run) -> None:
     done = attnx("report", "The cat sat on the mat because it", "-m", "tiny-gpt", "--generate", "3")
     assert "wrote 3 tokens" in done.err
