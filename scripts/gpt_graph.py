@@ -74,10 +74,15 @@ def build_gpt2(tensors: dict[str, Array], config: dict[str, Any]) -> onnx.ModelP
     query_at = add("Range", "/queries/Range", past, total, one)
     query_at = add("Unsqueeze", "/queries/Unsqueeze", query_at, constant("query_axis", np.array([1], np.int64)))
     causal = add("LessOrEqual", "/causal/LessOrEqual", add("Range", "/keys/Range", zero, total, one), query_at)
-    lowest, seen = scalar("lowest", float(np.finfo(np.float32).min)), scalar("seen", 0)
-    causal = add("Where", "/causal/Where", causal, seen, lowest)
-    # Padding [B,1,1,K]. Both are added: a hidden key in the future is at -inf, so that the row of a padded query,
-    # which sees padding alone, still gives nothing to the future.
+    # The future is at -inf, padding at the lowest float32: the row of a padded query, which sees padding alone, has
+    # something finite to look at, and still gives nothing to the future.
+    never, lowest, seen = (
+        scalar("never", -math.inf),
+        scalar("lowest", float(np.finfo(np.float32).min)),
+        scalar("seen", 0),
+    )
+    causal = add("Where", "/causal/Where", causal, seen, never)
+    # Padding [B,1,1,K].
     mask = add("Unsqueeze", "/Unsqueeze", "attention_mask", constant("mask_axes", np.array([1, 2], np.int64)))
     mask = add("Cast", "/Cast", mask, to=TensorProto.FLOAT)
     mask = add("Mul", "/Mul", add("Sub", "/Sub", scalar("mask_one", 1), mask), lowest)

@@ -125,14 +125,15 @@ def on_text(weights: Array) -> dict[str, Array]:
         weights: [layer,H,Q,K] of one text.
 
     Returns:
-        [layer,H,Q-2] each: "previous" and "first", the weight on the token before and on the first one; "entropy" of
-        the row, in nats.
+        [layer,H,Q-2] each: "previous", "self" and "first", the weight on the token before, on the query's own and on
+        the first one; "entropy" of the row, in nats.
     """
     queries = np.arange(2, weights.shape[-1])
     rows = weights[:, :, queries]
     logs = np.log(rows, where=rows > 0, out=np.zeros_like(rows))
     return {
         "previous": weights[:, :, queries, queries - 1],
+        "self": weights[:, :, queries, queries],
         "first": rows[..., 0],
         "entropy": -(rows * logs).sum(-1),
     }

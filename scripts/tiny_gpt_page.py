@@ -25,8 +25,8 @@ induction can be seen offline, next to a BERT.
   `scripts/tiny_gpt_words.py`, both written for this model: stories with names and pronouns, "it" that means one
   of two nouns, "John gave a drink to Mary", agreement over a distance, questions about facts just told, songs
   with refrains, words with two meanings, numbers and days, random words repeated, talk. No text of anybody else
-  went in. {share:.0%} of the sequences are random tokens in blocks that repeat, of which only what can be
-  foreseen counts in the loss.
+  went in. {share:.0%} of the sequences, and in the first quarter of the training half of them, are random tokens
+  in blocks that repeat, of which only what can be foreseen counts in the loss.
 - Tokenizer: a byte-level BPE trained on 20,000 such documents. `<|endoftext|>` (0) stands in front of every
   text and ends it.
 - Licence: Apache-2.0, as attnx.
@@ -42,8 +42,11 @@ induction can be seen offline, next to a BERT.
     pip install torch==2.13.0 numpy tokenizers onnx onnxruntime
     python scripts/train_tiny_gpt.py
 
-torch 2.13.0, one CPU thread, seeds fixed: about an hour. The same machine gives the same bytes; another
-processor may round otherwise and give a model that differs a little. The graph is written node by node with
+torch 2.13.0, one CPU thread, about an hour, 8 GB of memory. All seeds are fixed and torch runs its deterministic
+algorithms, but another processor or version may round otherwise and give a model that differs a little. The file is
+written anew from kept weights, byte for byte, by `--reuse`.
+
+The graph is written node by node with
 onnx.helper, without torch's exporters: opset {opset}, IR {ir}; inputs `input_ids`, `attention_mask`,
 `position_ids` and `past_key_values.N.key|value`, outputs `logits` and `present.N.key|value`; batch, sequence
 and past are dynamic and the past may be empty. Learned positions, layer norm before each part, GELU with tanh,
@@ -74,14 +77,14 @@ Greedy decoding with the cache and without it gives the same tokens on the promp
 
 ## What its heads do
 
-Computed in plain numpy (`scripts/gpt_in_numpy.py`) with the stored weights. `previous`: mean weight on the
-token before; `first`: on the first token; `entropy` of the rows in nats: these on 64 held-out documents,
-queries from the third on. `induction`: mean weight on what followed earlier copies of a token; `duplicate`: on
-the copies themselves: these on 32 random blocks of 25 tokens, 4 times each (Olsson et al. 2022). Largest in
-bold where above 0.5.
+Computed in plain numpy (`scripts/gpt_in_numpy.py`) with the stored weights; above 0.5 in bold. On 64 held-out
+documents, queries from the third on: `previous`, the mean weight on the token before; `self`, on the query's own
+token; `first`, on the first token; `entropy` of the rows in nats. On 32 random blocks of 25 tokens, 4 times each
+(Olsson et al. 2022): `induction`, the mean weight on what followed earlier copies of a token; `duplicate`, on the
+copies themselves.
 
-| head | previous | first | entropy | induction | duplicate |
-|---|---:|---:|---:|---:|---:|
+| head | previous | self | first | entropy | induction | duplicate |
+|---|---:|---:|---:|---:|---:|---:|
 {scores}
 
 {words}
@@ -107,7 +110,8 @@ def describe(scores: dict[str, Array]) -> str:
 
     return "\n".join((
         f"- Previous-token heads: {names('previous')}.",
-        f"- Heads that rest on the first token in most rows: {names('first')}.",
+        f"- Heads that look at the query's own token: {names('self')}.",
+        f"- Heads that rest on the first token, the sink: {names('first')}.",
         f"- Induction heads: {names('induction')}.",
         f"- Duplicate-token heads: {names('duplicate')}.",
     ))  # fmt: skip
@@ -132,19 +136,16 @@ def page(
         curve: [step, tokens, loss on text, loss on repeats] a row.
         random_share: Share of the training sequences that are random blocks.
         differences: What was compared, and the largest difference.
-        scores: "previous", "first", "entropy", "induction", "duplicate": [layer,H] each.
+        scores: "previous", "self", "first", "entropy", "induction", "duplicate": [layer,H] each.
         samples: Prompts and how the model goes on.
     """
     rows = [f"| {n} | {len(data)} | `{hashlib.sha256(data).hexdigest()}` |" for n, data in files.items()]
     entropy = scores["entropy"]
     table = []
     for layer, head in np.ndindex(entropy.shape):
-        previous, first, induction, duplicate = (
-            _cell(scores[name][layer, head]) for name in ("previous", "first", "induction", "duplicate")
-        )
-        table.append(
-            f"| L{layer} H{head} | {previous} | {first} | {entropy[layer, head]:.2f} | {induction} | {duplicate} |"
-        )
+        cells = [_cell(scores[name][layer, head]) for name in ("previous", "self", "first", "induction", "duplicate")]
+        cells.insert(3, f"{entropy[layer, head]:.2f}")
+        table.append(f"| L{layer} H{head} | {' | '.join(cells)} |")
     return PAGE.format(
         layers=config["n_layer"], heads=config["n_head"], size=config["n_embd"] // config["n_head"],
         parameters=sum(t.size for t in tensors.values()), vocab=config["vocab_size"], positions=config["n_positions"],
