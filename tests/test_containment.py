@@ -67,6 +67,7 @@ def test_a_signal_that_was_sent_ends_both(tmp_path: Path, number: signal.Signals
     noted = tmp_path / "child"
     code = (
         HEAD
+        + f"signal.signal({int(number)}, signal.SIG_DFL)\n"  # under nohup it comes ignored
         + f"def work(args):\n    open({str(noted)!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
         + "sys.exit(contained(work, ['sites', 'x']))"
     )
