@@ -255,7 +255,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
 
 
 def with_new(model: Runs, prompt: Tokens, decoded: Decoded) -> Tokens:
-    """The prompt's tokens with those that were written behind them."""
+    """The prompt's tokens with those that were written behind them; what was written stands behind the text too."""
     from attnx.tokens import from_ids
 
     if not decoded.new:
@@ -263,8 +263,14 @@ def with_new(model: Runs, prompt: Tokens, decoded: Decoded) -> Tokens:
     try:
         tokenizer = model.tokenizer
     except ModelError:
-        tokenizer = None
-    return join(prompt, from_ids(decoded.ids[-decoded.new :], tokenizer))
+        return join(prompt, from_ids(decoded.ids[-decoded.new :]))
+    new = from_ids(decoded.ids[-decoded.new :], tokenizer)
+    text, offsets = prompt.text, []
+    for piece, special in zip(new.pieces, new.special, strict=True):
+        spaces = len(piece) - len(piece.lstrip(" "))
+        offsets.append((0, 0) if special else (len(text) + spaces, len(text) + len(piece)))
+        text += "" if special else piece
+    return replace(join(prompt, replace(new, offsets=tuple(offsets))), text=text)
 
 
 def say(decoded: Decoded, plan: Plan, tokens: Tokens) -> tuple[str, ...]:

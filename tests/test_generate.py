@@ -184,6 +184,10 @@ def test_the_bundled_decoder_writes_with_its_cache_what_it_writes_without() -> N
     want = small.greedy(step, prompt, 12)
     assert trace.tokens.ids.tolist() == want[: len(trace.tokens)]
     assert any("through the model's own cache" in note for note in trace.notes)
+    written = [i for i in range(len(want) - 12, len(trace.tokens)) if not trace.tokens.special[i]]
+    assert trace.tokens.text == "The animal" + "".join(trace.tokens.pieces[i] for i in written)
+    for i in written:
+        assert trace.tokens.text[slice(*trace.tokens.offsets[i])] == trace.tokens.pieces[i].lstrip(" ")
     for attention in trace.attentions:
         assert attention.trusted
         later = np.triu(np.ones(attention.need("weights").shape[2:], bool), 1)
