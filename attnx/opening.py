@@ -137,8 +137,9 @@ class Opening:
                 inventories.save_tapped(known, wanted, [outputs, rows], tapped)
             have = self._sessions[key] = self._open(tapped, many)
         elif not have.thorough and (many or have.runs >= FEW):
-            del self._sessions[key]  # the old one first: each may hold the weights
-            have = self._sessions[key] = self._open(have.tapped, True)
+            tapped = have.tapped
+            del have, self._sessions[key]  # the old one goes first: each may hold the weights
+            have = self._sessions[key] = self._open(tapped, True)
         return have
 
     def plain(self, known: Inventory) -> Session:

@@ -99,7 +99,7 @@ class Writer:
         if stat == "total":
             return self._sum(last)
         if stat == "entropy":
-            # 0 ln 0 = 0: the logarithm never meets a 0. attnx.reduced finishes it for rows that do not sum to 1.
+            # 0 ln 0 = 0: the logarithm never meets a 0.
             log = self._node("Log", [self._node("Clip", [last, self._number(_TINY)])])
             return self._sum(self._node("Mul", [last, log]))
         if stat == "largest":
@@ -120,10 +120,28 @@ class Writer:
         shown = self._node("Greater", [last, self._number(HIDDEN)])
         return self._sum(self._node("Cast", [shown], to=1))
 
+    def entropy(self, value: str, place: Place, masked: str, masked_place: Place) -> str:
+        """Sum a ln a without a logarithm for each cell, which takes longer than all else.
+
+        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a.
+        """
+        if not self._is_float32(masked) or not self._is_float32(value):
+            return self.stat(value, place, "entropy")
+        weights, scores = self._last(value, place), self._last(masked, masked_place)
+        kept = {**self._axes_attribute(), "keepdims": 1}
+        below = self._node("Sub", [scores, self._node("ReduceMax", [scores, *self._axes()], **kept)])
+        shown = self._node("Max", [below, self._number(HIDDEN)])  # hidden cells, whose weight is 0, may be -inf
+        log = self._node("Log", [self.stat(value, place, "largest")])
+        whole = self._node("Mul", [log, self.stat(value, place, "total")])
+        return self._node("Add", [self._sum(self._node("Mul", [weights, shown])), whole])
+
+    def _is_float32(self, value: str) -> bool:
+        fact = self._graph.facts.get(value)
+        return fact is not None and fact.dtype == 1
+
     def _last(self, value: str, place: Place) -> str:
         """The matrix in float32 with q and k as its last axes, its window cut."""
-        fact = self._graph.facts.get(value)
-        if fact is None or fact.dtype != 1:
+        if not self._is_float32(value):
             value = self._node("Cast", [value], to=1)
         q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")
         assert q is not None and k is not None  # noqa: PT018

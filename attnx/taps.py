@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
-from attnx.reduce import STATS, Reduction, Writer, source
+from attnx.reduce import STATS, Reduction, Writer, fits, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -94,7 +94,10 @@ def tap(
             if place is None:
                 continue
             name = _output(found.opened, proto, place, named)
-            if quantity in STATS:
+            masked = found.sites[i].places.get("masked")
+            if quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
+                name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked)
+            elif quantity in STATS:
                 name = writer.stat(name, place, quantity)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name

@@ -102,9 +102,8 @@ def main() -> None:
                     print(f"{name} at {length}: {done.stderr.strip().splitlines()[-1]}")
                     continue
                 found[name].append(json.loads(done.stdout))
-        print(
-            f"\n{length} tokens   {'first':>7} {'run s':>7} {'least':>7} {'cpu s':>7} {'peak GB':>8}   x run  x cpu x peak"
-        )
+        columns = f"{'first':>7} {'run s':>7} {'least':>7} {'cpu s':>7} {'peak GB':>8}"
+        print(f"\n{length} tokens   {columns}   x run  x cpu x peak")
         middle = {n: {k: statistics.median(o[k] for o in f) for k in f[0]} for n, f in found.items() if f}
         bare = middle.get("bare")
         for name, m in middle.items():
