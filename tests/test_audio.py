@@ -1,11 +1,9 @@
 """Sound: WAV files read by hand, spectra by plain sums, positions in seconds."""
 
 import struct
-import wave
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -13,15 +11,7 @@ import attnx
 from attnx.audio import log_mel, mel_filters, read_wav, resample
 from attnx.errors import InputError, UsageError
 from tests import small_models as small
-
-
-def write(path: Path, frames: bytes, *, width: int = 2, channels: int = 1, rate: int = 16_000) -> Path:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(width)
-        file.setframerate(rate)
-        file.writeframes(frames)
-    return path
+from tests.small_senses import listener, write
 
 
 def test_every_width_and_two_channels(tmp_path: Path) -> None:
@@ -79,29 +69,6 @@ def test_log_mel_by_plain_sums() -> None:
     level = np.log10(np.maximum(mel_filters(80, 400, 16_000) @ power, 1e-10))
     want = (np.maximum(level, level.max() - 8) + 4) / 4
     np.testing.assert_allclose(got[:, :9], want, atol=1e-9)
-
-
-def listener(folder: Path) -> Path:
-    """Attention over the frames of [1,80,50], each its mean level."""
-    nodes = [
-        helper.make_node("Transpose", ["input_features"], ["x"], perm=[0, 2, 1], name="turn"),
-        helper.make_node("MatMul", ["x", "w"], ["q"], name="query"),
-        helper.make_node("MatMul", ["x", "w"], ["k"], name="key"),
-        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="kt"),
-        helper.make_node("MatMul", ["q", "kt"], ["scores"], name="qk"),
-        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1, name="soft"),
-        helper.make_node("MatMul", ["weights", "x"], ["y"], name="pv"),
-    ]
-    weight = numpy_helper.from_array(np.full((80, 4), 1 / 80, np.float32), "w")
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("input_features", TensorProto.FLOAT, [1, 80, 50])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 50, 80])], [weight],
-    )  # fmt: skip
-    folder.mkdir()
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx"
-    )
-    return folder
 
 
 def test_positions_are_seconds_and_the_loud_one_is_found(tmp_path: Path) -> None:

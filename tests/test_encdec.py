@@ -10,6 +10,7 @@ from attnx.errors import InputError, ModelError, UsageError
 from attnx.records import Attention, Trace
 from attnx.tokens import from_ids
 from tests import small_models as small
+from tests.small_senses import letters
 
 SOURCE = [4, 9, 9, 2, 15]
 START = 5
@@ -74,21 +75,10 @@ def test_forced_first_tokens_and_stops(form: str, tmp_path: Path) -> None:
     hold(trace, want)
 
 
-def tokenizer(folder: Path) -> None:
-    """One token a letter: "a" is 0, "b" 1, ...; <s> 21 and </s> 22 around a text."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-
-    entries = {chr(97 + i): i for i in range(21)} | {"<s>": 21, "</s>": 22, "<unk>": 23}
-    raw = Tokenizer(models.WordLevel(entries, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 21), ("</s>", 22)])
-    raw.save(str(folder / "tokenizer.json"))
-
-
 @pytest.mark.parametrize("form", ["one file", "two files"])
 def test_a_target_is_shifted_as_in_training(form: str, tmp_path: Path) -> None:
     model = opened(form, tmp_path)
-    tokenizer(tmp_path)
+    letters(tmp_path)
     model = attnx.open(tmp_path, device="cpu")
     trace = model.trace("ejc", target="bd")
     assert trace.memory is not None

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import attnx
@@ -17,58 +15,11 @@ from attnx.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
 from attnx.session import Slot
 from attnx.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
 from tests.commands.conftest import attnx as attnx_command
+from tests.small_senses import SIDE, bright, vit
 
 __all__ = ["attnx_command"]
 
-SIDE, PATCH = 16, 4
 SLOT = Slot("pixel_values", ("batch", 3, 224, 224), "tensor(float)")
-
-
-def vit(folder: Path) -> Path:
-    """One attention over 4 x 4 patches of mean brightness, behind a [CLS] that is fixed and looks at bright ones."""
-    rng = np.random.default_rng(0)
-    weights = {
-        "pool": np.full((1, 3, PATCH, PATCH), 1 / (3 * PATCH * PATCH)),
-        "cls": np.full((1, 1, 1), 2.0),
-        "zero": np.zeros((1, 16, 1)),
-        "lift": np.eye(8)[:1] * 3,
-        "out": rng.standard_normal((8, 8)),
-    }
-    constants = [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()]
-    constants.append(numpy_helper.from_array(np.array([0, 1, -1]), "flat"))
-    nodes = [
-        helper.make_node("Conv", ["pixel_values", "pool"], ["maps"], strides=[PATCH, PATCH], name="embed"),
-        helper.make_node("Reshape", ["maps", "flat"], ["row"], name="flatten"),
-        helper.make_node("Transpose", ["row"], ["patches"], perm=[0, 2, 1], name="turn"),
-        helper.make_node("Concat", ["cls", "patches"], ["x"], axis=1, name="join"),
-        helper.make_node("MatMul", ["x", "lift"], ["q"], name="query"),
-        helper.make_node("MatMul", ["x", "lift"], ["k"], name="key"),
-        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="kt"),
-        helper.make_node("MatMul", ["q", "kt"], ["scores"], name="qk"),
-        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1, name="soft"),
-        helper.make_node("MatMul", ["weights", "k"], ["context"], name="pv"),
-        helper.make_node("MatMul", ["context", "out"], ["y"], name="project"),
-    ]
-    graph = helper.make_graph(
-        nodes, "vit", [helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, [1, 3, SIDE, SIDE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 17, 8])], constants,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, folder / "model.onnx")
-    (folder / "preprocessor_config.json").write_text(
-        json.dumps({"size": {"height": SIDE, "width": SIDE}, "do_normalize": False, "resample": 0})
-    )
-    return folder
-
-
-def bright(path: Path, row: int, column: int) -> Path:
-    """A dark picture of 4 x 4 patches, one of them white."""
-    pixels = np.full((SIDE, SIDE, 3), 20, np.uint8)
-    pixels[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH] = 255
-    Image.fromarray(pixels).save(path)
-    return path
 
 
 def test_cls_looks_at_the_bright_patch(tmp_path: Path) -> None:
