@@ -54,6 +54,8 @@ def environment() -> dict[str, str]:
 
 def run(line: str, folder: Path) -> str:
     """Run one command line and give what a terminal would show: stdout and stderr together."""
+    if not (folder / "scripts").exists():  # commands are written as they are typed in a clone
+        (folder / "scripts").symlink_to(Path(__file__).resolve().parent)
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,

@@ -18,7 +18,7 @@ def vit(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     weights = {
         "pool": np.full((1, 3, PATCH, PATCH), 1 / (3 * PATCH * PATCH)),
-        "cls": np.full((1, 1, 1), 2.0),
+        "cls": np.full((1, 1, 1), 0.5),
         "zero": np.zeros((1, 16, 1)),
         "lift": np.eye(8)[:1] * 3,
         "out": rng.standard_normal((8, 8)),
@@ -74,7 +74,8 @@ def write(path: Path, frames: bytes, *, width: int = 2, channels: int = 1, rate:
 def listener(folder: Path) -> Path:
     """Attention over the frames of [1,80,50], each its mean level."""
     nodes = [
-        helper.make_node("Transpose", ["input_features"], ["x"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("Transpose", ["input_features"], ["levels"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("Add", ["levels", "lift"], ["x"], name="lift_silence"),
         helper.make_node("MatMul", ["x", "w"], ["q"], name="query"),
         helper.make_node("MatMul", ["x", "w"], ["k"], name="key"),
         helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="kt"),
@@ -83,9 +84,10 @@ def listener(folder: Path) -> Path:
         helper.make_node("MatMul", ["weights", "x"], ["y"], name="pv"),
     ]
     weight = numpy_helper.from_array(np.full((80, 4), 1 / 80, np.float32), "w")
+    lift = numpy_helper.from_array(np.float32(1.5), "lift")  # silence is about -1.4: now the loud is the large
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("input_features", TensorProto.FLOAT, [1, 80, 50])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 50, 80])], [weight],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 50, 80])], [weight, lift],
     )  # fmt: skip
     folder.mkdir()
     onnx.save(

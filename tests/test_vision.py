@@ -29,7 +29,7 @@ def test_cls_looks_at_the_bright_patch(tmp_path: Path) -> None:
     assert trace.tokens.special == (True, *(False,) * 16)
     weights = trace.attentions[0].need("weights")[0, 0]
     levels = np.full(17, 20 / 255)
-    levels[0], levels[1 + 2 * 4 + 1] = 2.0, 1.0
+    levels[0], levels[1 + 2 * 4 + 1] = 0.5, 1.0
     scores = np.exp(9 * np.outer(levels, levels))
     np.testing.assert_allclose(weights, scores / scores.sum(1, keepdims=True), atol=1e-4)
     grid = grid_of(trace.tokens)
