@@ -17,8 +17,8 @@ from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
-LABEL, BAR = 14, 10
-"""The widest that a token is written, and a bar drawn."""
+LABEL, KIND, BAR = 14, 20, 10
+"""The widest that a token and a kind of key ("<|endoftext|> (sink)") are written, and a bar drawn."""
 TWO_COLUMNS = 76
 """From this width on both parts stand side by side."""
 AROUND = 4
@@ -218,7 +218,7 @@ def _mass(mass: Measurement, here: Page) -> list[Text]:
     meaning = Text(no_wrap=True, overflow="ellipsis")
     for at, (name, value) in enumerate(zip(mass.axes[0].labels, values, strict=True)):
         meaning.append("  ").append(_fill(at, fills, here), colour.head_style(at, here.depth))
-        name = cut(here.spell(safe(name)), LABEL, ascii_only=here.ascii)
+        name = cut(here.spell(safe(name)), KIND, ascii_only=here.ascii)
         meaning.append(f" {name} {number(float(value))}")
     room = here.width - cell_len(title.plain) - cell_len(meaning.plain)
     width = min(40, room if room >= 12 else here.width - cell_len(title.plain))
