@@ -85,6 +85,7 @@ def tap(
             "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
         )
     taps: dict[int, dict[str, str]] = {}
+    own = len(proto.graph.node)
     named: dict[str, str] = {}
     added: list[str] = []
     writer = Writer(found.opened, proto)
@@ -106,6 +107,7 @@ def tap(
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
     folder = _relocate(found, proto)
@@ -167,6 +169,23 @@ def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
     copies = [_copy(info) for info in infos]
     del proto.graph.output[:]
     proto.graph.output.extend(copies)
+
+
+def _place_beside(proto: ModelProto, own: int) -> None:
+    """Move each node after the first `own` right behind what it reads.
+
+    onnxruntime runs nodes in the order of the file where it can: behind the last layer, a reduction would keep the
+    matrix of its site alive until the end of the run.
+    """
+    at: dict[str, int] = {}
+    order: list[tuple[int, int]] = []
+    for i, node in enumerate(proto.graph.node):
+        place = i if i < own else max((at.get(name, -1) for name in node.input), default=-1)
+        order.append((place, i))
+        at.update((name, place) for name in node.output)
+    nodes = [_copy(proto.graph.node[i]) for _, i in sorted(order)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
 
 
 def _drop_unused(proto: ModelProto) -> None:
