@@ -52,7 +52,9 @@ def scan(
     if json:
         from attnx.view.json import document
 
-        output.emit_json(document("attnx/scan", {"texts": scanned.texts, "kept": scanned.kept, "summary": scanned.summary}))
+        output.emit_json(
+            document("attnx/scan", {"texts": scanned.texts, "kept": scanned.kept, "summary": scanned.summary})
+        )
     else:
         from attnx.view.table import table
 
