@@ -92,6 +92,8 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
         for have, want in zip(shape, slot.shape, strict=True):
             if isinstance(want, int) and have != want:
                 raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}")
+    if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and end the process
+        raise InputError(f"input {slot.name} has shape {shape}: there is no row to run on", "Give at least one.")
     if array.dtype == object or array.dtype.kind in "SU":
         raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}")
     if array.dtype.kind == "f" and np.isnan(array).any():

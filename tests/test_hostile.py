@@ -262,6 +262,7 @@ FEEDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "wrong rank": (lambda p: np.savez(p, x=code(1, 4)[0]), "shape"),
     "wrong width": (lambda p: np.savez(p, x=code(1, 4)[..., :3]), "shape"),
     "text": (lambda p: np.savez(p, x=code(1, 4).astype(str)), "values"),
+    "no row": (lambda p: np.savez(p, x=code(1, 4)[:0]), "no row to run on"),
     "NaN": (lambda p: np.savez(p, x=np.full_like(code(1, 4), np.nan)), "NaN"),
     "pickle": (_pickled, "plain arrays"),
     "nothing": (lambda p: np.savez(p), "nothing to run on"),
