@@ -42,6 +42,7 @@ class Desk:
     note: str = ""
     tokens: Tokens = field(init=False)
     table: HeadTable = field(init=False)
+    _seen: tuple[tuple[int, int, str, bool], Matrix] | None = field(default=None, init=False)
     _layers: OrderedDict[tuple[int, bool], Trace] = field(default_factory=OrderedDict, init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class Desk:
         table = self.model.heads(tokens=tokens)
         self.text, self.tokens, self.table = text, tokens, table
         self._layers.clear()
+        self._seen = None
         self.site = min(self.site, self.sites - 1)
         self.head = min(self.head, self.heads - 1)
         self.query = min(self.query, len(tokens) - 1)
@@ -105,6 +107,12 @@ class Desk:
         Raises:
             AttnxError: The site does not have the stage, or failed its checks.
         """
+        key = (self.site, self.head, self.stage, self.words)
+        if self._seen is None or self._seen[0] != key:
+            self._seen = (key, self._matrix())
+        return self._seen[1]
+
+    def _matrix(self) -> Matrix:
         trace = self.trace()
         attention = trace.attentions[0]
         if not attention.trusted:
