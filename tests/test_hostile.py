@@ -491,7 +491,7 @@ def test_ctrl_c_leaves_no_half_of_a_file(wait: float, tmp_path: Path) -> None:
     one.send_signal(signal.SIGINT)
     _, err = one.communicate(timeout=120)
     assert "Traceback" not in err
-    assert one.returncode in (0, 130), err
+    assert one.returncode in (0, 130, -signal.SIGINT), err
     names = [p.name for p in tmp_path.iterdir()]
     assert names in ([], ["x.npz"])
     if names:
