@@ -143,6 +143,14 @@ def run(args: list[str]) -> int:
 
 def main() -> None:
     """Run the command line that the process was started with."""
+    import signal
+
     from attnx.containment import contained
 
-    sys.exit(contained(run, sys.argv[1:]))
+    try:
+        code = contained(run, sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    # The work is over, and with it what an interrupt could stop: one that comes now must not become a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
