@@ -144,7 +144,7 @@ def test_ctrl_c_ends_a_real_process() -> None:
         [*PROGRAM, "inspect", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        time.sleep(1.5)  # it waits for its text by now
+        time.sleep(5)  # it waits for its text by now, however busy the machine is
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     finally:
