@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnx.graph.shapes import Rule, matmul
+from attnx.graph.shape_math import Rule, matmul
 
 if TYPE_CHECKING:
     from onnx import NodeProto
