@@ -13,7 +13,7 @@ MODEL = "minilm"
 _MODEL = "An .onnx file, a folder as on the Hub, or the name of a bundled model."
 ModelOption = Annotated[str, Option("--model", "-m", metavar="MODEL", help=_MODEL)]
 ModelArgument = Annotated[str, Argument(metavar="MODEL", help=_MODEL)]
-DeviceOption = Annotated[str, Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
+DeviceOption = Annotated[str, Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N; cuda:0,tf32,memory=8G.")]
 TokenizerOption = Annotated[
     Path | None,
     Option("--tokenizer", metavar="PATH", help="Tokenizer file or folder, where it is not beside the model."),

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, InputError, ModelError, RunError, UsageError
+from attnx.device import parse_device
+from attnx.errors import DeviceError, InputError, ModelError, RunError
 from attnx.records import Array
 
 _CODES = {
@@ -65,20 +66,6 @@ def quiet() -> Iterator[None]:
         os.dup2(real, 1)
         os.close(real)
         os.close(sink)
-
-
-def parse_device(device: str) -> tuple[str, int]:
-    """Take "auto", "cpu", "cuda" or "cuda:1" apart into kind and number.
-
-    Raises:
-        UsageError: Anything else.
-    """
-    kind, _, number = device.partition(":")
-    if kind in ("auto", "cpu") and not number:
-        return kind, 0
-    if kind == "cuda" and (not number or number.isdigit()):
-        return kind, int(number or 0)
-    raise UsageError(f"no device {device!r}", "Use auto, cpu, cuda or cuda:N.")
 
 
 def has_driver() -> bool:
@@ -173,7 +160,6 @@ def open_session(
     *,
     thorough: bool = True,
     threads: int | None = None,
-    tf32: bool = False,
     save_to: Path | None = None,
 ) -> Session:
     """Open a model.
@@ -181,12 +167,11 @@ def open_session(
     Args:
         model: Serialised model, or its path.
         folder: Where the external data of a serialised model is.
-        device: auto, cpu, cuda or cuda:N.
+        device: As `attnx.device.parse_device` reads it: auto, cpu, cuda, cuda:N, cuda:N,tf32,memory=8G.
         thorough: Prepare for many runs or a long one: fuse operators, convert weights once, lay them out for the
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
         threads: Threads inside an operator; onnxruntime's choice where None.
-        tf32: Let CUDA round float32 products to TF32 (faster, off by about 1e-3).
         save_to: Write the optimised model there.
 
     Raises:
@@ -197,7 +182,8 @@ def open_session(
         import onnxruntime as ort
 
         ort.set_default_logger_severity(4)
-    kind, number = parse_device(device)
+    wanted = parse_device(device)
+    kind, number = wanted.kind, wanted.number
     options = ort.SessionOptions()
     options.log_severity_level = 4
     # Peak memory: each reduction right behind its site, so that no matrix is kept alive until the end.
@@ -226,7 +212,7 @@ def open_session(
     if wants_cuda:
         with quiet():
             _preload(ort)
-        providers.insert(0, ("CUDAExecutionProvider", {"device_id": number, "use_tf32": int(tf32)}))
+        providers.insert(0, ("CUDAExecutionProvider", wanted.cuda_options()))
     source: Any = model if isinstance(model, bytes) else str(model)
     try:
         with quiet():
