@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What looking at a decoder costs in time and memory, against onnxruntime on the same file without attnx.
+"""What looking costs in time and memory, against onnxruntime on the same file without attnx.
 
-    python scripts/bench/decoder.py MODEL.onnx [--lengths 1024] [--runs 5] [--only row,heads,...]
+    python scripts/bench/looking.py minilm [--lengths 128 512] [--runs 5] [--turns 3] [--only row,heads,...]
+    python scripts/bench/looking.py DECODER.onnx --lengths 1024 2048          (from make_decoder.py)
 
-MODEL.onnx: from make_decoder.py. Each variant is a process of its own; the variants take turns, so that a busy machine
-is unfair to none. For each: opening, the median of the runs after one that does not count, processor time of those
-runs, and peak resident memory. Ratios are to `bare`, an InferenceSession with onnxruntime's defaults.
+Each variant is a process of its own; the variants take turns, forwards and backwards, so that a busy machine is unfair
+to none. For each: the median over the turns of the median of the runs after two that do not count, processor time of
+those runs, and peak resident memory. Ratios are to `bare`, an InferenceSession with onnxruntime's defaults that gives
+the model's own outputs.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ def child(path: str, variant: str, length: int, runs: int) -> None:
     """Run one variant and print what it took."""
     import numpy as np
 
-    ids = np.random.default_rng(0).integers(0, 4000, length)
+    ids = np.random.default_rng(0).integers(0, 200, length)
     start = time.perf_counter()
     call: Callable[[], object]
     if variant == "bare":
         import onnxruntime
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        feed = {"input_ids": ids[None], "attention_mask": np.ones_like(ids[None])}
+        fill = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(length)}
+        feed = {i.name: fill.get(i.name, np.zeros_like(ids))[None] for i in session.get_inputs()}
         call = lambda: session.run(None, feed)  # noqa: E731
     else:
         import attnx
@@ -83,20 +86,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024])
-    parser.add_argument("--runs", type=int, default=3, help="runs in each process")
-    parser.add_argument("--turns", type=int, default=2, help="processes of each variant")
+    parser.add_argument("--runs", type=int, default=5, help="runs in each process")
+    parser.add_argument("--turns", type=int, default=3, help="processes of each variant")
     parser.add_argument("--only", default=",".join(VARIANTS))
     parser.add_argument("--child", default="")
     options = parser.parse_args()
     if options.child:
         child(options.model, options.child, options.lengths[0], options.runs)
         return
+    from attnx.models import locate
+
+    path = str(locate(options.model).path)
     variants = options.only.split(",")
     for length in options.lengths:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
         for turn in range(options.turns):
             for name in variants if turn % 2 == 0 else reversed(variants):
-                command = [sys.executable, __file__, options.model, "--child", name, "--lengths", str(length)]
+                command = [sys.executable, __file__, path, "--child", name, "--lengths", str(length)]
                 done = subprocess.run([*command, "--runs", str(options.runs)], capture_output=True, text=True)
                 if done.returncode:
                     print(f"{name} at {length}: {done.stderr.strip().splitlines()[-1]}")
