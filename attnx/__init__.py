@@ -10,7 +10,9 @@ Public names load on first use, so that `import attnx` stays instant.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing takes some milliseconds to import
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 

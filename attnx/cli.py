@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from attnx import __version__, commands
+from attnx import __version__, commands, interrupt
 from attnx.errors import INTERRUPTED, OK, RUN, AttnxError, UsageError
 
 ORDER = (
@@ -124,18 +124,23 @@ def run(args: list[str]) -> int:
             if hasattr(error, "format_message") and hasattr(error, "exit_code"):
                 raise _misused(error) from None
             raise
-    except AttnxError as error:
-        report(error)
-        return error.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; what it did not read is nobody's loss.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except MemoryError:
-        report(AttnxError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer)."))
-        return RUN
+    except Exception as error:
+        if interrupt.came():  # and a library made another error of it
+            code = INTERRUPTED
+        elif isinstance(error, AttnxError):
+            report(error)
+            return error.exit_code
+        elif isinstance(error, MemoryError):
+            report(AttnxError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer)."))
+            return RUN
+        else:
+            raise
     if code == INTERRUPTED:
         sys.stderr.write("attnx: interrupted\n")
     return code if isinstance(code, int) else OK
@@ -143,14 +148,19 @@ def run(args: list[str]) -> int:
 
 def main() -> None:
     """Run the command line that the process was started with."""
-    import signal
-
     from attnx.containment import contained
 
-    try:
-        code = contained(run, sys.argv[1:])
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    # The work is over, and with it what an interrupt could stop: one that comes now must not become a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = contained(_begin, sys.argv[1:])
+    interrupt.done()
     sys.exit(code)
+
+
+def _begin(args: list[str]) -> int:
+    try:
+        interrupt.watch()
+        code = run(args)
+        interrupt.done()
+    except KeyboardInterrupt:
+        interrupt.done()
+        code = INTERRUPTED
+    return code

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from attnx.errors import RUN
+from attnx.errors import INTERRUPTED, RUN
 
 VARIABLE = "ATTNX_ISOLATE"
 """Set to 0 to run in one process (for debuggers and profilers)."""
@@ -80,6 +80,8 @@ def _wait(child: int) -> int:
 def _killed(number: int, terminal: Any) -> int:
     name = signal.Signals(number).name
     _restore(terminal)
+    if number == signal.SIGINT:
+        return INTERRUPTED  # Python ends so where an interrupt met generated code, whatever was made of it since
     if number == signal.SIGKILL:
         _say(
             "attnx was killed from outside, most likely because the system ran out of memory",
