@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
+
+from attnx.start import Start
 
 MODEL = "minilm"
 """What runs where no model is named: the bundled one."""
@@ -13,7 +17,9 @@ MODEL = "minilm"
 _MODEL = "An .onnx file, a folder as on the Hub, or the name of a bundled model."
 ModelOption = Annotated[str, Option("--model", "-m", metavar="MODEL", help=_MODEL)]
 ModelArgument = Annotated[str, Argument(metavar="MODEL", help=_MODEL)]
-DeviceOption = Annotated[str, Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N; cuda:0,tf32,memory=8G.")]
+DeviceOption = Annotated[
+    str, Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N; cuda:0,tf32,memory=8G.")
+]
 TokenizerOption = Annotated[
     Path | None,
     Option("--tokenizer", metavar="PATH", help="Tokenizer file or folder, where it is not beside the model."),
@@ -85,3 +91,74 @@ JsonOption = Annotated[bool, Option("--json", help="One JSON document instead of
 JsonlOption = Annotated[bool, Option("--jsonl", help="A JSON document on one line for each text.")]
 SaveOption = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result to this file.")]
 ForceOption = Annotated[bool, Option("--force", help="Replace an existing file.")]
+
+_BY_NAME: dict[str, tuple[Any, Any]] = {
+    "text": (TextArgument, None),
+    "model": (ModelOption, MODEL),
+    "pair": (PairOption, None),
+    "file": (FileOption, None),
+    "ids": (IdsOption, None),
+    "inputs": (InputsOption, None),
+    "values": (SetOption, None),
+    "dims": (DimOption, None),
+    "target": (TargetOption, None),
+    "generate": (GenerateOption, None),
+    "temperature": (TemperatureOption, 0.0),
+    "top_k": (TopKOption, None),
+    "seed": (SeedOption, 0),
+    "chat": (ChatOption, False),
+    "image": (ImageOption, None),
+    "audio": (AudioOption, None),
+    "tokenizer": (TokenizerOption, None),
+    "device": (DeviceOption, "auto"),
+    "json": (JsonOption, False),
+}
+"""Options that say what to run, on what and where: parameter, what typer is told of it, default; in help's order."""
+_ALWAYS = ("pair", "ids", "inputs", "values", "dims", "target", "tokenizer", "device")
+WRITING = ("generate", "temperature", "top_k", "seed", "chat")
+"""Options of commands that let a decoder write."""
+SENSES = ("image", "audio")
+"""Options of commands that take a picture or a sound."""
+
+
+def starts(
+    *more: str, first: Sequence[str] = ("text", "model")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that say what to run, so that each means and reads the same everywhere.
+
+    The command takes a `Start` in their place. Those of `first` stand where that parameter stands; the others behind
+    the command's own.
+
+    Args:
+        more: Options besides those that every such command has.
+        first: Options that come first; a model before the text is an argument that must be given.
+    """
+    behind = [name for name in _BY_NAME if name in (*_ALWAYS, *more) and name not in first]
+
+    def parameters(names: Sequence[str]) -> list[Parameter]:
+        made = []
+        for name in names:
+            annotation, default = _BY_NAME[name]
+            if name == "model" and first[0] == name:
+                annotation, default = ModelArgument, Parameter.empty
+            made.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        return made
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(signature(function, eval_str=True).parameters.values())
+        at = next(i for i, parameter in enumerate(own) if parameter.annotation is Start)
+        own = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+
+        def command(**values: Any) -> None:
+            told = {name: values.pop(name) for name in (*first, *behind)}
+            function(**values, **{own[at].name: Start(told)})
+
+        command.__name__, command.__doc__, command.__module__ = (
+            function.__name__, function.__doc__, function.__module__,
+        )  # fmt: skip
+        command.__signature__ = Signature(  # type: ignore[attr-defined]
+            [*own[:at], *parameters(first), *own[at + 1 :], *parameters(behind)]
+        )
+        return command
+
+    return decorate

@@ -6,21 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    ModelOption,
-    PairOption,
-    SetOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
+from attnx.options import TopOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
@@ -30,9 +17,9 @@ TOP = 8
 """Heads that are listed where --top does not say."""
 
 
+@starts("json")
 def coref(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     from_: Annotated[
         str | None, typer.Option("--from", metavar="WORD", help="The word to look from; else every pronoun found.")
     ] = None,
@@ -51,44 +38,29 @@ def coref(
         ),
     ] = None,
     top: TopOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
-    from attnx import output, pipeline
+    from attnx import output
     from attnx.errors import UsageError
 
     if dataset is not None:
-        if text is not None or contrast is not None:
+        if run.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
-        _dataset(pipeline.open(model, device=device, tokenizer=tokenizer), dataset, json)
+        _dataset(run.open(), dataset, run.json)
         return
 
     from attnx.antecedents import ARRAYS, maps, resolve
-    from attnx.beyond import beyond
-    from attnx.chosen import trusted
-    from attnx.intake import take
     from attnx.reporting import base, heading, text_of
 
-    more = beyond(values, dims, target=target)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    trace, doubts = trusted(opened.trace(**feed, quantities=ARRAYS))
-    made, about = maps(opened, trace, feed.get("inputs"))
+    opened = run.opened
+    trace, doubts = run.trace(ARRAYS)
+    made, about = maps(opened, trace, run.feed.get("inputs"))
     found, left = resolve(trace, from_, to, made)
     output.notes((*trace.notes, *doubts, *about, *left))
     pairs = None
     if contrast is not None:
-        pairs = _contrasted(opened, contrast, found, target)
-    if json:
+        pairs = _contrasted(opened, contrast, found, run.target)
+    if run.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

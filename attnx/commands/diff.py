@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
-    DeviceOption,
-    DimOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    LayerOption,
-    PairOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
+from attnx.options import LayerOption, SiteOption, TopOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.difference import Difference
@@ -34,10 +21,11 @@ TOP = 8
 """Heads that are listed where --top does not say."""
 
 
+@starts("json", first=("text",))
 def diff(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model that is compared with.")],
     other: Annotated[str, typer.Argument(metavar="MODEL", help="The other model; the same one for two texts.")],
-    text: TextArgument = None,
+    run: Start,
     other_text: Annotated[
         str | None,
         typer.Option("--other-text", metavar="TEXT", help="Another text, of as many tokens, for the second."),
@@ -48,48 +36,36 @@ def diff(
     layer: LayerOption = None,
     site: SiteOption = None,
     top: TopOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
     other_inputs: Annotated[
         Path | None, typer.Option("--other-inputs", metavar="FEED", help="Arrays for the second, if not the same.")
     ] = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Compare the attention of two models on one text, or of one model on two: how far apart, and where it begins.
 
     Did int8 or fp16 move the heads? Where do two exports of one model part?
     """
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
+    from attnx import output
     from attnx.chosen import of_sort
     from attnx.errors import UsageError
-    from attnx.intake import take
     from attnx.measure.difference import difference
     from attnx.reporting import base
     from attnx.request import parse_layers
 
-    more = beyond(values, dims, target=target)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
-    (second,) = (
-        [given]
-        if other_text is None and other_inputs is None
-        else take(other_text, pair=pair if other_text else None, inputs=other_inputs, beyond=more)
-    )
+    second = run
+    if other_text is not None or other_inputs is not None:
+        second = run.but(
+            text=other_text, pair=run.pair if other_text else None, ids=None, inputs=other_inputs,
+        )  # fmt: skip
+    assert run.given and second.given  # noqa: PT018 - before a model is opened
     if tolerance <= 0:
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     layers = None if layer is None else parse_layers(layer)
     traces: list[Trace] = []
     encode: Any = None
     doubts: list[str] = []
-    for name, one in ((model, given), (other, second)):
-        opened = pipeline.open(name, device=device, tokenizer=tokenizer)
-        feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
+    for name, one in ((model, run), (other, second)):
+        opened = one.open(name)
+        feed = one.fed(one.given[0], opened)
         if traces and feed.get("text") is not None and not _has_tokenizer(opened):
             feed |= {"text": None, "pair": None, "tokens": encode(feed["text"], feed.get("pair"))}
             doubts.append(f"{opened.name} has no tokenizer: it is given the tokens of {traces[0].model}")
@@ -102,7 +78,7 @@ def diff(
     found = difference(a, b, tolerance)
     notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
     output.notes(notes)
-    if json:
+    if run.json:
         from attnx.view.json import document
 
         first = None if found.first is None else {"site": a.labels[found.first[0]], "stage": found.first[1]}

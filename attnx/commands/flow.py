@@ -6,23 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    GenerateOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    ModelOption,
-    PairOption,
-    QueryOption,
-    SetOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
+from attnx.options import QueryOption, TopOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -34,9 +19,9 @@ MOST = 20
 """Tokens up to which the whole matrix is written in numbers."""
 
 
+@starts("generate", "json")
 def flow(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     query: QueryOption = None,
     side: Annotated[
         str | None,
@@ -46,38 +31,21 @@ def flow(
         bool, typer.Option("--relative", help="Divide by what uniform attention gives; for causal models.")
     ] = False,
     top: TopOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Follow attention through the layers: what of each input token is in each position, layer by layer.
 
     Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
     """
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
-    from attnx.chosen import trusted
-    from attnx.intake import take
+    from attnx import output
     from attnx.reporting import base, heading
     from attnx.streams import ARRAYS, follow
 
-    more = beyond(values, dims, target=target, generate=generate)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
     arrays = ARRAYS if query is not None else ARRAYS[:2]
-    trace, doubts = trusted(opened.trace(**feed, quantities=arrays))
-    found = follow(opened, trace, query, side, relative=relative, inputs=feed.get("inputs"))
+    trace, doubts = run.trace(arrays)
+    found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"))
     notes = [*trace.notes, *doubts, *found.notes]
     output.notes(notes)
-    if json:
+    if run.json:
         from attnx.view.json import document
 
         where = found.query

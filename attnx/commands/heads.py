@@ -6,25 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    FileOption,
-    GenerateOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    LayerOption,
-    ModelOption,
-    PairOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
+from attnx.options import LayerOption, SiteOption, TopOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -49,10 +32,9 @@ SHORT = {
 """Kinds as the map writes them."""
 
 
+@starts("file", "generate", "json")
 def heads(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
-    file: FileOption = None,
+    run: Start,
     sort: Annotated[
         str, typer.Option("--sort", metavar="MEASURE", help="List heads by this measure, the largest first.")
     ] = "largest weight",
@@ -70,26 +52,15 @@ def heads(
     site: SiteOption = None,
     top: TopOption = None,
     every: Annotated[bool, typer.Option("--all", help="List every head.")] = False,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Say what every head does, by measures with a stated formula, and name it where a threshold is passed.
 
     Over one text, or over every line of a file (means and their spread).
     """
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
+    from attnx import output
     from attnx.chosen import head_of, of_sort, trusted
     from attnx.errors import UsageError
-    from attnx.intake import only, take
+    from attnx.intake import only
     from attnx.measure import describe_heads
     from attnx.measure import heads as measure
     from attnx.measure import similarity as likeness
@@ -97,21 +68,14 @@ def heads(
 
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
-    given = take(
-        text,
-        pair=pair,
-        file=file,
-        ids=ids,
-        inputs=inputs,
-        beyond=beyond(values, dims, target=target, generate=generate),
-    )
+    given = run.given
     if similar is not None:
         only(given, "--similar")
     layers = None if layer is None else parse_layers(layer)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    opened = run.opened
     tables, said, trace = [], [], None
     for one in given:
-        feed = one.feed(opened, needs_tokenizer=tokenizer is not None)
+        feed = run.fed(one)
         trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site))
         said += [*trace.notes, *doubts]
         tables.append(describe_heads(trace))
@@ -125,7 +89,7 @@ def heads(
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)
-    if json:
+    if run.json:
         from attnx.reporting import base
         from attnx.view.json import document
 

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    GenerateOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    LayerOption,
-    ModelOption,
-    PairOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-)
+from attnx.options import LayerOption, SiteOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.visibility import Visibility
@@ -30,43 +15,26 @@ if TYPE_CHECKING:
 ARRAYS = ("capped", "masked", "weights")
 
 
+@starts("generate", "json")
 def mask(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     layer: LayerOption = None,
     site: SiteOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
     Layers with the same mask are shown once.
     """
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
-    from attnx.chosen import of_sort, trusted
-    from attnx.intake import take
+    from attnx import output
     from attnx.measure.visibility import visibility
     from attnx.reporting import base, heading, site_object
     from attnx.request import parse_layers
 
-    more = beyond(values, dims, target=target, generate=generate)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
     layers = None if layer is None else parse_layers(layer)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site))
+    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
     output.notes((*trace.notes, *doubts))
     found = [visibility(trace, at) for at in range(len(trace.attentions))]
-    if json:
+    if run.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

@@ -6,24 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    GenerateOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    ModelOption,
-    PairOption,
-    QueryOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
+from attnx.options import QueryOption, SiteOption, TopOption, starts
+from attnx.start import Start
 
 if TYPE_CHECKING:
     from attnx.graph.projections import Projection, Projections
@@ -35,9 +19,9 @@ TOP = 8
 """Dimensions that are listed where --top does not say."""
 
 
+@starts("generate", "json")
 def qkv(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     query: QueryOption = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="TOKEN", help="The token that is looked at; else the strongest.")
@@ -47,32 +31,18 @@ def qkv(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output."""
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
-    from attnx.chosen import head_of, layers_of, of_sort, position, trusted
-    from attnx.intake import take
+    from attnx import output
+    from attnx.chosen import head_of, layers_of, position
     from attnx.measure import looks
     from attnx.measure import pair as measure
+    from attnx.records import QUANTITIES
     from attnx.reporting import base, heading, site_object
     from attnx.surroundings import output_projection, surroundings
 
-    more = beyond(values, dims, target=target, generate=generate)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers_of([head] if head else [], None)), site))
+    opened, feed = run.opened, run.feed
+    trace, doubts = run.trace(QUANTITIES, layers=layers_of([head] if head else [], None), site=site)
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
     at = looks.strongest(
@@ -88,7 +58,7 @@ def qkv(
     around = surroundings(opened, attention.site, feed.get("inputs"))
     notes = [*trace.notes, *doubts]
     output.notes(notes)
-    if json:
+    if run.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

@@ -7,34 +7,15 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    AudioOption,
-    ChatOption,
-    DeviceOption,
-    DimOption,
-    ForceOption,
-    GenerateOption,
-    IdsOption,
-    ImageOption,
-    InputsOption,
-    LayerOption,
-    ModelOption,
-    PairOption,
-    QueryOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-)
+from attnx.options import SENSES, ForceOption, LayerOption, QueryOption, SiteOption, starts
+from attnx.start import Start
 
 PAGE = Path("report.html")
 
 
+@starts("generate", "chat", *SENSES)
 def report(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page, an .html file.")] = PAGE,
     head: Annotated[
         str | None, typer.Option("--head", "-H", metavar="L.H", help="The head that is open first.")
@@ -48,18 +29,6 @@ def report(
     ] = None,
     layer: LayerOption = None,
     site: SiteOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    chat: ChatOption = False,
-    image: ImageOption = None,
-    audio: AudioOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
     force: ForceOption = False,
 ) -> None:
     """Write a page that shows everything at once, in one file that opens anywhere.
@@ -67,10 +36,8 @@ def report(
     Layers by heads, a head as lines and as a matrix, its stages with the softmax before and after scaling, one token's
     row across heads, coreference, and what each head does.
     """
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
+    from attnx import output
     from attnx.errors import UsageError
-    from attnx.intake import take
     from attnx.paging import compose
     from attnx.request import parse_layers
     from attnx.view.save import write
@@ -79,12 +46,9 @@ def report(
         raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists.", "Give --force to replace it, or another name.")
-    more = beyond(values, dims, target=target, generate=generate, chat=chat, image=image, audio=audio)
-    (given,) = take(text, pair=pair, ids=ids, inputs=inputs, beyond=more)
+    assert run.given  # before anything else is looked at
     layers = parse_layers(layer) if layer else None
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    page, shown = compose(opened, feed, layers, site, from_=from_, to=to, head=head, query=query)
+    page, shown = compose(run.opened, run.feed, layers, site, from_=from_, to=to, head=head, query=query)
     write(out, page.content, force=force)
     output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
     output.note(f"wrote {out}: {_size(len(page.content))}, {page.heads} heads, weights within {page.error:.1g}")

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from attnx.options import (
-    MODEL,
-    DeviceOption,
-    DimOption,
-    GenerateOption,
-    IdsOption,
-    InputsOption,
-    JsonOption,
-    LayerOption,
-    ModelOption,
-    PairOption,
-    QueryOption,
-    SetOption,
-    SiteOption,
-    TargetOption,
-    TextArgument,
-    TokenizerOption,
-    TopOption,
-)
-
-if TYPE_CHECKING:
-    pass
+from attnx.options import LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.start import Start
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
+@starts("generate", "json")
 def scale(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
+    run: Start,
     head: Annotated[
         str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else where scaling changes most.")
     ] = None,
@@ -59,16 +39,6 @@ def scale(
         str | None, typer.Option("--theory", metavar="D,D,...", help="No model: random q and k of these sizes.")
     ] = None,
     top: TopOption = None,
-    pair: PairOption = None,
-    ids: IdsOption = None,
-    inputs: InputsOption = None,
-    values: SetOption = None,
-    dims: DimOption = None,
-    target: TargetOption = None,
-    generate: GenerateOption = None,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
 ) -> None:
     """Show what dividing the scores by sqrt(d_k) does to the softmax, the mask on in both.
 
@@ -82,28 +52,20 @@ def scale(
     if similarity not in ("dot", "cosine"):
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
     if numbers is not None or theory is not None:
-        if text is not None or (numbers is not None and theory is not None):
+        if run.text is not None or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
-        _without_model(numbers, divide, theory, json)
+        _without_model(numbers, divide, theory, run.json)
         return
 
     from dataclasses import replace
 
-    from attnx import pipeline
-    from attnx.beyond import beyond
-    from attnx.chosen import head_of, layers_of, of_sort, position, trusted
-    from attnx.intake import take
+    from attnx.chosen import head_of, layers_of, position
     from attnx.measure import scaling
     from attnx.reporting import base, heading, query_labels, site_object
     from attnx.request import parse_layers
 
-    (given,) = take(
-        text, pair=pair, ids=ids, inputs=inputs, beyond=beyond(values, dims, target=target, generate=generate)
-    )
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    feed = given.feed(opened, needs_tokenizer=tokenizer is not None)
-    trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site))
+    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
     output.notes((*trace.notes, *doubts))
     if head is not None:
         at, number = head_of(trace, head)
@@ -121,7 +83,7 @@ def scale(
     table = replace(table, notes=_as_shown(table.notes, as_if))
     row = replace(row, notes=_as_shown(row.notes, as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip()
-    if json:
+    if run.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
