@@ -8,7 +8,7 @@ small sizes and the masks given, evaluates what a site hides (see sites.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -83,6 +83,7 @@ def infer(
     given: Mapping[str, Fact] | None = None,
     limit: int = SMALL_VALUE,
     wanted: Collection[str] | None = None,
+    seen: Callable[[str, dict[str, Fact]], None] | None = None,
 ) -> dict[str, Fact]:
     """Walk the graph once.
 
@@ -92,6 +93,8 @@ def infer(
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
         wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
+        seen: Called with the name of each value and all facts so far as soon as it is known. Numbers of `wanted` are
+            then forgotten when nothing later in the graph reads them, so that one site's matrices are held at a time.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.
@@ -107,7 +110,7 @@ def infer(
             bound = rebound
         graph.sizes = bound
         return facts
-    return _walk(graph, sizes, given or {}, limit, None, wanted)
+    return _walk(graph, sizes, given or {}, limit, None, wanted, seen)
 
 
 def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:
@@ -149,8 +152,10 @@ def _walk(
     limit: int,
     clashes: list[tuple[int, int]] | None,
     wanted: Collection[str] | None,
+    seen: Callable[[str, dict[str, Fact]], None] | None = None,
 ) -> dict[str, Fact]:
     spare = primes(5003)
+    last = _last_reads(graph, wanted) if seen is not None and wanted is not None else {}
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
         facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
@@ -160,7 +165,7 @@ def _walk(
         small = prod(shape) <= most
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
-    for node in graph.nodes:
+    for at, node in enumerate(graph.nodes):
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
         if clashes is not None:
@@ -172,7 +177,27 @@ def _walk(
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
                 facts[name] = fact
+        if seen is not None:
+            for name in node.output:
+                if name in facts:
+                    seen(name, facts)
+            for name in (*node.input, *node.output):
+                if last.get(name) == at and name in facts:
+                    facts[name] = Fact(facts[name].shape, facts[name].dtype)
     return facts
+
+
+def _last_reads(graph: Graph, wanted: Collection[str]) -> dict[str, int]:
+    """The place of the last node that reads each wanted value that is large; of its maker where none does."""
+    last: dict[str, int] = {}
+    inside = 0
+    for at, node in enumerate(graph.nodes):
+        if any(a.type == 5 for a in node.attribute):
+            inside = at  # a body may read any value outside it
+        for name in (*node.input, *node.output):
+            if name in wanted:
+                last[name] = at
+    return {name: max(at, inside) for name, at in last.items()}
 
 
 def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:

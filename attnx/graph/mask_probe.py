@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -177,24 +178,56 @@ def _hides(
         if fact is not None and fact.shape is not None and None not in fact.shape:
             whole = tuple(int(d) for d in fact.shape if d is not None)
             if np.prod(whole, dtype=np.float64) <= LIMIT:
-                kind = np.float16 if fact.dtype == 10 else np.float32
-                products[site.product] = Fact(whole, fact.dtype, np.zeros(whole, dtype=kind))
+                zero = np.zeros((), np.float16 if fact.dtype == 10 else np.float32)
+                products[site.product] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
     if not products:
         return {}
-    facts = infer(graph, sizes, {**inputs, **products}, LIMIT, cone)
-    found: dict[str, Hides] = {}
+    reader = _Reader(sites)
+    reader.finish(infer(graph, sizes, {**inputs, **products}, LIMIT, cone, reader.seen))
+    return reader.found
+
+
+class _Reader:
+    """Reads each site's mask as soon as its numbers are there, so that they need not be kept."""
+
+    def __init__(self, sites: list[Probed]) -> None:
+        self.found: dict[str, Hides] = {}
+        self._masked: dict[str, Array] = {}
+        self._by_masked = _by_value(sites, lambda s: s.masked)
+        self._by_weights = _by_value(sites, lambda s: s.weights)
+
+    def seen(self, name: str, facts: dict[str, Fact]) -> None:
+        for site in self._by_masked.get(name, ()):
+            if site.masked is not None and (value := _value(facts, site.masked)) is not None:
+                self._masked[site.weights.value] = value
+        for site in self._by_weights.get(name, ()):
+            weights = _value(facts, site.weights)
+            if weights is not None:
+                hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9
+                self._keep(site, hidden)
+
+    def finish(self, facts: dict[str, Fact]) -> None:
+        """Read the sites whose weights were not known, off what their softmax gets."""
+        for site in [s for sites in self._by_weights.values() for s in sites]:
+            for place in (site.masked, site.weights):  # a mask that is an input of the graph is no node's output
+                if place is not None and place.value in facts and site.weights.value not in self.found:
+                    self.seen(place.value, facts)
+            if site.weights.value not in self.found and (masked := self._masked.get(site.weights.value)) is not None:
+                self._keep(site, hidden_cells(masked))
+
+    def _keep(self, site: Probed, hidden: Array) -> None:
+        read = _read(hidden, self._masked.pop(site.weights.value, None))
+        if read is not None:
+            self.found[site.weights.value] = read
+
+
+def _by_value(sites: list[Probed], of: Callable[[Probed], Place | None]) -> dict[str, list[Probed]]:
+    out: dict[str, list[Probed]] = {}
     for site in sites:
-        masked, weights = _value(facts, site.masked) if site.masked is not None else None, _value(facts, site.weights)
-        if masked is None and weights is None:
-            continue
-        if weights is not None:
-            hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9
-        else:
-            hidden = hidden_cells(np.asarray(masked))
-        seen = _read(hidden, masked)
-        if seen is not None:
-            found[site.weights.value] = seen
-    return found
+        place = of(site)
+        if place is not None:
+            out.setdefault(place.value, []).append(site)
+    return out
 
 
 def _value(facts: dict[str, Fact], place: Place) -> Array | None:
