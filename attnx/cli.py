@@ -118,6 +118,8 @@ def run(args: list[str]) -> int:
         try:
             code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")
             sys.stdout.flush()
+            if interrupt.came():  # and somebody else (an event loop) took it for a wish to end
+                code = INTERRUPTED
         except typer.Abort:
             raise KeyboardInterrupt from None
         except Exception as error:

@@ -146,6 +146,7 @@ def test_ctrl_c_ends_a_real_process() -> None:
     try:
         time.sleep(5)  # it waits for its text by now, however busy the machine is
         process.send_signal(signal.SIGINT)
+        process.wait(30)  # before its stdin is closed: the end of the text would race with the interrupt
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()

@@ -141,3 +141,31 @@ def test_an_interrupt_reaches_the_work_once(tmp_path: Path, keyboard: bool) -> N
     _pid(noted)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 101
+
+
+def test_a_child_that_the_interrupt_ended_is_an_interrupt() -> None:
+    """Python ends itself by SIGINT once KeyboardInterrupt has passed through exec of a text, as dataclasses do."""
+    done = ended("os.kill(os.getpid(), (signal.signal(signal.SIGINT, signal.SIG_DFL), signal.SIGINT)[1])")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_an_interrupt_that_a_library_made_an_import_error_of() -> None:
+    code = (
+        "import signal, sys\nfrom attnx import cli, interrupt\n"
+        "def app(*_, **__):\n    try:\n        signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n        raise ImportError('initialization failed') from None\n"
+        "cli.app = app\nsys.exit(cli._begin(['x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "attnx: interrupted\n")
+
+
+def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
+    code = (
+        "import signal, sys, time\nfrom attnx import cli\n"
+        "class Held:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
+        "def app(*_, **__):\n    held = Held()\n    del held\n    time.sleep(20)\n    print('went on')\n"
+        "cli.app = app\nsys.exit(cli._begin(['x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnx: interrupted\n")
