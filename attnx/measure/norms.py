@@ -46,7 +46,7 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
         UnsupportedError: Weights or value are missing.
         InputError: W_O does not fit.
 
-    Source: Kobayashi et al. 2020, section 3, equation 7: f(x) = (x W_V + b_V) W_O.
+    Source: Kobayashi et al. 2020, section 3: f(x) = (x W_V + b_V) W_O.
     """
     if not 0 <= site < len(trace.attentions):
         raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
