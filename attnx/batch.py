@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from attnx import feed as feeding
 from attnx.errors import ModelError, UsageError
 from attnx.inputs import fixed_length, is_past, named, takes_target
-from attnx.records import STAGES, Attention, Tokens, Trace
+from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
 from attnx.running import Wanted
 from attnx.tokens.given import pad
 
@@ -42,7 +42,8 @@ def trace_many(
         quantities: Which arrays to keep.
         layers: Only sites of these layers.
         size: Texts a batch.
-        verify: Make the checks that the arrays at hand allow; those of a batch hold for each text in it.
+        verify: Make the checks that the arrays at hand allow: rows sum to 1 for every text, the others for the
+            shortest and the longest text of each batch, whose result stands for all of it.
 
     Yields:
         A trace for each text, in the order given.
@@ -53,18 +54,56 @@ def trace_many(
     if size < 1:
         raise UsageError(f"a batch of {size} texts", "Give 1 or more.")
     wanted = Wanted(layers, quantities, verify=verify)
-    how = _how(model)
     source = iter(texts)
     while window := [_tokens(model, text) for text in islice(source, size * WINDOW)]:
-        if how is None:
+        if not together(model):
             yield from (_single(model, tokens, wanted) for tokens in window)
             continue
         done: dict[int, Trace] = {}
-        order = sorted(range(len(window)), key=lambda at: len(window[at]))
-        for part in _batches(order, [len(tokens) for tokens in window], size, heads=_heads(model), pads=how):
-            traces = _run(model, [window[at] for at in part], wanted)
-            done.update(zip(part, traces, strict=True))
+        for batch in run(model, window, wanted, size):
+            done.update(zip(batch.places, batch.traces(), strict=True))
         yield from (done[at] for at in range(len(window)))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts that were run together, padded on the right to the length of the longest."""
+
+    model: str
+    device: str
+    places: tuple[int, ...]
+    """Where each stands in what was given."""
+    tokens: tuple[Tokens, ...]
+    """Without padding."""
+    attentions: tuple[Attention, ...]
+    """Arrays [B,...,n,n] with padding: rows and keys from a text's own length on say nothing."""
+    misses: tuple[Miss, ...]
+    notes: tuple[str, ...]
+
+    def traces(self) -> Iterator[Trace]:
+        """Each text by itself, its arrays cut out of the batch's."""
+        parts: list[tuple[Attention, dict[str, Array]]] = [
+            (a, {n: array for n in QUANTITIES if (array := getattr(a, n)) is not None}) for a in self.attentions
+        ]
+        for at, tokens in enumerate(self.tokens):
+            attentions = tuple(_cut(attention, arrays, at, len(tokens)) for attention, arrays in parts)
+            notes = tuple(dict.fromkeys((*tokens.notes, *self.notes)))
+            yield Trace(self.model, self.device, tokens, None, attentions, misses=self.misses, notes=notes)
+
+
+def together(model: Model) -> bool:
+    """Whether several texts can be run at once."""
+    return _how(model) is not None
+
+
+def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE) -> Iterator[Batch]:
+    """Run texts in batches of like length, where the model allows that (`together`). Which texts share a batch follows
+    from their lengths and their order alone.
+    """
+    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+    pads = bool(_how(model))
+    for part in _batches(order, [len(tokens) for tokens in texts], size, heads=_heads(model), pads=pads):
+        yield _run(model, part, [texts[at] for at in part], wanted)
 
 
 def _single(model: Model, tokens: Tokens, wanted: Wanted) -> Trace:
@@ -110,7 +149,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int], size: int, heads: int
         yield part
 
 
-def _run(model: Model, texts: Sequence[Tokens], wanted: Wanted) -> list[Trace]:
+def _run(model: Model, places: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch:
     """One batch."""
     if len({len(tokens) for tokens in texts}) > 1:
         try:
@@ -121,21 +160,14 @@ def _run(model: Model, texts: Sequence[Tokens], wanted: Wanted) -> list[Trace]:
     else:
         whole = tuple(texts)
     feed = feeding.derive(model.slots(), feeding.batch_of(whole))
-    run = model.run(feed, wanted, many=True)
-    out = []
-    for at, tokens in enumerate(texts):
-        attentions = tuple(_cut(attention, at, len(tokens)) for attention in run.attentions)
-        notes = tuple(dict.fromkeys((*tokens.notes, *run.notes)))
-        out.append(Trace(model.name, run.device, tokens, None, attentions, misses=run.misses, notes=notes))
-    return out
+    done = model.run(feed, wanted, many=True)
+    return Batch(model.name, done.device, tuple(places), tuple(texts), done.attentions, done.misses, done.notes)
 
 
-def _cut(attention: Attention, at: int, length: int) -> Attention:
+def _cut(attention: Attention, arrays: Mapping[str, Array], at: int, length: int) -> Attention:
     """One text's arrays out of a batch, without the padding."""
-    arrays = {}
-    for name in ("query", "key", "value", "context", *STAGES):
-        array = getattr(attention, name)
-        if array is not None:
-            array = array[at : at + 1, :, :length]
-            arrays[name] = array[..., :length] if name in STAGES else array
-    return replace(attention, **arrays)
+    cut: dict[str, Array] = {
+        name: array[at : at + 1, :, :length, :length] if name in STAGES else array[at : at + 1, :, :length]
+        for name, array in arrays.items()
+    }
+    return Attention(attention.site, **cut, origin=attention.origin, checks=attention.checks)

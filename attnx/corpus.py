@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import glob
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from attnx.errors import InputError
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 """What is read in a folder; any other file that is named outright is read as text, one text a line."""
+_LONGEST = 1 << 30
+"""Characters of a CSV field that are still read; the csv module's own bound is 131,072."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,14 @@ class Text:
     line: int
     """Its line, or row, from 1."""
     text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of its row, those that were asked for and are there."""
+    end: int = 0
+    """Bytes of all files up to the end of this text: how far the corpus is read."""
+
+
+_Row = tuple[int, str, Mapping[str, Any], int]
+"""Line, text, other fields, bytes of its file up to its end."""
 
 
 def find(places: Sequence[str]) -> list[Path]:
@@ -47,87 +59,148 @@ def find(places: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def read(files: Sequence[Path], field: str = "text") -> Iterator[Text]:
+def size(files: Sequence[Path]) -> int:
+    """Bytes of all files; those that are gone count nothing."""
+    return sum(path.stat().st_size for path in files if path.exists())
+
+
+def read(
+    files: Sequence[Path], name: str = "text", needs: Sequence[str] = (), may: Sequence[str] = ()
+) -> Iterator[Text]:
     """The texts of some files, one after another; empty ones are left out. Nothing is held but one line.
 
     Args:
         files: From `find`.
-        field: The field or column that holds the text, where the file has such.
+        name: The field or column that holds the text, where the file has such.
+        needs: Other fields that every row must have.
+        may: Other fields that are given where they are there.
 
     Raises:
-        InputError: A file that cannot be read, or a line without that field.
+        InputError: A file that cannot be read, or a row without those fields.
     """
+    before = 0
     for path in files:
         kind = path.suffix.lower()
         try:
             if kind in (".jsonl", ".ndjson"):
-                rows = _jsonl(path, field)
+                rows = _jsonl(path, name, needs, may)
             elif kind in (".csv", ".tsv"):
-                rows = _csv(path, field, "\t" if kind == ".tsv" else ",")
+                rows = _csv(path, name, needs, may, "\t" if kind == ".tsv" else ",")
             elif kind == ".parquet":
-                rows = _parquet(path, field)
+                rows = _parquet(path, name, needs, may)
             else:
-                rows = _lines(path)
-            for line, text in rows:
+                if needs:
+                    raise InputError(
+                        f"{path} holds texts and nothing else; {_listed(needs)} must stand beside each",
+                        "Give a JSON Lines, CSV or Parquet file with these fields.",
+                    )
+                rows = ((at, line, {}, end) for at, line, end in _lines(path))
+            for line, text, fields, end in rows:
                 if text.strip():
-                    yield Text(str(path), line, text)
+                    yield Text(str(path), line, text, fields, before + end)
+            before += path.stat().st_size
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-        except UnicodeDecodeError:
-            raise InputError(f"{path} is not UTF-8 text", "Save it as UTF-8.") from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open(encoding="utf-8-sig") as file:
-        for at, line in enumerate(file, 1):
-            yield at, line.rstrip("\n")
+def _decoded(path: Path) -> Iterator[tuple[int, str, int]]:
+    """Lines with their ends, the line's number, and the bytes of the file up to its end."""
+    end = 0
+    with path.open("rb") as file:
+        for at, raw in enumerate(file, 1):
+            end += len(raw)
+            try:
+                line = raw.decode("utf-8-sig" if at == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}, line {at} is not UTF-8 text (byte {error.start + 1} is 0x{raw[error.start]:02x})",
+                    "Save the file as UTF-8, or take the line out.",
+                ) from None
+            yield at, line, end
 
 
-def _jsonl(path: Path, field: str) -> Iterator[tuple[int, str]]:
-    for at, line in _lines(path):
+def _lines(path: Path) -> Iterator[tuple[int, str, int]]:
+    return ((at, line.rstrip("\r\n"), end) for at, line, end in _decoded(path))
+
+
+def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> Iterator[_Row]:
+    for at, line, end in _lines(path):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"{path}, line {at} is not JSON") from None
+        text, fields = row, {}
         if isinstance(row, dict):
-            if field not in row:
-                raise _lacks(path, at, field, list(row))
-            row = row[field]
-        if not isinstance(row, str):
+            for wanted in (name, *needs):
+                if wanted not in row:
+                    raise _lacks(path, at, wanted, name, list(row))
+            text, fields = row[name], {one: row[one] for one in (*needs, *may) if one in row}
+        elif needs:
+            raise InputError(f"{path}, line {at} is a bare text; {_listed(needs)} must stand beside it")
+        if not isinstance(text, str):
             raise InputError(f"{path}, line {at}: there is no text in it", "Each line is a text or holds one: --field.")
-        yield at, row
+        yield at, text, fields, end
 
 
-def _csv(path: Path, field: str, delimiter: str) -> Iterator[tuple[int, str]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, delimiter=delimiter)
-        if field not in (rows.fieldnames or ()):
-            raise _lacks(path, 1, field, list(rows.fieldnames or ()))
-        for at, row in enumerate(rows, 2):
-            yield at, row[field] or ""
+def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimiter: str) -> Iterator[_Row]:
+    last = [0, 0]
 
+    def lines() -> Iterator[str]:
+        for at, line, end in _decoded(path):
+            last[:] = at, end
+            yield line
 
-def _parquet(path: Path, field: str) -> Iterator[tuple[int, str]]:
+    before = csv.field_size_limit(_LONGEST)
     try:
-        from pyarrow import ArrowInvalid
+        rows = csv.DictReader(lines(), delimiter=delimiter)
+        there = list(rows.fieldnames or ())
+        for wanted in (name, *needs):
+            if there and wanted not in there:
+                raise _lacks(path, 1, wanted, name, there)
+        start = last[0] + 1
+        for row in rows:
+            yield start, row[name] or "", {one: row[one] for one in (*needs, *may) if one in row}, last[1]
+            start = last[0] + 1
+    except csv.Error as error:
+        raise InputError(f"{path}, line {last[0]} is not CSV that can be read: {error}") from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> Iterator[_Row]:
+    try:
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise InputError(f"{path} needs pyarrow", "pip install 'attnx[scan]'") from None
     try:
         with ParquetFile(path) as file:
-            if field not in file.schema_arrow.names:
-                raise _lacks(path, 1, field, file.schema_arrow.names)
+            there = file.schema_arrow.names
+            for wanted in (name, *needs):
+                if wanted not in there:
+                    raise _lacks(path, 1, wanted, name, there)
+            columns = list(dict.fromkeys((name, *needs, *(one for one in may if one in there))))
+            share = path.stat().st_size / max(file.metadata.num_rows, 1)
             at = 0
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                for value in batch.column(0).to_pylist():
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
+                for row in batch.to_pylist():
                     at += 1
-                    yield at, str(value) if value is not None else ""
-    except ArrowInvalid as error:
-        raise InputError(f"{path} is not a Parquet file: {str(error)[:120]}") from None
+                    text = row[name]
+                    fields = {one: row[one] for one in columns if one in needs or one in may}
+                    yield at, "" if text is None else str(text), fields, int(at * share)
+    except ArrowException as error:
+        raise InputError(f"{path} is not a Parquet file that can be read: {str(error)[:120]}") from None
 
 
-def _lacks(path: Path, line: int, field: str, has: Sequence[str]) -> InputError:
-    names = ", ".join(has[:8]) or "none"
-    return InputError(f"{path}, line {line} has no field {field!r}; it has {names}", "Name the text's: --field NAME.")
+def _lacks(path: Path, line: int, wanted: str, name: str, has: Sequence[str]) -> InputError:
+    names = ", ".join(has[:8]) + (", ..." if len(has) > 8 else "") or "none"
+    near = get_close_matches(wanted, has, 1) or [one for one in has if one.lower() == wanted.lower()][:1]
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    hint = f"{guess}Name the text's: --field NAME." if wanted == name else f"{guess}What is measured needs that field."
+    return InputError(f"{path}, line {line} has no field {wanted!r}; it has {names}", hint)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(repr(name) for name in names)

@@ -208,7 +208,7 @@ class Model:
         Raises:
             InputError: A position that is not there.
         """
-        from attnx.reduced import rows
+        from attnx.gathered import rows
 
         return rows(self, self._tokens(text, tokens), positions, quantities, layers, verify)
 
@@ -218,7 +218,7 @@ class Model:
         """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
         from attnx.reduced import heads
 
-        return heads(self, self._tokens(text, tokens), layers)[0]
+        return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
 
     def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
         made = tokens if text is None else self.encode(text)
@@ -227,7 +227,7 @@ class Model:
         return made
 
     def run(self, feed: Mapping[str, Array], wanted: Wanted, *, many: bool = False) -> Run:
-        """Run the graph once on a feed, tapped for what is wanted."""
+        """Run the graph once on a feed, tapped for what is wanted; `many`: on a batch, one of many."""
         found = self.find(feed)
         sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
         if not sites and (wanted.required or (found.sites and wanted.quantities)):
@@ -242,7 +242,8 @@ class Model:
         feed = feeding.check(session.inputs, feed)
         memory.check(sites, feed, wanted.quantities)
         values = tracing.run(session, tapped, feed)
-        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify)
+        sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
+        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
         own = {name: values[name] for name in tapped.outputs}
         notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
         if wanted.verify_outputs:

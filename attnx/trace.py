@@ -45,6 +45,7 @@ def read(
     quantities: Collection[str],
     verify: bool = True,
     rows: Sequence[int] | None = None,
+    sample: Sequence[int] | None = None,
 ) -> tuple[Attention, ...]:
     """Turn the outputs of a run into attentions.
 
@@ -55,8 +56,10 @@ def read(
         quantities: What is wanted of each site; the rest is dropped.
         verify: Make the checks that the arrays at hand allow.
         rows: The queries whose rows were gathered in the graph; all where None.
+        sample: Sequences of the batch that checks of one array against another are made for; all where None. One graph
+            computes them all, so that what holds for some holds for the others.
     """
-    return tuple(_attention(site, tapped, values, quantities, verify, rows) for site in sites)
+    return tuple(_attention(site, tapped, values, quantities, verify, rows, sample) for site in sites)
 
 
 def _attention(
@@ -66,6 +69,7 @@ def _attention(
     quantities: Collection[str],
     verify: bool,
     rows: Sequence[int] | None,
+    sample: Sequence[int] | None,
 ) -> Attention:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
@@ -87,7 +91,7 @@ def _attention(
         and (seen := measure_causal(arrays)) is not None
     ):
         site = replace(site, causal=seen, notes=(*site.notes, "causal: measured on this input"))
-    checks = check(site, arrays, origin, low or _is_quantised(site)) if verify else ()
+    checks = check(site, arrays, origin, low or _is_quantised(site), sample) if verify else ()
     kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}
     return Attention(site, **kept, origin={q: o for q, o in origin.items() if q in kept}, checks=checks)
 
@@ -173,7 +177,9 @@ def difference(got: Array, want: Array) -> float:
     return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
 
 
-def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool) -> tuple[Check, ...]:
+def check(
+    site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool, sample: Sequence[int] | None = None
+) -> tuple[Check, ...]:
     """Hold the tapped arrays against one another: what the graph says must follow from what it holds."""
     tolerance = TOLERANCE["low" if low else "float32"]
     checks: list[Check] = []
@@ -188,6 +194,10 @@ def check(site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], lo
         checks.append(
             Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
         )
+        if sample is not None:
+            arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
+            weights, masked = arrays["weights"], arrays.get("masked")
+            total = weights.sum(axis=-1)
         if masked is not None:
             own = formula.softmax(masked)
             if site.sink:
