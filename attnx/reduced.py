@@ -1,4 +1,4 @@
-"""Measures of heads, and rows of single queries, from reductions inside the graph: no matrix leaves the session.
+"""Measures of heads from reductions inside the graph: no matrix leaves the session.
 
 The numbers are those of attnx.measure on the whole matrices, to float32's rounding; where a model or a site does not
 allow the reduction, the matrices are fetched and measured there.
@@ -6,141 +6,30 @@ allow the reduction, the matrices are fetched and measured there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnx import trace as tracing
-from attnx.course import Given, follow
-from attnx.errors import InputError
+from attnx.errors import RunError
+from attnx.fed import Fed, fed
 from attnx.formula import average
 from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Trace
-from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, ROWS, fits, read_stat
-from attnx.running import Run, Wanted
+from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, ROWS, STATS, fits, read_stat
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
     from attnx.pipeline import Model
     from attnx.taps import Tapped
 
+CHECKED = ("masked", "weights")
+"""Of what a few rows are gathered, to hold against one another."""
+SAMPLED = 4
+"""How many rows these are."""
 WITHIN = 2
 """Distance that `locality` counts as near."""
-
-
-class _Feeder:
-    """A model as `follow` sees it: what it would be run on is kept, and nothing is run."""
-
-    encoder = None
-    with_past = None
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.feeds: list[Mapping[str, Array]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
-        self.feeds.append(feed)
-        return Run((), feed)
-
-
-def _feed(model: Model, tokens: Tokens) -> tuple[Trace, Mapping[str, Array]] | None:
-    """What the model is fed for a text, and a trace without sites; None where it is not one run on one text."""
-    if model.encoder is not None:
-        return None
-    feeder = _Feeder(model)
-    try:
-        trace = follow(feeder, Given(tokens), None, Wanted(quantities=("weights",), required=False))
-    except InputError:
-        return None
-    one = len(feeder.feeds) == 1 and trace.memory is None and len(trace.tokens) == len(tokens)
-    return (trace, feeder.feeds[0]) if one else None
-
-
-def rows(
-    model: Model,
-    tokens: Tokens,
-    positions: Sequence[int],
-    quantities: Collection[str],
-    layers: Collection[int] | None = None,
-    verify: bool = True,
-) -> Trace:
-    """Run a model and keep the rows of some queries only.
-
-    Args:
-        model: The model.
-        tokens: What to run on.
-        positions: The queries, from 0.
-        quantities: What is wanted of them. All are [B,H,R,K] (query and context [B,H,R,D]); key and value are whole.
-        layers: Only sites of these layers.
-        verify: Make the checks that the arrays at hand allow.
-
-    Returns:
-        A trace whose query side is those tokens, in the order of `positions`; `rows` says where they stand.
-
-    Raises:
-        InputError: A position that is not there.
-    """
-    bad = [at for at in positions if not 0 <= at < len(tokens)]
-    if bad or not positions:
-        raise InputError(f"there is no token {bad[0] if bad else ''}: the text has {len(tokens)} tokens, from 0")
-    made = _feed(model, tokens)
-    sites = _sites(model, made[1] if made is not None else None, layers)
-    if made is None or any(site.kind != "self" for site in sites):
-        whole = model.trace(tokens=tokens, layers=layers, quantities=quantities, verify=verify)
-        if any(len(whole.queries_of(a)) != len(tokens) for a in whole.attentions):
-            raise InputError("the queries of this model are not the tokens of the text", "Trace it whole.")
-        return _cut(whole, tokens, positions)
-    trace, feed = made
-    known = model.find(feed)
-    session, tapped = model.opening.session(known, sites, quantities, False, rows=True)
-    given = {**feed, ROWS: np.asarray(positions, np.int64)}
-    values = session.run({slot.name: given[slot.name] for slot in session.inputs})
-    attentions = tracing.read(sites, tapped, values, quantities, verify, rows=positions)
-    return _named(replace(trace, attentions=attentions, device=session.device), tokens, positions)
-
-
-def _cut(trace: Trace, tokens: Tokens, positions: Sequence[int]) -> Trace:
-    at = list(positions)
-
-    def cut(attention: Attention) -> Attention:
-        names = ("query", "scores", "scaled", "capped", "masked", "weights", "context")
-        arrays = {n: array[:, :, at] for n in names if (array := getattr(attention, n)) is not None}
-        return replace(attention, **arrays)
-
-    return _named(replace(trace, attentions=tuple(cut(a) for a in trace.attentions)), tokens, positions)
-
-
-def _named(trace: Trace, tokens: Tokens, positions: Sequence[int]) -> Trace:
-    picked = pick(tokens, positions)
-    sides = {a.site.index: (picked, trace.keys_of(a)) for a in trace.attentions}
-    return replace(trace, sides=sides, rows=tuple(positions))
-
-
-def pick(tokens: Tokens, positions: Sequence[int]) -> Tokens:
-    """Some tokens of a text, in the order of `positions`."""
-    at = list(positions)
-
-    def take(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[i] for i in at) if values else ()
-
-    return replace(
-        tokens,
-        ids=np.asarray(tokens.ids)[at],
-        pieces=take(tokens.pieces),
-        offsets=take(tokens.offsets),
-        words=take(tokens.words),
-        special=take(tokens.special),
-        mask=take(tokens.mask),
-        type_ids=take(tokens.type_ids),
-    )
-
-
-def _sites(model: Model, feed: Mapping[str, Array] | None, layers: Collection[int] | None) -> list[Site]:
-    return [s for s in model.find(feed).sites if layers is None or s.layer in layers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,56 +77,93 @@ def _cells(tokens: Tokens) -> _Cells:
     return _Cells(at * count + keys, at, parts)
 
 
-def heads(model: Model, tokens: Tokens, layers: Collection[int] | None = None) -> tuple[HeadTable, Trace]:
+def heads(
+    model: Model,
+    told: Mapping[str, Any],
+    layers: Collection[int] | None = None,
+    choose: Callable[[Trace], Trace] = lambda trace: trace,
+) -> tuple[HeadTable, Trace]:
     """Every measure of every head, without a matrix leaving the session.
 
     Args:
         model: The model.
-        tokens: What to run on.
+        told: What `Model.trace` would be given: text or tokens, and whatever else there is.
         layers: Only sites of these layers.
+        choose: Which sites of the trace are measured, such as those whose checks hold.
 
     Returns:
-        What `measure.describe_heads` gives of the whole matrices, and the trace, whose sites have no arrays but the
-        check that their rows sum to 1.
+        What `measure.describe_heads` gives of the whole matrices, and the trace, whose sites have no arrays but their
+        checks: that all rows sum to 1, and, of a few rows, that weights = softmax(masked).
     """
     from attnx.measure import describe_heads
 
-    made = _feed(model, tokens)
-    sites = _sites(model, made[1] if made is not None else None, layers)
-    plan = _plan(sites, tokens) if made is not None else None
-    if made is None or plan is None:
-        return _whole(model, tokens, layers)
-    trace, feed = made
-    session, tapped = model.opening.session(model.find(feed), sites, plan, False)
-    cells = _cells(tokens)
-    given = {**feed, **_inputs(tokens, cells)}
-    values = session.run({slot.name: given[slot.name] for slot in session.inputs})
-    stats = [_read(site, tapped, values) for site in sites]
-    if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats):
-        return _whole(model, tokens, layers)
-    attentions = tuple(Attention(s, checks=(_check(s, one["total"]),)) for s, one in zip(sites, stats, strict=True))
-    trace = replace(trace, attentions=attentions, device=session.device, misses=model.find(feed).misses)
-    measures = describe_heads(_small(trace, [len(s["total"]) for s in stats])).measures
-    columns = [_measure(site, one, tokens, cells) for site, one in zip(sites, stats, strict=True)]
+    made = fed(model, told)
+    found = None if made is None else _reduced(model, made, made.sites(model, layers))
+    if made is None or found is None:
+        whole = choose(model.trace(**told, layers=layers, quantities=("masked", "weights")))
+        bare = tuple(Attention(a.site, checks=a.checks) for a in whole.attentions)
+        return describe_heads(whole), replace(whole, attentions=bare)
+    trace, stats, cells = found
+    trace = choose(trace)
+    kept = [stats[a.site.index] for a in trace.attentions]
+    measures = describe_heads(_small(trace, [len(s["total"]) for s in kept])).measures
+    pairs = zip(trace.attentions, kept, strict=True)
+    columns = [_measure(a.site, one, trace.tokens, cells) for a, one in pairs]
     return _table(measures, columns, cells), trace
 
 
-def _whole(model: Model, tokens: Tokens, layers: Collection[int] | None) -> tuple[HeadTable, Trace]:
-    from attnx.measure import describe_heads
+def _reduced(
+    model: Model, made: Fed, sites: Sequence[Site]
+) -> tuple[Trace, Mapping[int, Mapping[str, Array]], _Cells] | None:
+    """The trace without arrays and the statistics by site; None where the graph or the text does not allow it."""
+    tokens = made.tokens
+    plan = _plan(sites, tokens, made.own)
+    if plan is None:
+        return None
+    known = model.find(made.feed)
+    session, tapped = model.opening.session(known, sites, (*plan, *CHECKED), False, rows=True)
+    cells, some = _cells(tokens), sample(len(tokens))
+    given = {**made.feed, **_inputs(tokens, cells), ROWS: some}
+    try:
+        values = session.run({slot.name: given[slot.name] for slot in session.inputs})
+    except RunError:
+        return None  # the keys of a site are not the text's tokens
+    stats = {site.index: read_stats(site, tapped, values) for site in sites}
+    if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
+        return None
+    checked = checked_rows(sites, tapped, values, some)
+    attentions = tuple(
+        Attention(a.site, checks=(_check(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in checked
+    )
+    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
+    return (
+        replace(made.trace, attentions=attentions, device=session.device, misses=known.misses, notes=noted),
+        stats,
+        cells,
+    )
 
-    trace = model.trace(tokens=tokens, layers=layers, quantities=("masked", "weights"))
-    bare = tuple(Attention(a.site, checks=a.checks) for a in trace.attentions)
-    return describe_heads(trace), replace(trace, attentions=bare)
+
+def sample(count: int) -> Array:
+    """A few rows of a matrix, from the first to the last, int64: what its checks are made on."""
+    return np.unique(np.linspace(0, count - 1, SAMPLED).astype(np.int64))
 
 
-def _plan(sites: Sequence[Site], tokens: Tokens) -> list[str] | None:
+def checked_rows(
+    sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
+) -> tuple[Attention, ...]:
+    """The rows gathered of what is `CHECKED`, checked against one another."""
+    taps = {i: {q: name for q, name in names.items() if q in CHECKED} for i, names in tapped.taps.items()}
+    return tracing.read(sites, replace(tapped, taps=taps), values, CHECKED, True, rows=rows.tolist())
+
+
+def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
     """The statistics that are needed; None where a site cannot be reduced in the graph."""
     plan = ["total", "entropy", "largest", "marks", "cells"]
     if any(tokens.special):
         plan.append("kept")
-    if any(site.causal is not True for site in sites):
+    if own or any(site.causal is not True for site in sites):
         plan.append("away")
-    if any(site.causal is None or site.window is not None for site in sites):
+    if own or any(site.causal is None or site.window is not None for site in sites):
         plan += ["visible", "seen"]
     good = sites and all(tokens.mask) and all(s.kind == "self" and fits(s, stat) for s in sites for stat in plan)
     return plan if good else None
@@ -258,17 +184,18 @@ def _inputs(tokens: Tokens, cells: _Cells) -> dict[str, Array]:
     }
 
 
-def _read(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[str, Array]:
+def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[str, Array]:
     """Statistics of one site for the first sequence: [H,Q], marks [H,Q,M], cells [H,P]."""
     from attnx.reduce import source
 
-    names = tapped.taps[site.index]
+    names = {name: value for name, value in tapped.taps[site.index].items() if name in STATS}
     return {stat: read_stat(values[name], site.places[source(stat)], stat, 1)[0] for stat, name in names.items()}
 
 
-def _check(site: Site, total: Array) -> Check:
-    over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
-    return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), tracing.TOLERANCE["low"])
+def _check(some: Attention, total: Array) -> Check:
+    """That all rows sum to 1, to the tolerance that the check of a few rows has."""
+    over = total - 1.0 if some.site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
+    return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
 
 
 def _small(trace: Trace, counts: Sequence[int]) -> Trace:
@@ -295,7 +222,7 @@ def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: _Cel
     seen = stats.get("visible", np.broadcast_to(places + 1 if site.causal else np.full(count, count), total.shape))
     sees_first = stats["seen"] > 0 if "seen" in stats else np.ones(total.shape, bool)
     marks = stats["marks"].astype(np.float64)
-    away = places * total - marks[..., 3] if site.causal else stats["away"].astype(np.float64)
+    away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[..., 3]
     best = stats["kept" if special.any() else "largest"].astype(np.float64)
     near = [cells.sums(stats["cells"], offset, count) for offset in range(-WITHIN, WITHIN + 1)]
     repeated = cells.sums(stats["cells"], "induction", count)

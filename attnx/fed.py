@@ -1,0 +1,96 @@
+"""What a model would be fed for one text, and the trace that it would give, before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnx.course import Given, follow
+from attnx.errors import InputError
+from attnx.inputs import is_past
+from attnx.records import Array, Site, Tokens, Trace
+from attnx.running import Run, Wanted
+
+if TYPE_CHECKING:
+    from attnx.pipeline import Model
+
+_PLAIN = ("text", "pair", "tokens", "inputs")
+"""Of what `Model.trace` takes, all that a single run on a single text may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A single run on a single text, not made yet."""
+
+    trace: Trace
+    """Without sites."""
+    feed: Mapping[str, Array]
+    own: bool
+    """Whether arrays were given besides: a mask of one's own may hide more than the text's padding."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The text."""
+        return self.trace.tokens
+
+    def sites(self, model: Model, layers: Collection[int] | None = None) -> list[Site]:
+        """The sites that would run, of some layers or all."""
+        return [s for s in model.find(self.feed).sites if layers is None or s.layer in layers]
+
+
+class _NeedsRunError(Exception):
+    """What comes next depends on what a run gives."""
+
+
+class _Feeder:
+    """A model as `follow` sees it: what it would be run on is kept, and nothing is run."""
+
+    encoder = None
+    with_past = None
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.feeds: list[Mapping[str, Array]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
+        if wanted.outputs:
+            raise _NeedsRunError
+        self.feeds.append(feed)
+        return Run((), feed)
+
+
+def fed(model: Model, told: Mapping[str, Any]) -> Fed | None:
+    """What a model is fed.
+
+    Args:
+        model: The model.
+        told: What `Model.trace` would be given: text or tokens, and whatever else there is.
+
+    Returns:
+        None where that is not one run of one graph on one text without a past: then `Model.trace` is to run it.
+
+    Raises:
+        UsageError: Things that do not go together.
+        ModelError: A text, and no tokenizer.
+    """
+    if model.encoder is not None or any(told[name] is not None for name in told if name not in _PLAIN):
+        return None
+    tokens, inputs = told.get("tokens"), told.get("inputs") or {}
+    if told.get("text") is not None:
+        tokens = model.encode(told["text"], told.get("pair"))
+    feeder = _Feeder(model)
+    try:
+        trace = follow(feeder, Given(tokens, inputs=inputs), None, Wanted(quantities=("weights",), required=False))
+    except (InputError, _NeedsRunError):
+        return None
+    if len(feeder.feeds) != 1 or trace.memory is not None or not len(trace.tokens):
+        return None
+    feed = feeder.feeds[0]
+    past = any(is_past(slot) and slot.name in feed and feed[slot.name].size for slot in model.slots())
+    if past or (tokens is not None and len(trace.tokens) != len(tokens)):
+        return None
+    return Fed(trace, feed, bool(inputs))
