@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from attnx.graph import caches
 from attnx.graph.index import Graph, op_name
 from attnx.graph.mask_probe import PROBE, Hides, Probed, hides
 from attnx.graph.origins import streams
@@ -85,46 +86,9 @@ def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | No
 
 
 def has_cache(graph: Graph, f: Finding) -> bool:
-    """Whether the new keys of a site are put behind keys that come in as an input of the model."""
+    """Whether the new keys of a site are put beside keys that come in as an input of the model."""
     place = f.places.get("key")
-    value = place.value if place is not None else f.key_from
-    for _ in range(24):
-        node = graph.producer(value)
-        if node is None:
-            return False
-        if node.op_type in ("Concat", "ScatterND", "ScatterElements"):
-            return any(_cached(graph, name) for name in node.input[:-1]) and len(node.input) > 1
-        if node.op_type not in _VIEWS:
-            return False
-        value = node.input[0]
-    return False
-
-
-_VIEWS = (
-    "Transpose",
-    "Reshape",
-    "Cast",
-    "Identity",
-    "Unsqueeze",
-    "Squeeze",
-    "Expand",
-    "Slice",
-    "Gather",
-    "Mul",
-    "Tile",
-    "Where",
-)
-
-
-def _cached(graph: Graph, value: str) -> bool:
-    for _ in range(8):
-        if value in graph.inputs:
-            return len(graph.inputs[value].type.tensor_type.shape.dim) >= 3
-        node = graph.producer(value)
-        if node is None or node.op_type not in (*_VIEWS, "Split"):
-            return False
-        value = node.input[0]
-    return False
+    return caches.has_cache(graph, place.value if place is not None else f.key_from)
 
 
 def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
@@ -213,8 +177,8 @@ def _lead_to_cross(graph: Graph, findings: list[Finding], kinds: list[Kind], out
         while stack:
             name = stack.pop()
             node = graph.producer(name)
-            if name in seen or node is None:
-                continue
+            if name in seen or node is None or node.op_type in ("Shape", "Size"):
+                continue  # a size that is read off an array carries nothing of what it says
             seen.add(name)
             stack += [n for n in node.input if n]
         reads[value] = seen
