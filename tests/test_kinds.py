@@ -4,96 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import attnx
-from attnx.records import Attention, Site, Trace
-
-RNG = np.random.default_rng(3)
-D, H, S = 8, 4, 5
-
-
-class G:
-    """A graph in the making; methods return the names of values."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: dict[str, np.ndarray] = {}
-        self.inputs: dict[str, tuple[int, list[Any]]] = {}
-
-    def input(self, name: str, shape: Sequence[Any], kind: int = TensorProto.FLOAT) -> str:
-        self.inputs[name] = (kind, list(shape))
-        return name
-
-    def weight(self, *shape: int) -> str:
-        return self.const(RNG.standard_normal(shape).astype(np.float32))
-
-    def const(self, value: Any, dtype: Any = None) -> str:
-        name = f"w{len(self.weights)}"
-        self.weights[name] = np.asarray(value, dtype=dtype)
-        return name
-
-    def op(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        outs = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(helper.make_node(op, list(inputs), outs, name=f"n{len(self.nodes)}_{op}", **attributes))
-        return outs[0] if outputs == 1 else outs
-
-    def linear(self, x: str, width: int, from_width: int = 16) -> str:
-        return str(self.op("MatMul", x, self.weight(from_width, width)))
-
-    def heads(self, x: str, perm: Sequence[int] = (0, 2, 1, 3), count: int = H, size: int = D) -> str:
-        split = self.op("Reshape", x, self.const([0, -1, count, size], np.int64))
-        return str(self.op("Transpose", split, perm=list(perm)))
-
-    def softmax(self, x: str, axis: int = -1) -> str:
-        return str(self.op("Softmax", x, axis=axis))
-
-    def out(self, context: str, width: int = D * H) -> str:
-        merged = self.op(
-            "Reshape", self.op("Transpose", context, perm=[0, 2, 1, 3]), self.const([0, -1, width], np.int64)
-        )
-        return self.linear(merged, 16, width)
-
-    def scores(self, q: str, k: str, scale: float | None = D**-0.5) -> str:
-        product = self.op("MatMul", q, k)
-        return str(product if scale is None else self.op("Mul", product, self.const(scale, np.float32)))
-
-    def save(self, folder: Path, *outputs: str) -> Path:
-        inputs = [helper.make_tensor_value_info(n, k, s) for n, (k, s) in self.inputs.items()]
-        outs = [helper.make_empty_tensor_value_info(o) for o in outputs]
-        tensors = [numpy_helper.from_array(v, n) for n, v in self.weights.items()]
-        graph = helper.make_graph(self.nodes, "g", inputs, outs, tensors)
-        path = folder / "model.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-        return path
-
-
-def qkv(g: G, x: str, memory: str | None = None) -> tuple[str, str, str]:
-    memory = memory or x
-    return g.heads(g.linear(x, D * H)), g.heads(g.linear(memory, D * H), (0, 2, 3, 1)), g.heads(g.linear(memory, D * H))
-
-
-def plain(g: G, x: str, memory: str | None = None) -> str:
-    q, k, v = qkv(g, x, memory)
-    return g.out(str(g.op("MatMul", g.softmax(g.scores(q, k)), v)))
-
-
-def sites(path: Path) -> tuple[Site, ...]:
-    return attnx.open(path, device="cpu").sites
-
-
-def trace(path: Path, **inputs: np.ndarray) -> Trace:
-    return attnx.open(path, device="cpu").trace(inputs=inputs, verify_outputs=True)
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
+from attnx.records import Attention
+from tests.graphs import RNG, D, G, H, S, plain, qkv, sites, softmax, trace
 
 
 def classifier(g: G, x: str) -> str:
@@ -261,29 +180,6 @@ def test_pooling_additive_and_learned_latents(tmp_path: Path) -> None:
     assert (site.kind, site.heads, site.scale) == ("cross", H, pytest.approx(D**-0.5))
 
 
-def window_mask(g: G, x: str, width: int, causal: bool) -> str:
-    length = g.op("Gather", g.op("Shape", x), g.const(1, np.int64))
-    count = g.op("Range", g.const(0, np.int64), length, g.const(1, np.int64))
-    row, column = (g.op("Unsqueeze", count, g.const([i], np.int64)) for i in (1, 0))
-    near = g.op("Less", g.op("Sub", row, column), g.const(width, np.int64))
-    other = (
-        g.op("GreaterOrEqual", row, column)
-        if causal
-        else g.op("Less", g.op("Sub", column, row), g.const(width, np.int64))
-    )
-    return str(g.op("Where", g.op("And", near, other), g.const(0.0, np.float32), g.const(-1e9, np.float32)))
-
-
-@pytest.mark.parametrize(("width", "causal", "sees"), [(3, True, 3), (40, True, 40), (4, False, 7)])
-def test_sliding_windows_are_read_off_the_mask(width: int, causal: bool, sees: int, tmp_path: Path) -> None:
-    g = G()
-    x = g.input("x", ["b", "s", 16])
-    q, k, v = qkv(g, x)
-    masked = g.op("Add", g.scores(q, k), window_mask(g, x, width, causal))
-    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(masked)), v)))))
-    assert (site.causal, site.window) == (causal, sees)
-
-
 def test_a_position_bias_is_named(tmp_path: Path) -> None:
     g = G()
     x = g.input("x", ["b", "s", 16])
@@ -307,20 +203,6 @@ def test_a_factor_that_grows_with_the_text_is_no_constant_scale(tmp_path: Path) 
     (a,) = trace(path, x=RNG.standard_normal((1, S, 16)).astype(np.float32)).attentions
     assert a.site.scale == pytest.approx(D**-0.5), "log n belongs to the query, not to the scale"
     assert a.trusted
-
-
-def test_one_query_a_call_behind_a_cache_is_causal(tmp_path: Path) -> None:
-    g = G()
-    x, past_k, past_v = (
-        g.input("x", ["b", 1, 16]),
-        g.input("past_k", ["b", H, "p", D]),
-        g.input("past_v", ["b", H, "p", D]),
-    )
-    q, k, v = (g.heads(g.linear(x, D * H)) for _ in range(3))
-    k, v = g.op("Concat", past_k, k, axis=2), g.op("Concat", past_v, v, axis=2)
-    scores = g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2])))
-    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(scores), v)))))
-    assert (site.kind, site.causal, site.component) == ("self", True, "decoder")
 
 
 def test_weights_listed_among_the_inputs_are_not_asked_for(tmp_path: Path) -> None:
