@@ -50,7 +50,8 @@ def findings(shown: Inspection) -> dict[str, Any]:
 def query_name(shown: Inspection, at: int) -> str:
     """The token at a position of the query axis."""
     weights = shown.trace.attentions[0].need(shown.request.stage)
-    return axis_labels(shown.queries, weights.shape[2])[at].strip()
+    row = at if shown.trace.rows is None else shown.trace.rows.index(at)
+    return axis_labels(shown.queries, weights.shape[2])[row].strip()
 
 
 def key_name(shown: Inspection, at: int) -> str:

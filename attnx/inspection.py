@@ -177,9 +177,18 @@ def _position(trace: Trace, request: Request) -> int | None:
     """
     if request.query is None:
         return None
+    return position_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
+
+
+def position_of(tokens: Tokens, request: Request) -> int:
+    """The position of the query among the tokens that look.
+
+    Raises:
+        UsageError: No such token, or a word of several pieces.
+    """
     from attnx.tokens import find
 
-    tokens = trace.queries_of(trace.attentions[0])
+    assert request.query is not None
     found = find(tokens, request.query)
     if len(found) > 1:
         pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnx.beyond import Beyond
 from attnx.errors import InputError, ModelError, UsageError
@@ -65,13 +67,13 @@ def take(
     inputs: Path | None = None,
     values: Sequence[str] | None = None,
     beyond: Beyond | None = None,
-) -> list[Given]:
+) -> list[Given] | Lines:
     """Collect what to run on.
 
     Args:
         text: As given; "-" reads stdin whole, line breaks kept, the last one dropped.
         pair: A second text, beside one text.
-        file: One text a line; empty lines are left out. "-" is stdin.
+        file: One text a line; empty lines are left out. "-" is stdin. It is read as far as the texts are asked for.
         ids: Token ids, in place of a text.
         inputs: An .npz file; alone, or for inputs that a text cannot fill.
         values: NAME=VALUE for inputs, where `beyond` is not given.
@@ -91,7 +93,7 @@ def take(
     if pair is not None and text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if file is not None:
-        return [Given(text=line, inputs=inputs, beyond=beyond, line=at) for at, line in _lines(file)]
+        return Lines(file, inputs, beyond)
     if text == STDIN:
         text = _read_stdin().removesuffix("\n").removesuffix("\r")
         if not text.strip():
@@ -99,43 +101,93 @@ def take(
     return [Given(text=text, pair=pair, ids=ids, inputs=inputs, beyond=beyond)]
 
 
-def only(given: list[Given], what: str) -> Given:
-    """The one text there is.
+class Lines:
+    """The texts of a file, one a line, read as they are asked for: a long file is never held whole.
+
+    Attributes:
+        several: Whether there are more than one.
+    """
+
+    def __init__(self, file: Path, inputs: Path | None, beyond: Beyond) -> None:
+        """Open a file and read as far as its second text.
+
+        Raises:
+            InputError: It cannot be read, or there is no text in it.
+        """
+        self._file, self._inputs, self._beyond = file, inputs, beyond
+        self._rest = self._read()
+        self._first = list(islice(self._rest, 2))
+        if not self._first:
+            raise InputError(f"{file} has no text in it", "--file takes a file with one text a line.")
+        self.several = len(self._first) > 1
+
+    @property
+    def count(self) -> int | None:
+        """How many texts there are; None of stdin, which can be read but once."""
+        if not self.several:
+            return 1
+        if str(self._file) == STDIN:
+            return None
+        with self._file.open("rb") as lines:
+            return sum(not line.isspace() for line in lines)
+
+    def __iter__(self) -> Iterator[Given]:
+        """Each text, once."""
+        yield from self._first
+        yield from self._rest
+
+    def _read(self) -> Iterator[Given]:
+        place = 0
+        try:
+            with self._opened() as lines:
+                for at, line in enumerate(lines, 1):
+                    text = _decode(line, "stdin" if str(self._file) == STDIN else str(self._file), place)
+                    place += len(line)
+                    text = text.removesuffix("\n").removesuffix("\r")
+                    if text.strip():
+                        yield Given(text=text, inputs=self._inputs, beyond=self._beyond, line=at)
+        except OSError as error:
+            raise InputError(f"{self._file} cannot be read: {error.strerror}", "--file takes a text file.") from None
+
+    def _opened(self) -> contextlib.AbstractContextManager[BinaryIO]:
+        if str(self._file) == STDIN:
+            _say_keyboard()
+            return contextlib.nullcontext(sys.stdin.buffer)
+        return self._file.open("rb")
+
+
+def several(given: list[Given] | Lines) -> bool:
+    """Whether there are more texts than one."""
+    return given.several if isinstance(given, Lines) else len(given) > 1
+
+
+def only(given: list[Given] | Lines, what: str) -> None:
+    """Hold what was given against an option that takes one text.
 
     Raises:
         UsageError: There are several, which `what` cannot take.
     """
-    if len(given) > 1:
-        raise UsageError(f"{what} takes one text, and there are {len(given)}", "Give one text; or use --jsonl.")
-    return given[0]
+    if several(given):
+        count = given.count if isinstance(given, Lines) else len(given)
+        raise UsageError(f"{what} takes one text, and there are {count or 'several'}", "Give one text; or use --jsonl.")
+
+
+def _say_keyboard() -> None:
+    if sys.stdin.isatty():
+        sys.stderr.write("attnx: reading the text from the keyboard; end with Ctrl-D\n")
 
 
 def _read_stdin() -> str:
-    if sys.stdin.isatty():
-        sys.stderr.write("attnx: reading the text from the keyboard; end with Ctrl-D\n")
+    _say_keyboard()
     return _decode(sys.stdin.buffer.read(), "stdin")
 
 
-def _lines(file: Path) -> list[tuple[int, str]]:
-    if str(file) == STDIN:
-        whole = _read_stdin()
-    else:
-        try:
-            whole = _decode(file.read_bytes(), str(file))
-        except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}", "--file takes a text file.") from None
-    lines = [(at, line.removesuffix("\r")) for at, line in enumerate(whole.split("\n"), 1) if line.strip()]
-    if not lines:
-        raise InputError(f"{file} has no text in it", "--file takes a file with one text a line.")
-    return lines
-
-
-def _decode(content: bytes, name: str) -> str:
+def _decode(content: bytes, name: str, start: int = 0) -> str:
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8" if start else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{name} is not valid UTF-8: byte 0x{content[error.start]:02x} at byte {error.start}",
+            f"{name} is not valid UTF-8: byte 0x{content[error.start]:02x} at byte {start + error.start}",
             "Convert it first, for example: iconv -f latin1 -t utf-8 FILE.",
         ) from None
 

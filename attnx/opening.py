@@ -74,7 +74,7 @@ class Opening:
             self._graphs[branch] = find(self.path, choose.choose if choose is not None else None)
         return self._graphs[branch]
 
-    def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None) -> None:
+    def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
         """Begin to open the session that a run will need, beside what the caller does next (imports, tokens).
 
         onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is said
@@ -83,7 +83,8 @@ class Opening:
 
         def work() -> None:
             with contextlib.suppress(Exception):
-                self._session(known, [s for s in known.sites if layers is None or s.layer in layers], quantities, False)
+                sites = [s for s in known.sites if layers is None or s.layer in layers]
+                self._session(known, sites, quantities, False, rows=rows)
 
         with contextlib.suppress(AttnxError):
             known = self.find()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 WIDEST = 100_000
@@ -68,25 +70,41 @@ def notes(texts: Iterable[str]) -> None:
     note(*dict.fromkeys(texts))
 
 
-def progress(total: int, what: str) -> Callable[[int], None]:
-    """Says on stderr how far something is, where that is a terminal; the line is gone when it is done.
+def is_terminal() -> bool:
+    """Whether results go to a terminal, where they show by themselves how far things are."""
+    return sys.stdout.isatty()
+
+
+@contextlib.contextmanager
+def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how far something is, how fast and how much longer, where that is a terminal.
 
     Args:
-        total: How many there are.
+        total: How many there are; None where that is not known.
         what: Of what.
+        quiet: Show nothing.
 
-    Returns:
-        To be called with the number that is done.
+    Yields:
+        To be called with the number that is done. The bar is gone when all is done.
     """
-    if not sys.stderr.isatty():
-        return lambda _: None
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def tell(done: int) -> None:
-        line = f"attnx: {done} of {total} {what}"
-        sys.stderr.write("\r" + (line if done < total else " " * len(line) + "\r"))
-        sys.stderr.flush()
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    rate = TextColumn("{task.fields[rate]}", markup=False)
+    columns = (TextColumn(what, markup=False), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    start = time.monotonic()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(what, total=total, rate="")
 
-    return tell
+        def tell(done: int) -> None:
+            seconds = time.monotonic() - start
+            bar.update(task, completed=done, rate=f"{done / seconds:.1f}/s" if seconds > 0 else "")
+
+        yield tell
 
 
 def _write(content: bytes) -> None:

@@ -90,10 +90,12 @@ class Model:
         """The model's graph and sites, read from its file."""
         return self.opening.graph(self.opening.find(inputs).branch)
 
-    def prepare(self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None) -> None:
-        """Begin to open what `trace` will need for these quantities and layers, while the caller does other things."""
+    def prepare(
+        self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None, *, rows: bool = False
+    ) -> None:
+        """Begin to open what `trace` (`rows`) will need of these layers, while the caller does other things."""
         if self._encoder is None:
-            self.opening.prepare(quantities, layers)
+            self.opening.prepare(quantities, layers, rows)
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session on the model without taps: what it costs by itself."""

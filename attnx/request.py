@@ -71,6 +71,12 @@ class Request:
         return self.layers
 
     @property
+    def row_is_enough(self) -> bool:
+        """Whether the query's own row is all that is needed: not where pieces are merged, or other rows stand by."""
+        alone = self.view in ("row", "ranking") or (self.view == "table" and not self.heads and self.how is None)
+        return self.query is not None and not self.words and alone
+
+    @property
     def selects(self) -> bool:
         """Whether anything narrower than the whole model is asked for."""
         return bool(self.heads or self.query is not None or self.layers is not None or self.how)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnx.intake import Given
+    from attnx.intake import Given, Lines
     from attnx.pipeline import Model
     from attnx.records import Trace
 
@@ -37,7 +37,7 @@ class Start:
         return Start({**self.options, **options})
 
     @cached_property
-    def given(self) -> list[Given]:
+    def given(self) -> list[Given] | Lines:
         """What there is to run on.
 
         Raises:

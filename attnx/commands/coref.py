@@ -146,7 +146,8 @@ def _dataset(opened: Any, name: str, json: bool) -> None:
     from attnx.measure import coref_data
 
     data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
-    found, skipped = judge(opened, data.examples, output.progress(len(data.examples), "examples"))
+    with output.progress(len(data.examples), "examples") as tell:
+        found, skipped = judge(opened, data.examples, tell)
     notes = [*data.skipped, *skipped]
     output.notes(notes[:5])
     if len(notes) > 5:

@@ -65,7 +65,7 @@ def diff(
     doubts: list[str] = []
     for name, one in ((model, run), (other, second)):
         opened = one.open(name)
-        feed = one.fed(one.given[0], opened)
+        feed = one.fed(next(iter(one.given)), opened)
         if traces and feed.get("text") is not None and not _has_tokenizer(opened):
             feed |= {"text": None, "pair": None, "tokens": encode(feed["text"], feed.get("pair"))}
             doubts.append(f"{opened.name} has no tokenizer: it is given the tokens of {traces[0].model}")

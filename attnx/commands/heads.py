@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from attnx.records import Trace
     from attnx.view.columns import Columns
 
-ARRAYS = ("masked", "weights")
 TOP = 12
 """Heads that the table lists where --top and --all do not say."""
 SHORT = {
@@ -60,8 +59,8 @@ def heads(
     from attnx import output
     from attnx.chosen import head_of, of_sort, trusted
     from attnx.errors import UsageError
-    from attnx.intake import only
-    from attnx.measure import describe_heads
+    from attnx.intake import Lines, only, several
+    from attnx.many import described
     from attnx.measure import heads as measure
     from attnx.measure import similarity as likeness
     from attnx.request import parse_layers
@@ -73,18 +72,25 @@ def heads(
         only(given, "--similar")
     layers = None if layer is None else parse_layers(layer)
     opened = run.opened
-    tables, said, trace = [], [], None
-    for one in given:
-        feed = run.fed(one)
-        trace, doubts = trusted(of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site))
-        said += [*trace.notes, *doubts]
-        tables.append(describe_heads(trace))
-    assert trace is not None
-    table = tables[0] if len(tables) == 1 else measure.over_texts(tables)
+    means, said = measure.Means(), dict[str, None]()
+
+    def choose(one: Trace) -> Trace:
+        kept, doubts = trusted(of_sort(one, site))
+        said.update(dict.fromkeys((*one.notes, *doubts)))
+        return kept
+
+    many = several(given)
+    with output.progress(given.count if isinstance(given, Lines) else 1, "texts", quiet=not many) as tell:
+        for last in described(run, layers, choose, whole=similar is not None):
+            means.add(last[0])
+            tell(means.texts)
+    table, trace = last
+    if many:
+        table = means.table()
     if probe is not None:
         probed, note = _probed(opened, layers, site)
         table = measure.with_measure(table, probed)
-        said.append(note)
+        said[note] = None
     near = likeness.similar(trace, *head_of(trace, similar)) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
@@ -94,7 +100,7 @@ def heads(
         from attnx.view.json import document
 
         body: dict[str, Any] = {
-            **(base(trace) if len(given) == 1 else {"model": trace.model, "device": trace.device}),
+            **(base(trace) if not many else {"model": trace.model, "device": trace.device}),
             "texts": table.texts,
             "measures": table.measures,
             "spread": table.spread,
@@ -109,10 +115,10 @@ def heads(
     from attnx.view.line import line
     from attnx.view.table import table as numbers
 
-    if len(given) == 1:
-        first = heading(trace)
+    if many:
+        first = f"{trace.model} · {means.texts} texts, means over them · {trace.device}"
     else:
-        first = f"{trace.model} · {len(given)} texts, means over them · {trace.device}"
+        first = heading(trace)
     shown: list[Any] = [line(first)]
     if near is not None:
         shown.append(_nearest(near, top or TOP))
@@ -129,11 +135,12 @@ def _probed(opened: Model, layers: tuple[int, ...] | None, site: str | None) -> 
     """The induction score on random blocks, repeated; and how it was made."""
     from attnx.chosen import of_sort
     from attnx.measure import induction
+    from attnx.reduced import heads as reduced
 
     tokens = induction.probe(opened.tokenizer)
-    trace: Trace = of_sort(opened.trace(tokens=tokens, layers=layers, quantities=ARRAYS), site)
+    table, _ = reduced(opened, {"tokens": tokens}, layers, lambda trace: of_sort(trace, site))
     blocks = f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
-    return induction.induction(trace), f"induction: measured on {blocks}; the other measures on the text"
+    return table.measure("induction"), f"induction: measured on {blocks}; the other measures on the text"
 
 
 def _map(table: HeadTable) -> Columns:

@@ -62,7 +62,7 @@ def inspect(
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
     """
-    from attnx.intake import only
+    from attnx.intake import Lines, only, several
     from attnx.request import ask
 
     given = run.given
@@ -86,28 +86,28 @@ def inspect(
         only(given, "--save")
 
     from attnx import output
+    from attnx.looking import look, wants_row
 
     opened = run.opened
+    rows = save is None and not several(given) and wants_row(opened, asked)
     if run.text is not None and run.target is None and run.generate is None:
-        opened.prepare(asked.quantities, asked.traced_layers)
+        opened.prepare(asked.quantities, asked.traced_layers, rows=rows)
 
-    from attnx.inspection import choose_sort
-    from attnx.inspection import inspect as look
     from attnx.patchmap import PICTURES, save_overlay
     from attnx.presentation import document, render
     from attnx.presentation import save as save_to
 
-    for at, one in enumerate(given):
-        feed = run.fed(one)
-        sort, others = choose_sort((*opened.encoder_sites, *opened.find(feed["inputs"]).sites), asked)
-        trace = opened.trace(**feed, layers=asked.traced_layers, quantities=asked.quantities)
-        output.notes(f"line {one.line}: {said}" if one.line else said for said in trace.notes)
-        shown = look(trace, asked, sort, others, matrices=run.json or jsonl)
-        if save is not None and run.image is not None and save.suffix.lower() in PICTURES:
-            output.notes((save_overlay(shown, opened, run.image, save, force=force), f"wrote {save}"))
-        elif save is not None:
-            output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
-        if run.json or jsonl:
-            output.emit_json(document(shown), pretty=False if jsonl else None)
-        elif save is None:
-            output.show(*([""] if at else []), *render(shown))
+    documents = run.json or jsonl
+    total = given.count if isinstance(given, Lines) else 1
+    with output.progress(total, "texts", quiet=not several(given) or output.is_terminal()) as tell:
+        for at, (one, shown) in enumerate(look(run, asked, matrices=documents, rows=rows)):
+            output.notes(f"line {one.line}: {said}" if one.line else said for said in shown.trace.notes)
+            if save is not None and run.image is not None and save.suffix.lower() in PICTURES:
+                output.notes((save_overlay(shown, opened, run.image, save, force=force), f"wrote {save}"))
+            elif save is not None:
+                output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
+            if documents:
+                output.emit_json(document(shown), pretty=False if jsonl else None)
+            elif save is None:
+                output.show(*([""] if at else []), *render(shown))
+            tell(at + 1)

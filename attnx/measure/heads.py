@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.formula import average
 from attnx.records import Axis, Measurement
 
 MIXED = "mixed"
@@ -72,47 +72,84 @@ def table(measures: Sequence[Measurement]) -> HeadTable:
     return HeadTable(tuple(measures), _kinds(measures), thresholds())
 
 
-def over_texts(tables: Sequence[HeadTable]) -> HeadTable:
-    """One table over many texts: means, standard deviations (divided by n - 1), and kinds named from the means.
+class Means:
+    """Means and spread over texts, taken up one table at a time: as many texts as there are, in the memory of one.
+
+    Source: Welford 1962, "Note on a method for calculating corrected sums of squares and products".
+    """
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self._first: HeadTable | None = None
+        self._notes: list[dict[str, None]] = []
+        self._count: Any = 0
+        self._mean: Any = 0.0
+        self._squares: Any = 0.0
+
+    def add(self, one: HeadTable) -> None:
+        """Take up one text. Where a measure is NaN, the text does not count for it.
+
+        Raises:
+            UsageError: A table of other measures, or of a different model.
+        """
+        if self._first is None:
+            self._first = one
+            self._notes = [{} for _ in one.measures]
+        if [m.name for m in one.measures] != [m.name for m in self._first.measures]:
+            raise UsageError("The texts were measured differently, so their means cannot be taken.")
+        _same_axes((*self._first.measures, *one.measures))
+        for notes, measure in zip(self._notes, one.measures, strict=True):
+            notes.update(dict.fromkeys(measure.notes))
+        values = np.stack([measure.values for measure in one.measures]).astype(np.float64)
+        there = ~np.isnan(values)
+        self.texts += 1
+        self._count = self._count + there
+        gap = np.where(there, values - self._mean, 0.0)
+        self._mean = self._mean + gap / np.maximum(self._count, 1)
+        self._squares = self._squares + gap * np.where(there, values - self._mean, 0.0)
+
+    def table(self) -> HeadTable:
+        """One table: means, standard deviations (divided by n - 1), and kinds named from the means.
+
+        Returns:
+            A table with `spread`; where fewer than two texts count, the spread is NaN.
+
+        Raises:
+            UsageError: There was no text.
+
+        Source: attnx.
+        """
+        if self._first is None:
+            raise UsageError("There are no texts to take a mean over.")
+        mean = np.where(self._count > 0, self._mean, np.nan)
+        deviation = np.sqrt(np.where(self._count > 1, self._squares / np.maximum(self._count - 1, 1), np.nan))
+        firsts = self._first.measures
+        means = tuple(
+            replace(m, values=values, notes=tuple(notes))
+            for m, values, notes in zip(firsts, mean, self._notes, strict=True)
+        )
+        spread = tuple(
+            replace(m, values=values, bounds=(0.0, None), formula="standard deviation over texts", notes=())
+            for m, values in zip(firsts, deviation, strict=True)
+        )
+        return HeadTable(means, _kinds(means), thresholds(), texts=self.texts, spread=spread)
+
+
+def over_texts(tables: Iterable[HeadTable]) -> HeadTable:
+    """One table over many texts, see `Means`; the spread of one text is NaN.
 
     Args:
-        tables: One a text, same measures and axes. A text in which a measure is NaN does not count for it.
-
-    Returns:
-        A table with `spread`; where fewer than two texts count, the spread is NaN.
+        tables: One a text, same measures and axes.
 
     Raises:
         UsageError: No tables, or tables of different models.
 
     Source: attnx.
     """
-    if not tables:
-        raise UsageError("There are no texts to take a mean over.")
-    names = [[m.name for m in one.measures] for one in tables]
-    if any(other != names[0] for other in names):
-        raise UsageError("The texts were measured differently, so their means cannot be taken.")
-    means, spreads = [], []
-    for at in range(len(names[0])):
-        parts = [one.measures[at] for one in tables]
-        _same_axes(parts)
-        values = np.stack([part.values for part in parts])
-        mean = average(values, axis=0)
-        count = (~np.isnan(values)).sum(axis=0)
-        squares = average((values - mean) ** 2, axis=0) * count
-        lines = {"name": parts[0].name, "unit": parts[0].unit, "axes": parts[0].axes, "source": parts[0].source}
-        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        means.append(
-            Measurement(**lines, values=mean, bounds=parts[0].bounds, formula=parts[0].formula, notes=notes)  # type: ignore[arg-type]
-        )
-        spreads.append(
-            Measurement(
-                **lines,  # type: ignore[arg-type]
-                values=np.sqrt(np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)),
-                bounds=(0.0, None),
-                formula="standard deviation over texts",
-            )
-        )
-    return HeadTable(tuple(means), _kinds(means), thresholds(), texts=len(tables), spread=tuple(spreads))
+    means = Means()
+    for one in tables:
+        means.add(one)
+    return means.table()
 
 
 def with_measure(table: HeadTable, measure: Measurement) -> HeadTable:

@@ -176,11 +176,14 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Quantity 
         capped = None if attention.capped is None else attention.capped[0, head]
         hidden = ~visible(attention.masked[0, head], capped, weights)
     place = trace.labels[next(i for i, a in enumerate(trace.attentions) if a is attention)]
+    queries = _side("query", trace.queries_of(attention), values.shape[0])
+    if trace.rows is not None:
+        queries = replace(queries, at=trace.rows, total=len(trace.tokens))
     return Matrix(
         name=stage,
         unit="share" if stage == "weights" else "",
         values=values,
-        queries=_side("query", trace.queries_of(attention), values.shape[0]),
+        queries=queries,
         keys=_side("key", trace.keys_of(attention), values.shape[1]),
         hidden=hidden,
         title=f"{place} H{head}",

@@ -1,6 +1,7 @@
 """What holds for every analysis: nothing raw reaches the terminal, padding does not count, JSON alone on stdout."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -98,11 +99,19 @@ def test_layers_that_are_not_asked_for_are_not_run(attnx: Run) -> None:
 def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from attnx.output import progress
 
-    progress(3, "examples")(1)
+    with progress(3, "examples") as tell:
+        tell(1)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    tell = progress(3, "examples")
-    tell(2)
-    assert capsys.readouterr() == ("", "\rattnx: 2 of 3 examples")
-    tell(3)
-    assert capsys.readouterr().err.replace(" ", "") == "\r\r"  # the line is wiped
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with progress(3, "[b]texts") as tell:
+        tell(2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.err)
+    assert re.search(r"\[b\]texts .* 2/3 +[\d.]+/s 0:0\d:\d\d|\[b\]texts .* 2/3 +[\d.]+/s -:--:--", shown), shown
+    assert said.err.rstrip().endswith("\x1b[2K")  # the line is wiped
+    with progress(3, "texts", quiet=True) as tell:
+        tell(3)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,116 @@
+"""Commands fetch only what they show: no matrix leaves the session where nobody asked for one, and nothing changes."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnx.session import Session
+from tests.commands.analysed import causal
+from tests.commands.conftest import ANIMAL, BANK, Run
+
+LONG = " ".join([ANIMAL, BANK] * 5)
+TOKENS = 112
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of all that sessions gave."""
+    shapes: list[tuple[int, ...]] = []
+    run = Session.run
+
+    def spy(self: Session, *args: Any, **named: Any) -> dict[str, np.ndarray]:
+        values = run(self, *args, **named)
+        shapes.extend(value.shape for value in values.values())
+        return values
+
+    monkeypatch.setattr(Session, "run", spy)
+    return shapes
+
+
+def alike(got: Any, want: Any, at: str = "") -> None:
+    """The same document, numbers to float32's rounding."""
+    if isinstance(want, dict):
+        assert got.keys() == want.keys(), at
+        for name, value in want.items():
+            alike(got[name], value, f"{at}.{name}")
+    elif isinstance(want, list):
+        assert len(got) == len(want), at
+        for i, value in enumerate(want):
+            alike(got[i], value, f"{at}[{i}]")
+    elif isinstance(want, float):
+        assert math.isclose(got, want, rel_tol=1e-4, abs_tol=2e-6), (at, got, want)
+    else:
+        assert got == want, at
+
+
+def whole(attnx: Run, *args: str) -> Any:
+    """What a command says where everything is fetched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnx.fed._PLAIN", ())
+        return attnx(*args).document
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("heads",),
+        ("heads", "--layer", "1-2"),
+        ("heads", "--probe", "induction", "--layer", "0"),
+        ("inspect", "--query", "it@10"),
+        ("inspect", "--query", "it@10", "--top", "3", "--mute"),
+        ("inspect", "--query", "it@10", "--layer", "2", "--stage", "scores"),
+        ("inspect", "--query", "9", "--head", "5.11", "--stage", "masked"),
+        ("inspect", "--query", "it@10", "--mean", "heads"),
+    ],
+    ids=" ".join,
+)
+def test_no_matrix_is_fetched_and_nothing_changes(
+    attnx: Run, fetched: list[tuple[int, ...]], args: tuple[str, ...]
+) -> None:
+    command, *options = args
+    got = attnx(command, LONG, *options, "--json").document
+    assert len(got["tokens"]["pieces"]) == TOKENS
+    assert fetched
+    assert not [shape for shape in fetched if shape.count(TOKENS) > 1 or math.prod(shape) > 6 * TOKENS**2]
+    alike(got, whole(attnx, command, LONG, *options, "--json"))
+
+
+@pytest.mark.parametrize(
+    "args", [("heads",), ("inspect", "--query", "2"), ("inspect", "--query", "3", "--head", "1.0")]
+)
+@pytest.mark.parametrize("mask", [None, ((1, 1, 1, 1, 0, 0),), ((0, 1, 1, 1, 1, 1),)], ids=str)
+def test_arrays_of_ones_own(attnx: Run, tmp_path: Path, args: tuple[str, ...], mask: Any) -> None:
+    case = causal(tmp_path, mask=mask)
+    command, *options = args
+    alike(
+        attnx(command, *case.args, *options, "--json").document, whole(attnx, command, *case.args, *options, "--json")
+    )
+
+
+def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
+    attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
+    assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
+
+
+@pytest.mark.parametrize("command", ["heads", "inspect"])
+def test_texts_of_a_file_are_as_one_by_one(attnx: Run, tmp_path: Path, command: str) -> None:
+    texts = [ANIMAL, BANK, "It slept.", LONG, "The bank refused the loan, and the bank closed.", "it"]
+    (tmp_path / "texts").write_text("\n".join(texts), encoding="utf-8")
+    if command == "inspect":
+        done = attnx("inspect", "--file", "texts", "--layer", "2", "--query", "1", "--jsonl").out
+        together = [json.loads(line) for line in done.splitlines()]
+        alone = [attnx("inspect", text, "--layer", "2", "--query", "1", "--json").document for text in texts]
+        alike(together, alone)
+        return
+    got = attnx("heads", "--file", "texts", "--json").document
+    alone = [attnx("heads", text, "--json").document for text in texts]
+    for at, measure in enumerate(got["measures"]):
+        parts = np.array([one["measures"][at]["values"] for one in alone], dtype=np.float64)
+        there = ~np.isnan(parts)
+        with np.errstate(invalid="ignore"):
+            want = np.where(there, parts, 0).sum(0) / there.sum(0)
+        np.testing.assert_allclose(np.array(measure["values"], np.float64), want, atol=2e-6, err_msg=measure["name"])
