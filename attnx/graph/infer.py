@@ -213,6 +213,8 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         return [_from_array(value)]
     if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
         return [_size(node, _whole(inputs[0].shape))]
+    if node.op_type == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
+        return [_from_array(found)]
     shaped = infer_shape(graph, node, inputs)
     wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
     if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
@@ -223,6 +225,18 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
     return shaped
+
+
+def _sizes_of(graph: Graph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:
+    """What is gathered of a shape of which other sizes are unknown: the batch, where the number of patches is not."""
+    source = graph.producer(node.input[0])
+    if source is None or source.op_type != "Shape" or source.attribute or index.value is None:
+        return None
+    shape = facts.get(source.input[0], UNKNOWN).shape
+    if shape is None or None not in shape or any(not -len(shape) <= i < len(shape) for i in index.value.ravel()):
+        return None
+    found = [shape[int(i)] for i in index.value.ravel()]
+    return None if None in found else np.array(found, dtype=np.int64).reshape(index.value.shape)
 
 
 def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
