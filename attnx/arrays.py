@@ -47,10 +47,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
     if path.exists() and not force:
         raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
     if path.is_dir():
-        raise UsageError(f"{path} is a folder")
+        raise UsageError(f"{path} is a folder", "Give the name of a file.")
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".attnx-", suffix=".part")
         with os.fdopen(handle, "wb") as file:
             write(file)
         mode = 0o666 & ~_umask()
@@ -58,7 +58,9 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
         Path(temporary).replace(path)
         temporary = None
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise RunError(
+            f"{path} cannot be written: {error.strerror or error}", "Choose another folder, or free some space."
+        ) from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

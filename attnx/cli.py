@@ -10,10 +10,10 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from attnx import __version__, commands, interrupt
-from attnx.errors import INTERRUPTED, OK, RUN, AttnxError, UsageError
+from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 
 ORDER = (
     "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
@@ -36,6 +36,16 @@ def summary(name: str) -> str:
     return said[:1].upper() + said[1:]
 
 
+class _Command(TyperCommand):
+    """A command, which must not write over what it reads."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from attnx.overwriting import check
+
+        check(ctx.params, {str(p.name): getattr(p, "metavar", None) for p in self.params})
+        return super().invoke(ctx)
+
+
 class _Commands(TyperGroup):
     """Finds a command by importing its file; help lists them without."""
 
@@ -47,7 +57,7 @@ class _Commands(TyperGroup):
             return None
         module = import_module(f"attnx.commands.{cmd_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(cmd_name)(getattr(module, cmd_name))
+        one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
         return typer.main.get_command(one)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -92,7 +102,7 @@ def report(error: AttnxError) -> None:
     """Write an error and its hint to stderr, control characters made visible."""
     from attnx.plain import visible
 
-    sys.stderr.write(f"attnx: {visible(error.message)}\n")
+    sys.stderr.write(f"attnx: {visible(_short(error.message, 2000))}\n")
     if error.hint:
         sys.stderr.write(f"  {visible(error.hint)}\n")
 
@@ -103,6 +113,28 @@ def _misused(error: Any) -> UsageError:
     path = getattr(context, "command_path", "attnx")
     message: str = error.format_message()
     return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
+
+
+def _of_system(error: Exception) -> AttnxError | None:
+    """What memory, disk or the system's rules for names refused, as one of our errors; None for a bug."""
+    import errno
+
+    if isinstance(error, MemoryError):
+        return RunError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer).")
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    what = f"{_short(str(error.filename), 200)}: " if error.filename is not None else ""
+    said = f"{what}{error.strerror or error}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return UsageError(said, "Give another path.")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBADF):
+        return RunError(f"{said}: what was to be written is not", "Free some space, or write it elsewhere.")
+    return RunError(said, "Check that path, and who may read and write it.") if what else None
+
+
+def _short(text: str, most: int) -> str:
+    """A text without its middle, where it is long."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
 def run(args: list[str]) -> int:
@@ -138,9 +170,9 @@ def run(args: list[str]) -> int:
         elif isinstance(error, AttnxError):
             report(error)
             return error.exit_code
-        elif isinstance(error, MemoryError):
-            report(AttnxError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer)."))
-            return RUN
+        elif (told := _of_system(error)) is not None:
+            report(told)
+            return told.exit_code
         else:
             raise
     if code == INTERRUPTED:

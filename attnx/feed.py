@@ -12,6 +12,7 @@ from attnx.records import Array
 from attnx.rules import RULES, memory
 from attnx.session import Slot
 
+_HOW = "`attnx sites MODEL --feed-template` writes a program that makes such a feed."
 __all__ = ["Needs", "batch_of", "check", "derive"]
 
 
@@ -88,14 +89,14 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
     shape = list(array.shape)
     if slot.shape or array.ndim == 0:
         if len(shape) != len(slot.shape):
-            raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}")
+            raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
         for have, want in zip(shape, slot.shape, strict=True):
             if isinstance(want, int) and have != want:
-                raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}")
+                raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
     if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and end the process
         raise InputError(f"input {slot.name} has shape {shape}: there is no row to run on", "Give at least one.")
     if array.dtype == object or array.dtype.kind in "SU":
-        raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}")
+        raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}", _HOW)
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise InputError(
             f"input {slot.name} has NaN in it", "Every weight behind it would be NaN. Check how it was made."
@@ -103,6 +104,6 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
     if slot.dtype is not None and array.dtype != slot.dtype:
         cast = array.astype(slot.dtype)
         if array.size and not np.array_equal(cast.astype(array.dtype), array):
-            raise InputError(f"input {slot.name} is {array.dtype}, and its values do not fit into {slot.type}")
+            raise InputError(f"input {slot.name} is {array.dtype}, and its values do not fit into {slot.type}", _HOW)
         return cast
     return array

@@ -24,7 +24,10 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
         if a.site.kind == "self" and trace.queries_of(a) is text
     ]
     if not found:
-        raise UnsupportedError("No self-attention of this model is over that text, so nothing flows through it.")
+        raise UnsupportedError(
+            "No self-attention of this model is over that text, so nothing flows through it.",
+            "`attnx sites MODEL` lists what the model has.",
+        )
     means, uniform = [], []
     for label, attention in found:
         shape = attention.need("weights").shape[2:]

@@ -132,7 +132,10 @@ def _text(trace: Trace, side: str) -> Tokens:
     for attention in trace.attentions:
         if attention.site.kind == "self" and attention.site.component == side:
             return trace.queries_of(attention)
-    raise UnsupportedError("No self-attention of this model is over a text, so nothing flows through it.")
+    raise UnsupportedError(
+        "No self-attention of this model is over a text, so nothing flows through it.",
+        "`attnx sites MODEL` lists what the model has.",
+    )
 
 
 def _last(trace: Trace, side: str, tokens: Tokens) -> int:

@@ -82,7 +82,10 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
         divided = product if a.site.scale is None else scaled(product, a.site.scale)
     if as_if == "sqrt":
         if size is None:
-            raise UnsupportedError(f"The head size of {trace.labels[site]} is not known, so neither is sqrt(d_k).")
+            raise UnsupportedError(
+                f"The head size of {trace.labels[site]} is not known, so neither is sqrt(d_k).",
+                "--as-if site takes the model's own scale.",
+            )
         divided = product / np.sqrt(size)
     seen = ~np.isneginf(bias)
     whole = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))

@@ -105,7 +105,9 @@ def load_picture(path: Path) -> Image:
     try:
         with Pillow.open(path) as opened:
             if opened.width * opened.height > _LARGEST:
-                raise InputError(f"{path} has {opened.width} x {opened.height} pixels, which is too many")
+                raise InputError(
+                    f"{path} has {opened.width} x {opened.height} pixels, which is too many", "Make it smaller first."
+                )
             turned = ImageOps.exif_transpose(opened)
             if turned.mode in ("RGBA", "LA", "PA") or "transparency" in turned.info:
                 turned = turned.convert("RGBA")

@@ -44,6 +44,8 @@ def cost(
         sizes = sorted({int(part) for part in lengths.split(",")})
     except ValueError:
         raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "--lengths 64,256,1024") from None
+    if sizes[0] < 1 or sizes[-1] > 1 << 40:
+        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "--lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)
@@ -52,7 +54,9 @@ def cost(
         count += parameters(opened.encoder.graph().opened)
     found = measure.cost(sites, sizes, parameters=count or None)
     timing, notes = None, list[str]()
-    if measured:
+    if measured and sizes[0] > longest:
+        notes.append(f"not measured: every length is more than --longest {longest}")
+    elif measured:
         from attnx.timing import measure as run
 
         try:

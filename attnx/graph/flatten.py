@@ -23,7 +23,10 @@ def inline_functions(proto: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:
-        raise ModelError(f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}") from None
+        raise ModelError(
+            f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}",
+            "Export the model again.",
+        ) from None
 
 
 def attribute(node: NodeProto, name: str) -> AttributeProto | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SELF = "\0self"
 """Stands for the model file itself as the place of a tensor's bytes; never a name in a real file."""
 
+_DAMAGED = "The file is damaged, or was not written by an exporter; export the model again."
 _MAGIC = (
     (b"GGUF", "a GGUF file (llama.cpp)"),
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or a .keras file)"),
@@ -57,7 +58,7 @@ def load(path: Path) -> Loaded:
         ModelError: Not an ONNX model (says what it is instead), truncated, or external data that is refused.
     """
     if path.is_dir():
-        raise ModelError(f"{path} is a folder, not an .onnx file")
+        raise ModelError(f"{path} is a folder, not an .onnx file", "Give the .onnx file in it.")
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -66,7 +67,7 @@ def load(path: Path) -> Loaded:
         hint = f"In that folder: {', '.join(near)}." if near else "Check the path."
         raise ModelError(f"there is no file {path}", hint) from None
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+        raise ModelError(f"{path} cannot be read: {error.strerror}", "Check the path, and who may read it.") from None
     _refuse_other_formats(path, head)
 
     import onnx
@@ -144,12 +145,14 @@ def _locate(loaded: Loaded, tensor: TensorProto) -> None:
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
     except ValueError:
-        raise ModelError(f"the weight {tensor.name!r} has an external-data offset that is not a number") from None
+        raise ModelError(
+            f"the weight {tensor.name!r} has an external-data offset that is not a number", _DAMAGED
+        ) from None
     size = loaded.files[location].stat().st_size
     if length < 0:
         length = expected_bytes(tensor)
     if offset < 0 or any(d < 0 for d in tensor.dims):
-        raise ModelError(f"the weight {tensor.name!r} has a negative size or offset")
+        raise ModelError(f"the weight {tensor.name!r} has a negative size or offset", _DAMAGED)
     if offset + length > size:
         where = loaded.files[location]
         raise ModelError(
@@ -159,7 +162,8 @@ def _locate(loaded: Loaded, tensor: TensorProto) -> None:
     expected = expected_bytes(tensor)
     if expected != length:
         raise ModelError(
-            f"the weight {tensor.name!r} of shape {list(tensor.dims)} needs {expected} bytes, and {length} are stored"
+            f"the weight {tensor.name!r} of shape {list(tensor.dims)} needs {expected} bytes, and {length} are stored",
+            _DAMAGED,
         )
 
 
@@ -168,10 +172,14 @@ def _add_file(loaded: Loaded, location: str, name: str) -> None:
     refused = f"the weight {name!r} points at {location!r}, outside the model's folder"
     hint = "attnx reads external data only from the folder of the model. Do not trust this file."
     if not location:
-        raise ModelError(f"the weight {name!r} is external, but names no file")
-    if "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts or ":" in location[:3]:
+        raise ModelError(f"the weight {name!r} is external, but names no file", _DAMAGED)
+    # On every system what any system could take for a way out: "C:\\x", "\\\\server\\share", "..\\x".
+    way = PureWindowsPath(location)
+    if "\0" in location or way.drive or way.root or ".." in way.parts or Path(location).is_absolute():
         raise ModelError(refused, hint)
     real = Path(os.path.realpath(folder / location))
+    if not real.is_file() and "\\" in location:  # written on Windows
+        real = Path(os.path.realpath(folder.joinpath(*way.parts)))
     # Inside the folder, or, as in the Hub's cache, beside the file that the model's own link leads to.
     inside = real.is_relative_to(Path(os.path.realpath(folder)))
     beside = loaded.path.is_symlink() and real.parent == loaded.files[SELF].parent

@@ -214,7 +214,7 @@ def expected_bytes(tensor: TensorProto) -> int:
     try:
         return count * int(np.dtype(tensor_dtype_to_np_dtype(tensor.data_type)).itemsize)
     except (KeyError, TypeError):
-        raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}") from None
+        raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}", _HINT) from None
 
 
 @cache

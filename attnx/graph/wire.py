@@ -27,6 +27,7 @@ _INSIDE = {
 }
 _RAW, _FLOATS, _DOUBLES, _EXTERNAL, _LOCATION = 9, 4, 10, 13, 14
 _MAX_DEPTH = 64
+_AGAIN = "Download or export the model again: the file is cut short, or damaged."
 _MAX_SKELETON = 512 * 1024 * 1024
 
 
@@ -34,7 +35,7 @@ def _varint(data: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
     result = shift = 0
     while True:
         if at >= end or shift > 63:
-            raise ModelError("the file is not a whole ONNX model: a number in it runs past its end")
+            raise ModelError("the file is not a whole ONNX model: a number in it runs past its end", _AGAIN)
         byte = data[at]
         at += 1
         result |= (byte & 0x7F) << shift
@@ -94,7 +95,7 @@ class _Skeleton:
                 size, at = _varint(data, at, end)
                 body, at = at, at + size
                 if at > end:
-                    raise ModelError("the file is not a whole ONNX model: a part of it is longer than the file")
+                    raise ModelError("the file is not a whole ONNX model: a part of it is longer than the file", _AGAIN)
                 if size >= KEEP_BELOW:
                     if field in inside:
                         out += (data[plain:head], _text_field(field, self.copy(inside[field], body, at, depth + 1)))
@@ -104,15 +105,20 @@ class _Skeleton:
                         out += (data[plain:head], self._reference(body, size))
                         plain = at
             else:
-                raise ModelError("the file is not an ONNX model: it is not written as a protocol buffer")
+                raise ModelError(
+                    "the file is not an ONNX model: it is not written as a protocol buffer",
+                    "attnx opens .onnx files; export the model to ONNX first.",
+                )
             if at > end:
-                raise ModelError("the file is not a whole ONNX model: it ends inside a field")
+                raise ModelError("the file is not a whole ONNX model: it ends inside a field", _AGAIN)
         out.append(data[plain:end])
         joined = b"".join(out)
         if depth == 1:
             self.kept += len(joined)
             if self.kept > _MAX_SKELETON:
-                raise ModelError("the model's graph, without its weights, is larger than 512 MB")
+                raise ModelError(
+                    "the model's graph, without its weights, is larger than 512 MB", "attnx refuses to read such files."
+                )
         return joined
 
     def _reference(self, offset: int, size: int) -> bytes:

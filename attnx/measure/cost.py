@@ -55,7 +55,10 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
         raise UsageError("Lengths have to be whole numbers from 1 on.", "Try --lengths 64,256,1024")
     known = [(site.heads, site.head_size) for site in sites if site.heads and site.head_size]
     if not known:
-        raise UnsupportedError("No attention of this model has a known number of heads and head size.")
+        raise UnsupportedError(
+            "No attention of this model has a known number of heads and head size.",
+            "`attnx sites MODEL` lists what the model has.",
+        )
     heads = sum(h for h, _ in known if h)
     wide = sum(h * d for h, d in known if h and d)
     lines = []

@@ -73,7 +73,10 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
     values = repeat_heads(attention.need("value")[:1], heads)[0, head].astype(np.float64)
     v, weight = values[key], float(rows.weights[head, query, key])
     if q.shape != k.shape:
-        raise UnsupportedError(f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here.")
+        raise UnsupportedError(
+            f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here.",
+            "`attnx sites MODEL --places` shows the tensors.",
+        )
     products = q * k
     context = rows.weights[head, query].astype(np.float64) @ values
     size = float(context @ context)

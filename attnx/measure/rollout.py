@@ -105,7 +105,10 @@ def memory_rollout(trace: Trace) -> Measurement:
     """
     cross = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "cross"]
     if not cross or trace.memory is None:
-        raise UnsupportedError("This model has no cross-attention, so no encoder to follow attention to.")
+        raise UnsupportedError(
+            "This model has no cross-attention, so no encoder to follow attention to.",
+            "`attnx sites MODEL` lists what the model has.",
+        )
     encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
     size = cross[0][1].need("weights").shape[3]
     below = np.eye(size)

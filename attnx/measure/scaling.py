@@ -119,7 +119,9 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
             one, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
             where = (site, int(one), int(query))
     if best < 0:
-        raise UnsupportedError("No row has a weight to show: every query is hidden, padding or NaN.")
+        raise UnsupportedError(
+            "No row has a weight to show: every query is hidden, padding or NaN.", "`attnx mask` shows what is hidden."
+        )
     return where
 
 
@@ -147,7 +149,9 @@ def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
         if gap.size and gap.max() > best:
             best, where = float(gap.max()), (site, int(np.argmax(gap)))
     if best < 0:
-        raise UnsupportedError("That token has no weights to show: it is padding, or sees nothing.")
+        raise UnsupportedError(
+            "That token has no weights to show: it is padding, or sees nothing.", "Look from another token (-q)."
+        )
     return where
 
 
@@ -242,7 +246,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     sites, notes = _possible(trace, range(len(trace.attentions)))
     steps = _steps([w.size or 1 for _, w in sites]) if divisors is None else [float(d) for d in divisors]
     if any(not (np.isfinite(d) and d > 0) for d in steps):
-        raise UsageError("A divisor has to be a positive number.")
+        raise UsageError("A divisor has to be a positive number.", "For example: --divide 8.")
     values = np.full((len(steps), len(sites) + 1, 3), np.nan)
     for at, divisor in enumerate(steps):
         for place, (_, ways) in enumerate(sites):

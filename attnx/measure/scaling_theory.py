@@ -43,7 +43,10 @@ def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
     if given.size == 0:
         raise UsageError("There are no numbers to take a softmax of.", "Give some: --numbers 8.2,1.1,2.0")
     if np.isnan(given).any() or np.isposinf(given).any() or np.isneginf(given).all():
-        raise UsageError("A softmax needs numbers; -inf hides a key, but one at least has to be finite.")
+        raise UsageError(
+            "A softmax needs numbers; -inf hides a key, but one at least has to be finite.",
+            "For example: --numbers 2,1,0.",
+        )
     if not (np.isfinite(divide) and divide > 0):
         raise UsageError(f"Scores cannot be divided by {divide:g}.", "Use a positive number, such as 8 for d_k = 64.")
     small = given / divide

@@ -87,7 +87,8 @@ def read_json(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_CONFIG:
             raise ModelError(
-                f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for."
+                f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for.",
+                "Give the tokenizer's own files.",
             )
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

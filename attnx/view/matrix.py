@@ -168,7 +168,10 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Quantity 
         raise UsageError(f"{stage!r} is no stage of attention.", f"Choose from {', '.join(STAGES)}.")
     whole = attention.need(stage)
     if not 0 <= head < whole.shape[1]:
-        raise UsageError(f"There is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}.")
+        raise UsageError(
+            f"There is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}.",
+            "Choose one of them (--head L.H).",
+        )
     values = whole[0, head]
     hidden = np.zeros(values.shape, bool)
     if stage in ("masked", "weights") and attention.masked is not None:

@@ -177,7 +177,7 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
             raise _exists(name)
         if not target.parent.is_dir():
             raise UsageError(f"The folder of {name} does not exist.", f"Create it: mkdir -p {safe(str(target.parent))}")
-        handle, beside = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        handle, beside = tempfile.mkstemp(prefix=".attnx-", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
