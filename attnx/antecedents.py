@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.norms import value_norms
 from attnx.mentioned import candidates, pronouns
 from attnx.records import Array, Tokens, Trace
+from attnx.rows import Received, is_over
 from attnx.spans import Mention
 from attnx.surroundings import output_projection
 
@@ -33,25 +35,29 @@ def text_of(trace: Trace) -> Tokens:
     return trace.tokens
 
 
-def maps(model: Model, trace: Trace, inputs: Mapping[str, Array] | None) -> tuple[dict[str, Array], list[str]]:
+def maps(
+    model: Model, trace: Trace, inputs: Mapping[str, Array] | None, made: Mapping[str, Array] = MappingProxyType({})
+) -> tuple[dict[str, Array], list[str]]:
     """Rollout, and attention weighted by value norms, as matrices over the text; and what is to be said of them.
 
     The value-norm map is the mean over layers and heads of ||a v W_O|| as shares of a row (Kobayashi et al. 2020).
+    `made` has those that were made in the graph.
     """
-    out: dict[str, Array] = {}
+    out = dict(made)
     said: list[str] = []
     try:
-        out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
+        if "rollout" not in out:
+            out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
         said.append(f"no rollout: {error.message}")
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):
-        if attention.site.kind != "self" or trace.queries_of(attention) is not text or attention.value is None:
+        if not is_over(trace, attention, text) or attention.value is None:
             continue
         output = output_projection(model, attention.site, inputs) if len(text) <= LONG else None
         found = value_norms(trace, at, output, together=False).shares.values
-        if found.shape[1:] == (len(text), len(text)):
+        if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
             bare = bare or output is None
             shares.append(average(found, axis=0))
     if shares:
@@ -62,7 +68,11 @@ def maps(model: Model, trace: Trace, inputs: Mapping[str, Array] | None) -> tupl
 
 
 def resolve(
-    trace: Trace, from_: str | None, to: str | None, made: Mapping[str, Array]
+    trace: Trace,
+    from_: str | None,
+    to: str | None,
+    made: Mapping[str, Array],
+    received: Mapping[int, Received] = MappingProxyType({}),
 ) -> tuple[list[Coreference], list[str]]:
     """What the heads say of every pronoun asked for.
 
@@ -77,11 +87,11 @@ def resolve(
     out, said = [], []
     for pronoun in pronouns(text, from_):
         there = candidates(text, to, pronoun)
-        found = coreference(trace, pronoun, there, maps=made, tokens=text)
+        found = coreference(trace, pronoun, there, maps=made, tokens=text, received=received)
         if to is None and found.unseen and len(found.unseen) < len(there):
             kept = [one for at, one in enumerate(there) if at not in found.unseen]
             said.append(f"{len(found.unseen)} content words that {pronoun.text!r} cannot see are left out")
-            found = coreference(trace, pronoun, kept, maps=made, tokens=text)
+            found = coreference(trace, pronoun, kept, maps=made, tokens=text, received=received)
         out.append(found)
     return out, said
 

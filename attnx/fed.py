@@ -34,6 +34,11 @@ class Fed:
         """The text."""
         return self.trace.tokens
 
+    @property
+    def single(self) -> bool:
+        """Whether the batch is of one."""
+        return all(len(array) == 1 for array in self.feed.values() if array.ndim == 2 and array.dtype.kind == "i")
+
     def sites(self, model: Model, layers: Collection[int] | None = None) -> list[Site]:
         """The sites that would run, of some layers or all."""
         return [s for s in model.find(self.feed).sites if layers is None or s.layer in layers]

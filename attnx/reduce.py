@@ -22,17 +22,28 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
-ROWS, KEEP, MARKS, CELLS, AWAY, FIRST = (f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first"))
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START = (
+    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start")
+)
 """Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
-keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one key, int64 [1]."""
-STATS = ("total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen")
-"""What a row can be reduced to: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each mark; a of each
-cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden."""
+keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one key, int64 [1]; where a
+rollout starts from, float32 [R,Q]."""
+STATS = (
+    "total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen", "received", "seers",
+    "shown", "hidden", "rollout",
+)  # fmt: skip
+"""What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
+mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden. Of each
+column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest masked score. Of
+all sites together, noted at the first: the rows of the rollout that begin with `START`."""
+OVER_HEADS = ("shown", "hidden", "rollout")
+"""Those without heads."""
 HIDDEN = -9e3
 """A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
 GATHERED = "attnx/Gather/"
 """What the name of a tensor begins with that holds chosen rows."""
-_NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST}
+_NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST, "rollout": START}
+_MASKED = ("visible", "seen", "seers", "shown", "hidden")
 _TINY = 1e-37
 _WORD = re.compile(r"\([^)]*\)|\S+")
 
@@ -81,6 +92,7 @@ class Writer:
             CELLS: (TensorProto.INT64, ["attnx_cells"]),
             AWAY: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
             FIRST: (TensorProto.INT64, [1]),
+            START: (TensorProto.FLOAT, ["attnx_rows", "attnx_queries"]),
         }
         read = {name for node in self._proto.graph.node for name in node.input}
         for name in reduction.inputs:
@@ -115,10 +127,37 @@ class Writer:
             return self._node("Gather", [flat, CELLS], axis=-1)
         if stat == "away":
             return self._sum(self._node("Mul", [last, AWAY]))
+        if stat == "received":
+            return self._sum(last, -2)
+        if stat in ("shown", "hidden"):
+            return self._over_heads("ReduceMax" if stat == "shown" else "ReduceMin", last, place)
         if stat == "seen":
             last = self._node("Gather", [last, FIRST], axis=-1)
         shown = self._node("Greater", [last, self._number(HIDDEN)])
-        return self._sum(self._node("Cast", [shown], to=1))
+        return self._sum(self._node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
+
+    def head_mean(self, value: str, place: Place, sink: bool) -> str:
+        """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
+        last = self._last(value, place)
+        if sink:
+            last = self._node("Div", [last, self._sum(last, keep=1)])
+        return self._over_heads("ReduceMean", last, place)
+
+    def rollout(self, means: Sequence[str]) -> str:
+        """The rows of R_l = (A_l + I) / 2 x R_(l-1) that begin with `START`, from the last layer down: [R,K]."""
+        state, half = START, self._number(0.5)
+        for mean in reversed(means):
+            state = self._node("Mul", [self._node("Add", [self._node("MatMul", [state, mean]), state]), half])
+        return state
+
+    def _over_heads(self, kind: str, last: str, place: Place) -> str:
+        """A matrix reduced over all axes but q and k."""
+        axes = list(range(len(outer_words(place.layout))))
+        if not axes:
+            return last
+        if self._graph.opset >= 18:
+            return self._node(kind, [last, self._ints(axes)], keepdims=0)
+        return self._node(kind, [last], axes=axes, keepdims=0)
 
     def entropy(self, value: str, place: Place, masked: str, masked_place: Place) -> str:
         """Sum a ln a without a logarithm for each cell, which takes longer than all else.
@@ -155,10 +194,10 @@ class Writer:
             value = self._node("Slice", [value, *ends, self._ints([rank - 1])])
         return value
 
-    def _sum(self, value: str) -> str:
+    def _sum(self, value: str, axis: int = -1, keep: int = 0) -> str:
         if self._graph.opset >= 13:
-            return self._node("ReduceSum", [value, self._ints([-1])], keepdims=0)
-        return self._node("ReduceSum", [value], axes=[-1], keepdims=0)
+            return self._node("ReduceSum", [value, self._ints([axis])], keepdims=keep)
+        return self._node("ReduceSum", [value], axes=[axis], keepdims=keep)
 
     def _axes(self) -> list[str]:
         return [self._ints([-1])] if self._graph.opset >= 18 else []
@@ -200,11 +239,14 @@ def outer_words(layout: str) -> list[str]:
 
 
 def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
-    """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells.
+    """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells, [B,H,K] for
+    columns; what is over heads, and rows of a rollout, as they are.
 
     Raises:
         ValueError: The array does not fit the place.
     """
+    if stat in OVER_HEADS:
+        return np.asarray(array, np.float32)
     outer = " ".join(outer_words(place.layout))
     if stat == "cells":
         return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
@@ -215,4 +257,4 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
 
 def source(name: str) -> str:
     """The quantity that a statistic is made from; a quantity itself as it is."""
-    return "masked" if name in ("visible", "seen") else "weights" if name in STATS else name
+    return "masked" if name in _MASKED else "weights" if name in STATS else name

@@ -17,7 +17,7 @@ from attnx.errors import RunError
 from attnx.fed import Fed, fed
 from attnx.formula import average
 from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Trace
-from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, ROWS, STATS, fits, read_stat
+from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -152,8 +152,13 @@ def checked_rows(
     sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
 ) -> tuple[Attention, ...]:
     """The rows gathered of what is `CHECKED`, checked against one another."""
-    taps = {i: {q: name for q, name in names.items() if q in CHECKED} for i, names in tapped.taps.items()}
-    return tracing.read(sites, replace(tapped, taps=taps), values, CHECKED, True, rows=rows.tolist())
+    return tracing.read(sites, stages_of(tapped, CHECKED), values, CHECKED, True, rows=rows.tolist())
+
+
+def stages_of(tapped: Tapped, quantities: Collection[str]) -> Tapped:
+    """The taps of these quantities alone, without statistics."""
+    taps = {i: {q: name for q, name in names.items() if q in quantities} for i, names in tapped.taps.items()}
+    return replace(tapped, taps=taps)
 
 
 def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
@@ -185,11 +190,17 @@ def _inputs(tokens: Tokens, cells: _Cells) -> dict[str, Array]:
 
 
 def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Statistics of one site for the first sequence: [H,Q], marks [H,Q,M], cells [H,P]."""
+    """Statistics of one site for the first sequence: of rows [H,Q], marks [H,Q,M], cells [H,P], columns [H,K]; what is
+    over heads as it is.
+    """
     from attnx.reduce import source
 
-    names = {name: value for name, value in tapped.taps[site.index].items() if name in STATS}
-    return {stat: read_stat(values[name], site.places[source(stat)], stat, 1)[0] for stat, name in names.items()}
+    out = {}
+    for stat, name in tapped.taps[site.index].items():
+        if stat in STATS:
+            found = read_stat(values[name], site.places[source(stat)], stat, 1)
+            out[stat] = found if stat in OVER_HEADS else found[0]
+    return out
 
 
 def _check(some: Attention, total: Array) -> Check:

@@ -13,6 +13,16 @@ from attnx.spans import axis_labels
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """What each key of a site gets of all its rows, reduced in the graph."""
+
+    sums: Array
+    """[H,K]: the weight of all rows on each key."""
+    seers: Array
+    """[H,K]: how many rows see each key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The weights of one site for the first sequence of the batch: the one that the trace's tokens describe."""
 
@@ -27,6 +37,8 @@ class Rows:
     """int [Q]: the key position at which each query itself stands (K - Q keys are past); None across two texts."""
     broken: int
     """How many rows of real tokens hold a NaN."""
+    received: Received | None = None
+    """What the keys get of all rows, where only some were kept."""
 
     @property
     def query_labels(self) -> tuple[str, ...]:
@@ -71,7 +83,7 @@ class Rows:
         """Importance of every key for every head: alpha_k = mean over the real rows that see key k of a_ik.
 
         Args:
-            leaving_out: Queries that do not count.
+            leaving_out: Queries that do not count, as rows of `weights`.
             at_least: A key that fewer rows see is NaN.
 
         Returns:
@@ -80,6 +92,11 @@ class Rows:
         Source: Gu et al. 2025, "When Attention Sink Emerges in Language Models", section 3.
         """
         seen = self.visible & self.real[..., None]
+        if self.received is not None:
+            own = seen[:, list(leaving_out)]
+            count = self.received.seers - own.sum(axis=1)
+            sums = self.received.sums - np.where(own, self.weights[:, list(leaving_out)], 0.0).sum(axis=1)
+            return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
         seen[:, list(leaving_out)] = False
         return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
 
@@ -101,8 +118,13 @@ def _flags(flags: Sequence[bool], size: int, front: bool, fill: bool) -> Array:
     return np.concatenate([extra, np.asarray(flags, bool)] if front else [np.asarray(flags, bool), extra])
 
 
-def read(trace: Trace, attention: Attention) -> Rows:
+def read(trace: Trace, attention: Attention, received: Received | None = None) -> Rows:
     """The rows of one site.
+
+    Args:
+        trace: Gives the tokens.
+        attention: One of its sites.
+        received: What its keys get of all rows, where the trace has only some.
 
     Raises:
         UnsupportedError: The site has no weights.
@@ -122,7 +144,19 @@ def read(trace: Trace, attention: Attention) -> Rows:
         keys=trace.keys_of(attention),
         position=_positions(trace, count, keys) if own else None,
         broken=int((nan & ~padding[None, :]).sum()),
+        received=received,
     )
+
+
+def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
+    """Whether a site is a self-attention over this text."""
+    side = trace.queries_of(attention) if trace.rows is None else trace.keys_of(attention)
+    return attention.site.kind == "self" and side is text
+
+
+def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:
+    """Which of the rows that a trace has are those of these positions of the text."""
+    return list(positions) if trace.rows is None else [trace.rows.index(at) for at in positions]
 
 
 def _positions(trace: Trace, count: int, keys: int) -> Array:

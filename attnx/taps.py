@@ -89,6 +89,7 @@ def tap(
     named: dict[str, str] = {}
     added: list[str] = []
     writer = Writer(found.opened, proto)
+    means: list[tuple[int, str]] = []
     for i, quantities in wanted.items():
         for quantity in quantities:
             place = found.sites[i].places.get(source(quantity))
@@ -96,6 +97,9 @@ def tap(
                 continue
             name = _output(found.opened, proto, place, named)
             masked = found.sites[i].places.get("masked")
+            if quantity == "rollout":
+                means.append((i, writer.head_mean(name, place, found.sites[i].sink)))
+                continue
             if quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
                 name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked)
             elif quantity in STATS:
@@ -104,6 +108,9 @@ def tap(
                 name = writer.rows(name, place) or name
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
+    if means:
+        added.append(writer.rollout([mean for _, mean in means]))
+        taps.setdefault(means[0][0], {})["rollout"] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]

@@ -49,14 +49,16 @@ def coref(
         _dataset(run.open(), dataset, run.json)
         return
 
-    from attnx.antecedents import ARRAYS, maps, resolve
+    from attnx.antecedents import resolve
+    from attnx.pointing import point
     from attnx.reporting import base, heading, text_of
 
     opened = run.opened
-    trace, doubts = run.trace(ARRAYS)
-    made, about = maps(opened, trace, run.feed.get("inputs"))
-    found, left = resolve(trace, from_, to, made)
-    output.notes((*trace.notes, *doubts, *about, *left))
+    pointing = point(opened, run.feed, from_)
+    trace = pointing.trace
+    found, left = resolve(trace, from_, to, pointing.maps, pointing.received)
+    notes = [*trace.notes, *pointing.notes, *left]
+    output.notes(notes)
     pairs = None
     if contrast is not None:
         pairs = _contrasted(opened, contrast, found, run.target)
@@ -67,7 +69,7 @@ def coref(
             **base(trace),
             "pronouns": [_object(one) for one in found],
             "contrast": None if pairs is None else [_contrast_object(two, moved) for two, moved in pairs],
-            "notes": [*trace.notes, *doubts, *about, *left],
+            "notes": notes,
         }
         output.emit_json(document("attnx/coref", body))
         return

@@ -12,7 +12,7 @@ from attnx.choice import Verdict, margin, shares, verdict
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
-from attnx.rows import Rows, head_labels, read, stack
+from attnx.rows import Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.spans import Mention
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
@@ -62,6 +62,7 @@ def coreference(
     *,
     maps: Mapping[str, Array] = MappingProxyType({}),
     tokens: Tokens | None = None,
+    received: Mapping[int, Received] = MappingProxyType({}),
 ) -> Coreference:
     """What every head and layer points at from a pronoun, against baselines.
 
@@ -70,12 +71,14 @@ def coreference(
     give it more than 0.3 of their weight on average, be it a candidate or not.
 
     Args:
-        trace: With weights [B,H,Q,K]; masked tells hidden keys from keys of no weight.
+        trace: With weights [B,H,Q,K]; masked tells hidden keys from keys of no weight. The pronoun's rows are enough
+            where `received` says what the keys get of all rows.
         pronoun: Where to look from.
         candidates: Where to look to; at least one, none overlapping the pronoun.
-        maps: Other matrices [Q,K] to take a verdict from, by name ("rollout", "value norm").
+        maps: Other matrices [Q,K] to take a verdict from, by name ("rollout", "value norm"); with the rows of `trace`.
         tokens: The text; by default the encoder's side where there is one, else the query side. The self-attentions
             over it are measured.
+        received: By a site's index, what its keys get of all rows.
 
     Returns:
         See `Coreference`; weights in shares of a row.
@@ -89,13 +92,18 @@ def coreference(
     """
     text = tokens or trace.memory or trace.tokens
     _check(pronoun, candidates)
-    sites = tuple(at for at, a in enumerate(trace.attentions) if a.site.kind == "self" and trace.queries_of(a) is text)
+    sites = tuple(at for at, a in enumerate(trace.attentions) if is_over(trace, a, text))
     if not sites:
         raise UnsupportedError("No self-attention of this model is over that text.", "See attnx sites.")
     parts, found, parked = [], [], []
     seen: Array = np.zeros(len(candidates), bool)
     for at in sites:
-        weight, part, sees, sinks = _site(read(trace, trace.attentions[at]), pronoun, candidates)
+        attention = trace.attentions[at]
+        own = read(trace, attention, received.get(attention.site.index))
+        queries = rows_at(trace, pronoun.pieces)
+        if trace.rows is None:
+            queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]
+        weight, part, sees, sinks = _site(own, queries, pronoun, candidates)
         parked += [(value, f"{trace.labels[at]} H{head}", piece) for head, piece, value in sinks]
         found.append(weight)
         parts.append(part)
@@ -116,7 +124,7 @@ def coreference(
         verdicts.append(verdict("best head", f"{axes[0].labels[s]} {axes[1].labels[h]}", weights[s, h]))
     verdicts.append(verdict("mean of all heads", "", average(weights, axis=(0, 1))))
     for name, matrix in maps.items():
-        verdicts.append(verdict(name, "", _from_map(name, matrix, text, pronoun, candidates, seen)))
+        verdicts.append(verdict(name, "", _from_map(name, matrix, trace, text, pronoun, candidates, seen)))
     unseen = tuple(int(at) for at in np.flatnonzero(~seen))
     return Coreference(
         pronoun=pronoun,
@@ -150,18 +158,17 @@ def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
         raise UsageError(f"There is nothing that {pronoun.text!r} could stand for.", "Name candidates with --to.")
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
-            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate.")
+            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate.", "Leave it out of --to.")
 
 
 def _site(
-    rows: Rows, pronoun: Mention, candidates: Sequence[Mention]
+    rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]
 ) -> tuple[Array, Array, Array, list[tuple[int, str, float]]]:
     """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the sinks
     that take weight of the pronoun: head, piece, weight.
     """
-    heads, count, keys = rows.weights.shape
+    heads, _, keys = rows.weights.shape
     shift = keys - len(rows.keys)
-    queries = [at + count - len(rows.queries) for at in pronoun.pieces]
     if shift < 0 or min(queries) < 0:
         raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens.")
     kept = rows.real[:, queries]
@@ -188,12 +195,18 @@ def _site(
 
 
 def _from_map(
-    name: str, matrix: Array, text: Tokens, pronoun: Mention, candidates: Sequence[Mention], seen: Array
+    name: str,
+    matrix: Array,
+    trace: Trace,
+    text: Tokens,
+    pronoun: Mention,
+    candidates: Sequence[Mention],
+    seen: Array,
 ) -> Array:
     """Weight to each candidate by a map [Q,K] over the text."""
-    if matrix.shape != (len(text), len(text)):
+    if matrix.shape != (len(text) if trace.rows is None else len(trace.rows), len(text)):
         raise InputError(f"The map {name!r} is {matrix.shape}, the text has {len(text)} tokens.")
-    line = np.asarray(matrix, np.float64)[list(pronoun.pieces)].mean(axis=0)
+    line = np.asarray(matrix, np.float64)[rows_at(trace, pronoun.pieces)].mean(axis=0)
     sums = np.array([line[list(one.pieces)].sum() for one in candidates])
     return np.where(seen, sums, np.nan)
 

@@ -60,6 +60,9 @@ def whole(attnx: Run, *args: str) -> Any:
         ("heads",),
         ("heads", "--layer", "1-2"),
         ("heads", "--probe", "induction", "--layer", "0"),
+        ("coref", "--from", "it@10"),
+        ("coref", "--from", "it@10", "--to", "animal@2,street@8"),
+        ("coref", "--from", "didn@3"),
         ("inspect", "--query", "it@10"),
         ("inspect", "--query", "it@10", "--top", "3", "--mute"),
         ("inspect", "--query", "it@10", "--layer", "2", "--stage", "scores"),
@@ -80,7 +83,14 @@ def test_no_matrix_is_fetched_and_nothing_changes(
 
 
 @pytest.mark.parametrize(
-    "args", [("heads",), ("inspect", "--query", "2"), ("inspect", "--query", "3", "--head", "1.0")]
+    "args",
+    [
+        ("heads",),
+        ("coref", "--from", "3", "--to", "1,2"),
+        ("inspect", "--query", "2"),
+        ("inspect", "--query", "3", "--head", "1.0"),
+    ],
+    ids=" ".join,
 )
 @pytest.mark.parametrize("mask", [None, ((1, 1, 1, 1, 0, 0),), ((0, 1, 1, 1, 1, 1),)], ids=str)
 def test_arrays_of_ones_own(attnx: Run, tmp_path: Path, args: tuple[str, ...], mask: Any) -> None:

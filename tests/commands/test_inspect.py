@@ -214,7 +214,7 @@ def test_stage_needs_no_other_arrays_than_its_own_and_its_checks(monkeypatch: py
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(pipeline.Model, "trace", spy)
-    attnx("inspect", ANIMAL, "-H", "5.11", "-q", "it")
+    attnx("inspect", ANIMAL, "-H", "5.11")
     attnx("inspect", ANIMAL, "-l", "2-3", "--stage", "scores")
     assert asked[0]["layers"] == (5,)
     assert set(asked[0]["quantities"]) == {"weights", "masked"}
