@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -128,7 +129,8 @@ def _of_system(error: Exception) -> AttnxError | None:
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return UsageError(said, "Give another path.")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBADF):
-        return RunError(f"{said}: what was to be written is not", "Free some space, or write it elsewhere.")
+        where = "the output" if error.filename is None else f"{_short(str(error.filename), 200)}"
+        return RunError(f"{where} cannot be written: {error.strerror}", "Free some space, or write it elsewhere.")
     return RunError(said, "Check that path, and who may read and write it.") if what else None
 
 
@@ -171,6 +173,9 @@ def run(args: list[str]) -> int:
             report(error)
             return error.exit_code
         elif (told := _of_system(error)) is not None:
+            if isinstance(error, OSError) and error.filename is None:  # what stdout still holds would fail once more
+                with contextlib.suppress(OSError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             report(told)
             return told.exit_code
         else:
@@ -184,9 +189,28 @@ def main() -> None:
     """Run the command line that the process was started with."""
     from attnx.containment import contained
 
+    _open_streams()
     code = contained(_begin, sys.argv[1:])
     interrupt.done()
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Stand in for streams that the caller closed (`>&-`).
+
+    Else the next file that is opened would get the number of stdout, and a library's chatter would be written into it.
+    What is written to a closed stdout is an error when it is written; a closed stdin has no text, a closed stderr is
+    silent.
+    """
+    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, mode)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        opened = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        setattr(sys, name, opened)
 
 
 def _begin(args: list[str]) -> int:
