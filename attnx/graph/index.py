@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from copy import copy
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
 
     from attnx.graph.infer import Fact
 
-SMALL = 4 << 20
+SMALL = 8 << 20
 """A constant with at most this many bytes may be read while recognising (causal buffers, bucket tables)."""
+HELD = 32 << 20
+"""Bytes of constants that are kept; beyond, large ones are read again when they are needed."""
+_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
+"""ONNX's data type -> bytes an element; what is not here is rare, and counted as the largest."""
 
 
 class Graph:
@@ -49,6 +54,7 @@ class Graph:
                 if name:
                     self._consumers[name].append(node)
         self._constants: dict[str, Array | None] = {}
+        self._held = 0
         self.sizes: dict[str, int] = {}
 
     def producer(self, value: str) -> NodeProto | None:
@@ -65,9 +71,14 @@ class Graph:
 
     def constant(self, value: str) -> Array | None:
         """The numbers of an initializer or Constant node of at most `SMALL` bytes, else None."""
-        if value not in self._constants:
-            self._constants[value] = self._read_constant(value)
-        return self._constants[value]
+        if value in self._constants:
+            return self._constants[value]
+        array = self._read_constant(value)
+        size = 0 if array is None else array.nbytes
+        if self._held + size <= HELD or size <= 1 << 16:
+            self._constants[value] = array
+            self._held += size
+        return array
 
     def is_constant(self, value: str) -> bool:
         """Whether a value is an initializer or comes from a Constant node (of any size)."""
@@ -92,10 +103,7 @@ class Graph:
 
     def read_small(self, tensor: TensorProto) -> Array | None:
         """A tensor's numbers, where they are few and can be read."""
-        count = 1
-        for d in tensor.dims:
-            count *= d
-        if count * 8 > SMALL * 2:
+        if prod(tensor.dims) * _BYTES.get(tensor.data_type, 8) > SMALL:
             return None
         try:
             return read_tensor(self.loaded, tensor)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.graph.infer import Fact, infer, input_shape
+from attnx.graph.window_probe import band_width, windows
 from attnx.layout import arrange, parse
 from attnx.records import Array, Place
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 PROBE = 1000
 """Probe sizes are larger than this."""
-WIDEST = 700
-"""The widest sliding window that is looked for; a wider one would take too long to see."""
+PADDED = -1e4
+"""A cell at or below this is hidden, where what is added to it is all that it holds."""
 LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
 
@@ -119,28 +120,37 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
         return {}
     found: dict[str, Hides] = {}
     graph.facts  # noqa: B018  binds graph.sizes
-    cone, numbers = _cone(graph, sites)
+    cone = _cone(graph, sites)
     # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
     # everything is the one that pads nothing.
+    kinds: dict[str, tuple[float, bool]] = {}
     for length, floats, bools in [
         (n, *kind) for n in (6, *_fixed_lengths(graph, sites), 32) for kind in ((0.0, True), (1.0, True), (0.0, False))
     ]:
         left = [s for s in sites if s.weights.value not in found]
         if left:
-            found |= _hides(graph, left, cone, small_sizes(graph, length), floats, bools)
+            seen = _hides(graph, left, cone, small_sizes(graph, length), floats, bools)
+            kinds |= dict.fromkeys(seen, (floats, bools))
+            found |= seen
     # A sliding window shows only in a text longer than itself.
-    for width in sorted({n for n in numbers if 4 < n <= WIDEST}):
-        for name, seen in _hides(graph, sites, cone, small_sizes(graph, width + 3), 0.0, True).items():
-            if name in found and seen.window is not None and found[name].window is None:
-                found[name] = replace(found[name], window=seen.window)
+    for kind in dict.fromkeys(kinds.values()):
+        mine = [s for s in sites if kinds.get(s.weights.value) == kind and found[s.weights.value].window is None]
+
+        def look(
+            length: int, given: Mapping[str, Fact], mine: list[Probed] = mine, kind: tuple[float, bool] = kind
+        ) -> dict[str, int]:
+            seen = _hides(graph, mine, cone, small_sizes(graph, length), kind[0], kind[1], given)
+            return {name: h.window for name, h in seen.items() if h.window is not None}
+
+        for name, width in windows(graph, cone, look).items() if mine else ():
+            found[name] = replace(found[name], window=width)
     return found
 
 
-def _cone(graph: Graph, sites: list[Probed]) -> tuple[set[str], set[int]]:
-    """The values that the masks are made from, and the whole numbers among them that could be a window's width."""
+def _cone(graph: Graph, sites: list[Probed]) -> set[str]:
+    """The values that the masks are made from."""
     stop = {s.product for s in sites}
     cone: set[str] = set()
-    numbers: set[int] = set()
     stack = [s.weights.value for s in sites] + [s.masked.value for s in sites if s.masked is not None]
     while stack:
         value = stack.pop()
@@ -148,17 +158,9 @@ def _cone(graph: Graph, sites: list[Probed]) -> tuple[set[str], set[int]]:
             continue
         cone.add(value)
         node = graph.producer(value)
-        if node is None or node.op_type in ("Shape", "Size"):
-            continue
-        if node.op_type in ("Sub", "Add", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Trilu"):
-            for name in node.input:
-                known = graph.known(name)
-                if known is not None and known.size == 1 and known.dtype.kind in "if":
-                    number = abs(float(known.ravel()[0]))
-                    if number.is_integer() and number < PROBE * 1000:
-                        numbers |= {int(number), int(number) * 2} if number <= PROBE else {int(number)}
-        stack += [n for n in node.input if n]
-    return cone, numbers
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            stack += [n for n in node.input if n]
+    return cone
 
 
 def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
@@ -168,9 +170,15 @@ def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
 
 
 def _hides(
-    graph: Graph, sites: list[Probed], cone: set[str], sizes: dict[str, int], floats: float, bools: bool
+    graph: Graph,
+    sites: list[Probed],
+    cone: set[str],
+    sizes: dict[str, int],
+    floats: float,
+    bools: bool,
+    given: Mapping[str, Fact] | None = None,
 ) -> dict[str, Hides]:
-    inputs = _inputs(graph, sizes, floats, bools, cone)
+    inputs = {**_inputs(graph, sizes, floats, bools, cone), **(given or {})}
     shapes = infer(graph, sizes, inputs, LIMIT, cone)
     products: dict[str, Fact] = {}
     for site in sites:
@@ -267,28 +275,18 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
     bias = _bias(hidden, masked)
     hidden = hidden.reshape(-1, *hidden.shape[-2:])
     queries, keys = hidden.shape[-2:]
-    if hidden.all():
-        return None
+    if hidden.all() or (masked is not None and masked.size and np.max(masked) <= PADDED):
+        return None  # with every cell as far down, the softmax is that of no mask: this probe pads everything
     if queries < 2 or not hidden.any():
         return Hides(False, None, bias)
     causal = False
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
-        before = ~later
-        causal = causal or bool(later.any() and hidden[:, later].all() and not hidden[:, before].all())
-    return Hides(causal, _width(~hidden[0]), bias)
-
-
-def _width(visible: Array) -> int | None:
-    """The width of a band of visible cells [Q,K] that moves with the query; None for any other pattern."""
-    counts = visible.sum(axis=1)
-    width = int(counts.max())
-    first = visible.argmax(axis=1)
-    if width >= visible.shape[1] or width < 1 or (counts == 0).any():
-        return None
-    band = all(visible[i, first[i] : first[i] + counts[i]].all() for i in range(len(counts)))
-    moves = first[-1] > 0 and bool((np.diff(first) >= 0).all() and (np.diff(first) <= 1).all())
-    return width if band and moves else None
+        present = hidden[:, np.arange(queries), np.minimum(np.arange(queries) + offset, keys - 1)]
+        # Behind a past each query sees its own key; a band that ends before it is a block's neighbourhood.
+        reaches = offset == 0 or not present.all(axis=0).any()
+        causal = causal or bool(later.any() and reaches and hidden[:, later].all() and not hidden[:, ~later].all())
+    return Hides(causal, band_width(~hidden[0]), bias)
 
 
 def _bias(hidden: Array, masked: Array | None) -> str | None:
