@@ -1,30 +1,41 @@
-"""The Textual application: panes and keys. It holds no arithmetic; the desk knows what is looked at."""
+"""The Textual application: panes and keys. It holds no arithmetic; the desk knows what is looked at.
+
+A key is answered at once with what is in memory. Where the model must be run for it (a layer not seen before, another
+text), it is run beside, and what it gives is shown when it is there.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from attnx.errors import AttnxError
 from attnx.explore import panes
-from attnx.explore.desk import STAGES, Desk
+from attnx.explore.desk import STAGES, VIEWS, Desk
+from attnx.explore.pane import Pane
+from attnx.explore.saving import save_view
 from attnx.view.page import Depth
-from attnx.view.save import save
 
 HELP = """arrows, hjkl   layer (up, down) and head (left, right)
-n p            next and previous token         / find a token
-1 2 3 4 5      weights, unscaled softmax, scores, scaled, masked
-m M            the measure that colours the grid, forth and back
-v              heatmap or lines                w  pieces or words
-x              mute special tokens             e  edit the text
-s              save the head's pane (.txt .svg)
-? esc          this help, and away with it     q  quit"""
+n p            next and previous token (also tab)
+/              find a token, by its text or position
+1 2 3 4 5      weights, softmax without scaling,
+               scores, scaled, masked
+m M            the measure that colours the grid
+v              heatmap, lines, numbers
+c              colours: linear, log, each row its own
+w              pieces or words
+x z            mute special tokens; leave sinks out
+e              edit the text and run it
+s              save the head: txt svg html png pdf
+               csv npz parquet
+? esc  q       this help, and away with it; quit"""
 
 
 class Explorer(App[None]):
@@ -32,52 +43,65 @@ class Explorer(App[None]):
 
     CSS = """
     Screen { layout: vertical; layers: base over; }
-    #left { padding: 0 1; }
-    #right { padding: 0 1; width: 1fr; }
-    #looks { padding: 0 1; }
-    #status { height: 1; background: $panel; padding: 0 1; }
-    Input { dock: bottom; display: none; height: 3; }
-    Input.shown { display: block; }
-    #help { layer: over; display: none; border: round $primary; width: 70; height: 12; padding: 0 1; }
+    #top { height: 1fr; }
+    #grid { margin: 0 1; }
+    #head { margin: 0 1 0 0; width: 1fr; height: 100%; }
+    #grid { height: 100%; }
+    #looks { margin: 0 1; }
+    #status { height: 1; background: $panel; }
+    Input { layer: over; dock: bottom; display: none; height: 3; }
+    #help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1; }
     #help.shown { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1,0,0)"), Binding("down,j", "move(1,0,0)"),
-        Binding("left,h", "move(0,-1,0)"), Binding("right,l", "move(0,1,0)"),
-        Binding("n,tab", "move(0,0,1)", priority=False), Binding("p,shift+tab", "move(0,0,-1)"),
-        *[Binding(str(i + 1), f"stage({i})") for i in range(len(STAGES))],
-        Binding("m", "measure(1)"), Binding("M", "measure(-1)"),
-        Binding("v", "flip('lines')"), Binding("x", "flip('mute')"), Binding("w", "words"),
-        Binding("slash", "ask('find')"), Binding("e", "ask('text')"), Binding("s", "ask('save')"),
-        Binding("question_mark", "help"), Binding("escape", "leave", priority=True), Binding("q", "quit"),
+        Binding(keys, action, priority=True)
+        for keys, action in (
+            ("up,k", "move(-1,0,0)"), ("down,j", "move(1,0,0)"), ("left,h", "move(0,-1,0)"), ("right,l", "move(0,1,0)"),
+            ("n,tab", "move(0,0,1)"), ("p,shift+tab", "move(0,0,-1)"),
+            *((str(i + 1), f"stage({i})") for i in range(len(STAGES))),
+            ("m", "measure(1)"), ("M", "measure(-1)"), ("v", "view"), ("c", "scale"),
+            ("x", "flip('mute')"), ("z", "flip('sinks')"), ("w", "words"),
+            ("slash", "ask('find')"), ("e", "ask('text')"), ("s", "ask('save')"),
+            ("question_mark", "help"), ("escape", "leave"), ("q", "quit"),
+        )
     ]  # fmt: skip
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While something is typed, letters are letters."""
+        return action == "leave" or not self.query_one("#ask").display
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
         self.desk = desk
         self._asked = ""
+        self._at_work = False
+        self._failed: dict[int, AttnxError] = {}
+        self._waiting: list[Callable[[], None]] = []
 
     def compose(self) -> ComposeResult:
         """Lay out the panes."""
         with Horizontal(id="top"):
-            with Vertical(id="left"):
-                yield Static(id="grid")
-            with Vertical(id="right"):
-                yield Static(id="head")
-        yield Static(id="looks")
-        yield Static(id="status")
+            yield Pane(id="grid")
+            yield Pane(id="head")
+        yield Pane(id="looks")
+        yield Pane(id="status")
         yield Static(Text(HELP), id="help")
         yield Input(id="ask", disabled=True)
 
     def on_mount(self) -> None:
-        """Draw for the first time."""
-        self.draw()
+        """Ask for what is looked at first."""
+        self._place()
 
     def on_resize(self) -> None:
         """Draw anew for another size."""
-        self.draw()
+        self._place()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the model is running."""
+        return self._at_work
 
     @property
     def depth(self) -> Depth:
@@ -87,24 +111,71 @@ class Explorer(App[None]):
             return "none"
         return "true" if system == "truecolor" else "256" if system == "256" else "16"
 
-    def draw(self) -> None:
-        """Draw every pane; what cannot be shown is said in its place."""
+    def _place(self) -> None:
+        """Give the panes their sizes, then draw."""
         width, height = self.size
-        low = max(min(height // 3, 12), 4)
-        high = max(height - low - 1, 3)
-        left = min(panes.grid_width(self.desk) + 2, max(width // 2, 20))
-        self.query_one("#top").styles.height = high
-        self.query_one("#left").styles.width = left
-        self.query_one("#looks", Static).styles.height = low
-        self.query_one("#grid", Static).update(panes.grid(self.desk, high, self.depth))
-        try:
-            self.query_one("#head", Static).update(panes.head(self.desk, high))
-            self.query_one("#looks", Static).update(panes.looks(self.desk, low))
-        except AttnxError as error:
-            self.query_one("#head", Static).update(Text(f"{error.message}\n{error.hint}"))
-            self.query_one("#looks", Static).update(Text(""))
-        self.query_one("#status", Static).update(panes.status(self.desk))
+        self.query_one("#looks").styles.height = max(min(height // 3, 12), 4)
+        self.query_one("#grid").styles.width = panes.grid_width(self.desk, max(width * 2 // 5, 20), height)
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Draw every pane, of each the lines that changed; what cannot be shown is said in its place."""
+        self._catch_up()
+        if self.desk.ready:
+            self.desk.move()  # another site may have fewer queries
+        grid, head, looks, status = (self.query_one(f"#{name}", Pane) for name in ("grid", "head", "looks", "status"))
+        grid.show(panes.grid(self.desk, grid.size.width, grid.size.height, self.depth))
+        status.show([panes.status(self.desk, status.size.width)])
         self.desk.note = ""
+        try:
+            if self.desk.site in self._failed:
+                raise self._failed[self.desk.site]
+            if self.desk.ready:
+                head.draw(self.console, [panes.head(self.desk, head.size.height)])
+                looks.draw(self.console, [panes.looks(self.desk, looks.size.height)])
+            else:
+                head.draw(self.console, panes.text_lines(f"running the model for {self.desk.place} ..."))
+                looks.show([])
+        except AttnxError as error:
+            head.draw(self.console, panes.text_lines(f"{error.message}\n{error.hint}"))
+            looks.show([])
+        self._fetch()
+
+    def _fetch(self) -> None:
+        """Read what is looked at and not in memory; else what is one step away."""
+        reader = self.desk.reader
+        site = self.desk.site if not self.desk.ready else reader.near(self.desk.site)
+        if site is None or site in self._failed:
+            return
+
+        def done(error: AttnxError | None) -> None:
+            if error is not None and reader is self.desk.reader:
+                self._failed[site] = error
+                self._waiting.clear()
+            self.draw()
+
+        self._beside(lambda: reader.read(site), done)
+
+    def _beside(self, work: Callable[[], None], done: Callable[[AttnxError | None], None]) -> None:
+        """Do work in a thread, one at a time, then say so; what came in between is drawn by `done`."""
+        if self._at_work:
+            return
+        self._at_work = True
+
+        def ended(error: AttnxError | None) -> None:
+            self._at_work = False
+            done(error)
+
+        def run() -> None:
+            error = None
+            try:
+                work()
+            except AttnxError as found:
+                error = found
+            if self.is_running:
+                self.call_from_thread(ended, error)
+
+        self.run_worker(run, thread=True)
 
     def action_move(self, layers: int, heads: int, tokens: int) -> None:
         """Move through layers, heads or tokens."""
@@ -112,52 +183,89 @@ class Explorer(App[None]):
         self.draw()
 
     def action_stage(self, index: int) -> None:
-        """Show another stage; words have weights alone."""
-        if STAGES[index] != "weights" and self.desk.words:
-            self.desk.toggle_words()
-        self.desk.stage = STAGES[index]
-        self.draw()
+        """Show another stage."""
+        self._when_ready(lambda: self.desk.show(STAGES[index]))
 
     def action_measure(self, step: int) -> None:
         """Colour the grid by another measure."""
         self.desk.measure = (self.desk.measure + step) % len(self.desk.table.measures)
         self.draw()
 
+    def action_view(self) -> None:
+        """A heatmap, lines, or numbers."""
+        self.desk.view = VIEWS[(VIEWS.index(self.desk.view) + 1) % len(VIEWS)]
+        self.draw()
+
     def action_flip(self, name: str) -> None:
-        """Switch lines or muting on and off."""
+        """Mute special tokens, leave out sinks, or not."""
         setattr(self.desk, name, not getattr(self.desk, name))
+        self.draw()
+
+    def action_scale(self) -> None:
+        """Another colour scale."""
+        self.desk.next_scale()
         self.draw()
 
     def action_words(self) -> None:
         """Between pieces and words."""
-        self.desk.toggle_words()
+        self._when_ready(self.desk.toggle_words)
+
+    def _when_ready(self, change: Callable[[], None]) -> None:
+        """Do what needs the matrices: now, or when they are there; a mistake is said in the status line."""
+        self._waiting.append(change)
         self.draw()
+
+    def _catch_up(self) -> None:
+        """Do what waited for the matrices."""
+        while self._waiting and self.desk.ready:
+            try:
+                self._waiting.pop(0)()
+            except AttnxError as error:
+                self.desk.note = error.message
 
     def action_ask(self, what: str) -> None:
         """Open the line at the bottom."""
         line = self.query_one("#ask", Input)
         self._asked = what
         line.value = self.desk.text if what == "text" else ""
-        line.placeholder = {"find": "a token, or its position", "text": "a text", "save": "FILE.txt, .svg or .html"}[
-            what
-        ]
+        line.placeholder = {
+            "find": "a token, or its position",
+            "text": "a text",
+            "save": "FILE.txt .svg .html .png .pdf .csv .npz .parquet",
+        }[what]
         line.disabled = False
-        line.add_class("shown")
-        line.focus()
+        line.display = True
+        self.set_focus(line)  # at once: what is typed next is meant for it
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Do what was asked; a mistake is said in the status line."""
         self._close()
-        try:
-            if self._asked == "find":
-                self.desk.find(event.value)
-            elif self._asked == "text":
-                self.desk.open(event.value)
-            elif event.value:
-                save(Path(event.value), view=panes.head(self.desk, 40), width=100)
-                self.desk.note = f"wrote {event.value}"
-        except AttnxError as error:
-            self.desk.note = error.message
+        if self._asked == "text":
+            self._rerun(event.value)
+        elif self._asked == "find":
+            self._when_ready(lambda: self.desk.find(event.value))
+        elif event.value:
+            self._when_ready(lambda: save_view(self.desk, event.value))
+
+    def _rerun(self, text: str) -> None:
+        """Run the model on another text, beside; what was shown stays until it is there."""
+        if self._at_work:
+            self.desk.note = "the model is still running: once more in a moment"
+            self.draw()
+            return
+        found: list[Any] = []
+
+        def done(error: AttnxError | None) -> None:
+            if error is None:
+                self._failed.clear()
+                self._waiting.clear()
+                self.desk.open(text, found[0])
+            else:
+                self.desk.note = error.message
+            self._place()
+
+        self.desk.note = "running the model ..."
+        self._beside(lambda: found.append(self.desk.prepare(text)), done)
         self.draw()
 
     def action_help(self) -> None:
@@ -171,6 +279,6 @@ class Explorer(App[None]):
 
     def _close(self) -> None:
         line = self.query_one("#ask", Input)
-        line.remove_class("shown")
+        line.display = False
         line.disabled = True
         self.set_focus(None)

@@ -1,18 +1,20 @@
-"""What the explorer looks at: a text, a layer, a head, a token, a stage; and the arrays of the layers opened."""
+"""What the explorer looks at: a text, a layer, a head, a token, a stage, and how they are shown."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import AttnxError
-from attnx.measure.words import merge_trace
-from attnx.records import QUANTITIES, Attention, Measurement, Quantity, Tokens, Trace
+from attnx.explore.reader import Reader
+from attnx.records import STAGES as QUANTITIES
+from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
+from attnx.rows import read
 from attnx.unscaled import both_ways
 from attnx.view.matrix import Matrix, of_attention
+from attnx.view.scale import SCALES, ScaleKind
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 UNSCALED = "unscaled softmax"
 STAGES: tuple[str, ...] = ("weights", UNSCALED, "scores", "scaled", "masked")
 """What the matrix can show, in the order of the keys 1 to 5."""
-KEPT = 3
-"""Layers whose matrices stay in memory."""
+SHARES = ("weights", UNSCALED)
+VIEWS = ("heatmap", "lines", "numbers")
+"""How the matrix can be shown, in the order in which a key goes through them."""
+SINK = 0.3
+"""A key that an average query gives more than this is a sink of the head. Source: Gu et al. 2025, section 3."""
 
 
 @dataclass
@@ -38,31 +43,50 @@ class Desk:
     measure: int = 0
     words: bool = False
     mute: bool = False
-    lines: bool = False
+    sinks: bool = False
+    view: str = "heatmap"
+    scale: ScaleKind = "linear"
     note: str = ""
-    tokens: Tokens = field(init=False)
-    table: HeadTable = field(init=False)
-    _seen: tuple[tuple[int, int, str, bool], Matrix] | None = field(default=None, init=False)
-    _layers: OrderedDict[tuple[int, bool], Trace] = field(default_factory=OrderedDict, init=False)
+    reader: Reader = field(init=False)
+    _matrix: tuple[tuple[int, int, str, bool], Matrix] | None = field(default=None, init=False)
+    _parked: tuple[tuple[int, int, bool], tuple[int, ...]] | None = field(default=None, init=False)
+    _queries: Tokens | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.open(self.text)
 
-    def open(self, text: str) -> None:
-        """Run the model on a text: the measures of every head, reduced in the graph; matrices come when looked at.
+    def prepare(self, text: str) -> Reader:
+        """Run the model on a text, without looking at it yet: the measures of every head, reduced in the graph.
+
+        Raises:
+            AttnxError: The text cannot be run.
+        """
+        tokens = self.model.encode(text)
+        return Reader(self.model, tokens, self.model.heads(tokens=tokens))
+
+    def open(self, text: str, reader: Reader | None = None) -> None:
+        """Look at a text (prepared, where there is a reader); layer, head and token stay where they were if they can.
 
         Raises:
             AttnxError: The text cannot be run; what was shown stays.
         """
-        tokens = self.model.encode(text)
-        table = self.model.heads(tokens=tokens)
-        self.text, self.tokens, self.table = text, tokens, table
-        self._layers.clear()
-        self._seen = None
+        self.reader = self.prepare(text) if reader is None else reader
+        self.text = text
+        self._matrix = self._parked = self._queries = None
         self.site = min(self.site, self.sites - 1)
         self.head = min(self.head, self.heads - 1)
-        self.query = min(self.query, len(tokens) - 1)
-        self.note = "; ".join(tokens.notes)
+        self.query = min(self.query, len(self.queries()) - 1)
+        self.note = "; ".join(self.tokens.notes)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The text's tokens."""
+        return self.reader.tokens
+
+    @property
+    def table(self) -> HeadTable:
+        """The measures of every head."""
+        return self.reader.table
 
     @property
     def measurement(self) -> Measurement:
@@ -81,25 +105,24 @@ class Desk:
         return int(count if count is not None else self.measurement.values.shape[1])
 
     @property
-    def label(self) -> str:
-        """The head by name: "L5 H11 previous-token"."""
+    def place(self) -> str:
+        """The head's place: "L5 H11"."""
+        return f"{self.measurement.axes[0].labels[self.site]} H{self.head}"
+
+    @property
+    def kind(self) -> str:
+        """What sort of head it is: "previous-token"; "" where it is none that has a name."""
         kinds = self.table.kinds[self.site]
-        kind = kinds[self.head] if self.head < len(kinds) else ""
-        return f"{self.measurement.axes[0].labels[self.site]} H{self.head} {kind}".strip()
+        return kinds[self.head] if self.head < len(kinds) else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the site's matrices are in memory, so that they can be shown at once."""
+        return self.reader.has(self.site)
 
     def trace(self) -> Trace:
-        """The arrays of the site that is looked at, read once and kept for a while."""
-        key = (self.site, self.words)
-        if key not in self._layers:
-            site = self.model.sites[self.site]
-            layers = None if site.layer is None else [site.layer]
-            whole = self.model.trace(tokens=self.tokens, layers=layers, quantities=QUANTITIES)
-            one = replace(whole, attentions=tuple(a for a in whole.attentions if a.site.index == site.index))
-            self._layers[key] = merge_trace(one) if self.words else one
-            while len(self._layers) > KEPT:
-                self._layers.popitem(last=False)
-        self._layers.move_to_end(key)
-        return self._layers[key]
+        """The arrays of the site that is looked at; the model is run where they are not in memory."""
+        return self.reader.trace(self.site, words=self.words)
 
     def matrix(self) -> Matrix:
         """The matrix of the head and stage that is looked at.
@@ -108,11 +131,11 @@ class Desk:
             AttnxError: The site does not have the stage, or failed its checks.
         """
         key = (self.site, self.head, self.stage, self.words)
-        if self._seen is None or self._seen[0] != key:
-            self._seen = (key, self._matrix())
-        return self._seen[1]
+        if self._matrix is None or self._matrix[0] != key:
+            self._matrix = (key, self._drawn())
+        return self._matrix[1]
 
-    def _matrix(self) -> Matrix:
+    def _drawn(self) -> Matrix:
         trace = self.trace()
         attention = trace.attentions[0]
         if not attention.trusted:
@@ -123,37 +146,61 @@ class Desk:
         if self.stage == UNSCALED:
             return self._unscaled(trace, attention)
         stage: Quantity = self.stage if self.stage in QUANTITIES else "weights"
-        return of_attention(trace, attention, self.head, stage)
+        return replace(of_attention(trace, attention, self.head, stage), title=self.place)
 
     def _unscaled(self, trace: Trace, attention: Attention) -> Matrix:
         """The weights as they would be had the scores not been scaled."""
-        weights = np.exp(both_ways(trace, 0).unscaled)[None].astype(np.float32)
-        other = replace(attention, weights=weights)
-        drawn = of_attention(replace(trace, attentions=(other,)), other, self.head, "weights")
-        return replace(drawn, name=UNSCALED)
+        one = only_head(attention, self.head)
+        alone = replace(trace, attentions=(one,))
+        weights = np.exp(both_ways(alone, 0).unscaled)[None].astype(np.float32)
+        drawn = of_attention(replace(alone, attentions=(other := replace(one, weights=weights),)), other, 0, "weights")
+        return replace(drawn, name=UNSCALED, title=self.place)
 
     def muted(self) -> tuple[int, ...]:
-        """Key positions that are left out: special tokens, while they are muted."""
-        if not self.mute:
-            return ()
+        """Key positions that are left out: special tokens while they are muted, the head's sinks while those are."""
+        out: set[int] = set()
         trace = self.trace()
-        return tuple(i for i, special in enumerate(trace.keys_of(trace.attentions[0]).special) if special)
+        if self.mute:
+            out.update(i for i, special in enumerate(trace.keys_of(trace.attentions[0]).special) if special)
+        if self.sinks:
+            key = (self.site, self.head, self.words)
+            if self._parked is None or self._parked[0] != key:
+                one = only_head(trace.attentions[0], self.head)
+                taken = read(replace(trace, attentions=(one,)), one).importance()[0]
+                self._parked = (key, tuple(int(at) for at in np.flatnonzero(np.nan_to_num(taken) > SINK)))
+            out.update(self._parked[1])
+        return tuple(sorted(out))
 
     def queries(self) -> Tokens:
-        """The tokens (or words) that the row's cursor moves over."""
-        trace = self.trace()
-        return trace.queries_of(trace.attentions[0])
+        """The tokens (or words) that the row's cursor moves over; those shown last while a site is being read."""
+        if self.ready:
+            trace = self.trace()
+            self._queries = trace.queries_of(trace.attentions[0])
+        return self.tokens if self._queries is None else self._queries
 
     def move(self, layers: int = 0, heads: int = 0, tokens: int = 0) -> None:
         """Move, stopping at the ends."""
         self.site = min(max(self.site + layers, 0), self.sites - 1)
         self.head = min(max(self.head + heads, 0), self.heads - 1)
-        if tokens:
-            self.query = min(max(self.query + tokens, 0), len(self.queries()) - 1)
+        self.query = min(max(self.query + tokens, 0), len(self.queries()) - 1)
+
+    def show(self, stage: str) -> None:
+        """Show another stage; words have weights alone, so that any other stage shows pieces."""
+        if stage != "weights" and self.words:
+            self.toggle_words()
+        self.stage = stage
+        if stage not in SHARES and self.scale == "log":
+            self.scale, self.note = "linear", "scores may be negative: linear colours"
+
+    def next_scale(self) -> None:
+        """The next colour scale that the stage can have."""
+        there = [kind for kind in SCALES if kind != "log" or self.stage in SHARES]
+        self.scale = there[(there.index(self.scale) + 1) % len(there)]
 
     def toggle_words(self) -> None:
         """Between pieces and words; the cursor stays on its token."""
         at = self.query
+        self.trace()
         before = self.queries()
         self.words = not self.words
         if self.words and self.stage != "weights":
@@ -173,3 +220,16 @@ class Desk:
         from attnx.tokens import find
 
         self.query = find(self.queries(), what)[0]
+
+
+def only_head(attention: Attention, head: int) -> Attention:
+    """One head of an attention as an attention of one head; keys and values of the group it belongs to."""
+    site = attention.site
+    arrays = {}
+    for name in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"):
+        whole = getattr(attention, name)
+        if whole is not None:
+            at = head * whole.shape[1] // (site.heads or whole.shape[1])
+            arrays[name] = whole[:, at : at + 1]
+    scale = site.scale[head] if isinstance(site.scale, tuple) else site.scale
+    return replace(attention, site=replace(site, heads=1, kv_heads=1, scale=scale), **arrays)

@@ -1,69 +1,146 @@
-"""The panes of the explorer as Rich renderables: the grid of heads, the head, the row, the status."""
+"""The panes of the explorer: the grid of heads, the head, the row, the status; as segments and Rich renderables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from attnx.records import Array
 from attnx.view import colour
-from attnx.view.cells import safe
-from attnx.view.heatmap import Heatmap, heatmap
-from attnx.view.lines import Lines, lines
+from attnx.view.cells import cut, fit, number, safe
+from attnx.view.heatmap import heatmap
+from attnx.view.lines import lines
 from attnx.view.page import Depth
 from attnx.view.row import RowBars, row
+from attnx.view.table import matrix_table
 
 if TYPE_CHECKING:
     from attnx.explore.desk import Desk
 
-WIDE = 2
-"""Columns of a head in the grid."""
+AROUND = 5
+"""Lines of the grid besides its rows: name, heads, scale, the head that is looked at, its value."""
+TABLE = 5
+"""Lines of a table besides its rows: title, keys, legend, what is cut off."""
+_FAINT, _STRONG = Style(dim=True), Style(bold=True)
 
 
-def grid_width(desk: Desk) -> int:
-    """Columns that the grid takes."""
-    labels = desk.measurement.axes[0].labels
-    widest = max(len(label) for label in labels)
-    return max(widest + 1 + WIDE * int(desk.measurement.values.shape[1]), 24)
+def grid_width(desk: Desk, most: int, height: int) -> int:
+    """Columns that the grid takes, at most so many."""
+    heads = int(desk.measurement.values.shape[1])
+    return min(max(_margin(desk) + heads * _block(desk, most, height)[0] + 1, 24), most)
 
 
-def grid(desk: Desk, height: int, depth: Depth) -> Text:
-    """Layers by heads, each a block coloured by the measure; the head that is looked at is bracketed."""
+def _margin(desk: Desk) -> int:
+    return max(len(label) for label in desk.measurement.axes[0].labels) + 2
+
+
+def _block(desk: Desk, width: int, height: int) -> tuple[int, int]:
+    """Columns and lines of a head: the largest with which all are there, else the smallest."""
+    layers, heads = desk.measurement.values.shape
+    for wide, tall in ((4, 2), (2, 1)):
+        if _margin(desk) + wide * int(heads) <= width and tall * int(layers) + AROUND <= height * 2 // 3:
+            return wide, tall
+    return (2, 1) if _margin(desk) + 2 * int(heads) <= width else (1, 1)
+
+
+def grid(desk: Desk, width: int, height: int, depth: Depth) -> list[list[Segment]]:
+    """Layers by heads, each a block coloured by the measure; the head that is looked at is marked.
+
+    Args:
+        desk: What is looked at.
+        width: Columns.
+        height: Lines; of more layers than fit, those round the one that is looked at are shown.
+        depth: The colours that there are.
+
+    Returns:
+        At most `height` lines.
+    """
     measure = desk.measurement
     values = np.asarray(measure.values, np.float64)
-    low = float(np.nanmin(values)) if np.isfinite(values).any() else 0.0
-    high = float(np.nanmax(values)) if np.isfinite(values).any() else 1.0
-    out = Text(f"{measure.name}  {low:.2f} to {high:.2f}\n", no_wrap=True)
-    labels = measure.axes[0].labels
-    margin = max(len(label) for label in labels) + 1
-    space = max(height - 3, 1)
-    first = min(max(desk.site - space // 2, 0), max(len(labels) - space, 0))
-    for s in range(first, min(first + space, len(labels))):
-        out.append(labels[s].ljust(margin), Style(bold=s == desk.site))
-        for h in range(values.shape[1]):
-            value = values[s, h]
-            here = (s, h) == (desk.site, desk.head)
-            if np.isnan(value):
-                out.append("··" if here else "  ", Style(reverse=here))
-                continue
-            place = (value - low) / (high - low) if high > low else 0.5
-            block = colour.shade(colour.SEQUENTIAL, place) * WIDE if depth == "none" else " " * WIDE
-            out.append("▐▌" if here else block, colour.ink(colour.SEQUENTIAL, place, depth))
-        out.append("\n")
-    shown = values[desk.site, desk.head] if desk.head < values.shape[1] else np.nan
-    out.append(f"{desk.label}\n{measure.name} {shown:.3f}" if np.isfinite(shown) else desk.label)
+    there = values[np.isfinite(values)]
+    low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
+    places = np.clip((values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5), 0, 1)
+    labels, margin = measure.axes[0].labels, _margin(desk)
+    wide, tall = _block(desk, width, height)
+    room = max((height - AROUND) // tall, 1)
+    first = min(max(desk.site - room // 2, 0), max(len(labels) - room, 0))
+    shown = min(max((width - margin) // wide, 1), values.shape[1])
+    left = min(max(desk.head - shown // 2, 0), values.shape[1] - shown)
+    out = [[Segment(cut(safe(measure.name), width), _STRONG)], _names(desk.head, left, shown, margin, wide)]
+    for site in range(first, min(first + room, len(labels))):
+        here = site == desk.site
+        name = Segment(f"{'▸' if here else ' '}{labels[site]}".ljust(margin), _STRONG if here else _FAINT)
+        blocks = _blocks(places[site, left : left + shown], desk.head - left if here else -1, wide, depth)
+        out += [[name if line == 0 else Segment(" " * margin), *blocks] for line in range(tall)]
+    out.append(_legend(number(low), number(high), depth, min(10, max(3, width - 14))))
+    value = values[desk.site, desk.head] if desk.head < values.shape[1] else np.nan
+    out.append([Segment(cut(f"{desk.place} {desk.kind}".strip(), width), _STRONG)])
+    out.append([Segment(cut(f"{safe(measure.name)} {number(float(value), 3)}", width))])
+    return out[:height]
+
+
+def _names(head: int, left: int, shown: int, margin: int, wide: int) -> list[Segment]:
+    """The numbers of the heads, every other one where they would touch; the one that is looked at in bold."""
+    out = [Segment(" " * margin)]
+    step = 1 if wide > 2 or (left + shown <= 10 and wide > 1) else 2 if wide > 1 else 4
+    used = 0
+    for at in range(left, left + shown):
+        text = str(at)
+        if at % step == 0 and used <= (at - left) * wide and (at - left) * wide + len(text) <= shown * wide:
+            out.append(Segment(" " * ((at - left) * wide - used)))
+            out.append(Segment(text, _STRONG if at == head else _FAINT))
+            used = (at - left) * wide + len(text)
     return out
 
 
-def head(desk: Desk, height: int) -> Heatmap | Lines:
-    """The head's matrix as a heatmap, or its weights as lines."""
-    matrix = desk.matrix()
-    muted = desk.muted()
-    if desk.lines:
+def _blocks(places: Array, cursor: int, wide: int, depth: Depth) -> list[Segment]:
+    out = []
+    for at, place in enumerate(places):
+        if np.isnan(place):
+            out.append(Segment("·" * wide if at == cursor else " " * wide, Style(reverse=at == cursor)))
+            continue
+        style = colour.ink(colour.SEQUENTIAL, place, depth)
+        block = " " if colour.smooth(depth) else colour.shade(colour.SEQUENTIAL, place)
+        if at == cursor:
+            mark = "▐▌".center(wide) if wide > 1 else "◆"
+            out.append(Segment(mark, style if depth != "none" else Style(reverse=True)))
+        else:
+            out.append(Segment(block * wide, style))
+    return out
+
+
+def _legend(low: str, high: str, depth: Depth, width: int) -> list[Segment]:
+    """The colour scale with its ends."""
+    ramp = [at / (width - 1) for at in range(width)]
+    strip = [
+        Segment(
+            " " if colour.smooth(depth) else colour.shade(colour.SEQUENTIAL, place),
+            colour.ink(colour.SEQUENTIAL, place, depth),
+        )
+        for place in ramp
+    ]
+    return [Segment(f" {low} "), *strip, Segment(f" {high}")]
+
+
+def head(desk: Desk, height: int | None) -> RenderableType:
+    """The head's matrix as a heatmap, as lines, or as numbers.
+
+    Raises:
+        AttnxError: The site does not have the stage, or failed its checks.
+    """
+    matrix, muted = desk.matrix(), desk.muted()
+    if desk.view == "lines":
         return lines([matrix], query=desk.query, mute=muted, height=height)
-    return heatmap(matrix, query=desk.query, mute=muted, height=height)
+    if desk.view == "numbers":
+        rows = None if height is None else max(height - TABLE, 1)
+        return matrix_table(matrix, kind=desk.scale, mute=muted, query=desk.query, rows=rows)
+    return heatmap(matrix, query=desk.query, mute=muted, height=height, kind=desk.scale)
 
 
 def looks(desk: Desk, height: int) -> RowBars:
@@ -71,13 +148,19 @@ def looks(desk: Desk, height: int) -> RowBars:
     return row(desk.matrix(), desk.query, top=max(height - 2, 1), mute=desk.muted())
 
 
-def status(desk: Desk) -> Text:
-    """One line: model, head, token, stage, what is switched on."""
+def status(desk: Desk, width: int) -> list[Segment]:
+    """One line: what was just said, else model, head, token, stage and what is switched on; and where help is."""
     pieces = desk.queries().pieces
-    token = safe(pieces[desk.query]) if desk.query < len(pieces) else ""
-    on = [name for name, flag in (("words", desk.words), ("mute", desk.mute), ("lines", desk.lines)) if flag]
-    parts = [desk.model.name, desk.label, f"{desk.query} {token.strip()}", desk.stage, *on]
-    text = Text("  ·  ".join(parts), no_wrap=True, overflow="ellipsis")
-    if desk.note:
-        text.append(f"   {safe(desk.note)}", Style(bold=True))
-    return text
+    token = safe(pieces[desk.query]).strip() if desk.query < len(pieces) else ""
+    on = ("words", desk.words), ("mute", desk.mute), ("no sinks", desk.sinks)
+    switched = [name for name, flag in on if flag] + ([] if desk.scale == "linear" else [f"{desk.scale} colours"])
+    parts = [safe(desk.model.name), desk.place, f"{desk.query} {token}", desk.stage, *switched]
+    told = f" {safe(desk.note)}" if desk.note else f" {' · '.join(parts)}"
+    help_ = " ? help "
+    room = max(width - len(help_), 0)
+    return [Segment(fit(told, room), _STRONG if desk.note else Style.null()), Segment(help_[: width - room])]
+
+
+def text_lines(said: str) -> Sequence[RenderableType]:
+    """What cannot be shown, said in its place."""
+    return [Text(safe(line), "dim") for line in said.splitlines()]

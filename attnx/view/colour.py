@@ -28,9 +28,9 @@ _VIRIDIS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ramp:
-    """A colour scale."""
+    """A colour scale. Compared by identity: a cell's colour is looked up by it, and hashing its colours is slow."""
 
     name: str
     diverging: bool

@@ -1,0 +1,126 @@
+"""What has been read of a text: the measures of every head at once, matrices a stretch of layers at a time.
+
+A stretch is as many layers as fit in `STRETCH` bytes, so that a short text is read in one go and a long one does not
+fill the memory; each stretch has one tapped session, which the next text uses again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from attnx.measure.words import merge_trace
+from attnx.records import STAGES, Site, Tokens, Trace
+
+if TYPE_CHECKING:
+    from attnx.measure.heads import HeadTable
+    from attnx.pipeline import Model
+
+STRETCH = 1 << 28
+"""Bytes of matrices that are read in one go."""
+KEPT = 1 << 29
+"""Bytes of matrices that stay in memory, besides those of the stretch that is looked at."""
+_FLOAT = 4
+Stretch = tuple[int, ...] | None
+"""Layers that are read together; None for all, where sites have no layer."""
+
+
+@dataclass
+class Reader:
+    """One text and what was read of it. Methods may be called from any one thread at a time, `has` from all."""
+
+    model: Model
+    tokens: Tokens
+    table: HeadTable
+    """The measures of every head, reduced in the graph."""
+    _sites: tuple[Site, ...] = field(init=False)
+    _stretches: tuple[Stretch, ...] = field(init=False)
+    _read: OrderedDict[Stretch, Trace] = field(default_factory=OrderedDict, init=False)
+    _words: dict[int, Trace] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._sites = tuple(self.model.sites)
+        self._stretches = stretches(self._sites, len(self.tokens), STRETCH)
+
+    def stretch(self, site: int) -> Stretch:
+        """The layers that are read together with a site."""
+        layer = self._sites[site].layer
+        return next((one for one in self._stretches if one is None or layer in one), None)
+
+    def has(self, site: int) -> bool:
+        """Whether a site's matrices are in memory."""
+        return self.stretch(site) in self._read
+
+    def near(self, site: int) -> int | None:
+        """A site one step away whose matrices are not in memory and would fit beside what is; None without one."""
+        now = self._read.get(self.stretch(site))
+        if now is None or size(now) > KEPT // 2:
+            return None
+        beside = (at for at in (site + 1, site - 1) if 0 <= at < len(self._sites))
+        return next((at for at in beside if not self.has(at)), None)
+
+    def read(self, site: int) -> None:
+        """Run the model for a site's stretch, unless it is in memory.
+
+        Raises:
+            AttnxError: The run failed.
+        """
+        stretch = self.stretch(site)
+        if stretch in self._read:
+            return
+        self._read[stretch] = self.model.trace(tokens=self.tokens, layers=stretch, quantities=STAGES)
+        while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
+            self._read.popitem(last=False)
+
+    def trace(self, site: int, *, words: bool = False) -> Trace:
+        """One site's arrays, read first where they are not in memory; weights alone where pieces are merged to words.
+
+        Raises:
+            AttnxError: The run failed; a site whose pieces cannot be merged.
+        """
+        self.read(site)
+        stretch = self.stretch(site)
+        self._read.move_to_end(stretch)
+        whole = self._read[stretch]
+        index = self._sites[site].index
+        one = replace(whole, attentions=tuple(a for a in whole.attentions if a.site.index == index))
+        if not words:
+            return one
+        if site not in self._words:
+            self._words = {site: merge_trace(one)}
+        return self._words[site]
+
+
+def stretches(sites: tuple[Site, ...], tokens: int, room: int) -> tuple[Stretch, ...]:
+    """Cut the layers into stretches.
+
+    Args:
+        sites: In execution order.
+        tokens: Positions on either side of a matrix.
+        room: Bytes of matrices in a stretch; a single layer may take more.
+
+    Returns:
+        Layers in ascending order, each in one stretch; (None,) where a site has no layer.
+    """
+    if any(site.layer is None for site in sites):
+        return (None,)
+    out: list[tuple[int, ...]] = []
+    left = 0
+    for layer in sorted({site.layer for site in sites if site.layer is not None}):
+        heads = sum(site.heads or 1 for site in sites if site.layer == layer)
+        takes = heads * tokens * tokens * len(STAGES) * _FLOAT
+        if out and takes <= left:
+            out[-1] = (*out[-1], layer)
+            left -= takes
+        else:
+            out.append((layer,))
+            left = room - takes
+    return tuple(out)
+
+
+def size(trace: Trace) -> int:
+    """Bytes of a trace's matrices."""
+    return sum(
+        array.nbytes for a in trace.attentions for array in (getattr(a, stage) for stage in STAGES) if array is not None
+    )
