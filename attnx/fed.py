@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from attnx import memory
 from attnx.course import Given, follow
-from attnx.errors import InputError
+from attnx.errors import InputError, RunError
 from attnx.inputs import is_past
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.running import Run, Wanted
 
 if TYPE_CHECKING:
     from attnx.pipeline import Model
+    from attnx.taps import Tapped
 
 _PLAIN = ("text", "pair", "tokens", "inputs")
 """Of what `Model.trace` takes, all that a single run on a single text may have."""
@@ -42,6 +44,37 @@ class Fed:
     def sites(self, model: Model, layers: Collection[int] | None = None) -> list[Site]:
         """The sites that would run, of some layers or all."""
         return [s for s in model.find(self.feed).sites if layers is None or s.layer in layers]
+
+
+def reduce(
+    model: Model, made: Fed, sites: Sequence[Site], wanted: Collection[str], extra: Mapping[str, Array]
+) -> tuple[Trace, Tapped, dict[str, Array]] | None:
+    """Make that run once, with rows gathered and matrices reduced in the graph.
+
+    Args:
+        model: The model.
+        made: What it is fed.
+        sites: The sites looked at.
+        wanted: Statistics of `reduce.STATS`, and quantities of which the rows in `reduce.ROWS` are gathered.
+        extra: Arrays for the inputs that those add.
+
+    Returns:
+        The trace, still without sites; what was tapped, and the values by name. None where the run failed, as it does
+        where the keys of a site are not the text's tokens.
+
+    Raises:
+        RunError: One layer's matrices would not fit in memory.
+    """
+    memory.check_reduced(sites, made.feed)
+    known = model.find(made.feed)
+    session, tapped = model.opening.session(known, sites, wanted, False, rows=True)
+    given = {**made.feed, **extra}
+    try:
+        values = session.run({slot.name: given[slot.name] for slot in session.inputs})
+    except RunError:
+        return None
+    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
+    return replace(made.trace, device=session.device, misses=known.misses, notes=noted), tapped, values
 
 
 class _NeedsRunError(Exception):

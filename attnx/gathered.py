@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx import trace as tracing
 from attnx.errors import InputError
-from attnx.fed import Fed, fed
+from attnx.fed import Fed, fed, reduce
 from attnx.records import Site, Tokens, Trace
 from attnx.reduce import ROWS
 
@@ -65,14 +65,12 @@ def gather(
     """The rows of some queries at some sites; None where a site's queries are not the text's tokens."""
     if not sites or any(site.kind != "self" for site in sites):
         return None
-    known = model.find(made.feed)
-    session, tapped = model.opening.session(known, sites, quantities, False, rows=True)
-    given = {**made.feed, ROWS: np.asarray(positions, np.int64)}
-    values = session.run({slot.name: given[slot.name] for slot in session.inputs})
+    found = reduce(model, made, sites, quantities, {ROWS: np.asarray(positions, np.int64)})
+    if found is None:
+        return None
+    trace, tapped, values = found
     attentions = tracing.read(sites, tapped, values, quantities, verify, rows=positions)
-    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
-    trace = replace(made.trace, attentions=attentions, device=session.device, misses=known.misses, notes=noted)
-    return named(trace, positions)
+    return named(replace(trace, attentions=attentions), positions)
 
 
 def cut(trace: Trace, positions: Sequence[int]) -> Trace:

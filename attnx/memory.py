@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attnx.errors import RunError
 from attnx.records import STAGES, Array, Site
+
+WITHIN = 3
+"""Matrices of one site that are alive at once in a session: the scores, the weights, and what is made of them."""
+_NO_LIMIT = 1 << 60
+"""What the first version of cgroups writes for no limit is above this."""
 
 
 def needed(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collection[str]) -> int:
@@ -14,23 +19,31 @@ def needed(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collect
 
     n is the length of the longest sequence of ids in the feed; a model without ids is not estimated (0).
     """
-    shapes = [a.shape for a in feed.values() if a.ndim == 2 and a.dtype.kind == "i"]
-    if not shapes:
-        return 0
-    batch, length = max(shapes, key=lambda shape: shape[1])
     stages = sum(name in STAGES for name in quantities)
-    return sum(4 * batch * (site.heads or 1) * length * length * stages for site in sites)
+    return sum(one_matrix(site, feed) * stages for site in sites)
 
 
-def available() -> int | None:
-    """Bytes of memory that are free for use; None where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+def one_matrix(site: Site, feed: Mapping[str, Array]) -> int:
+    """Bytes of one stage of one site, as in `needed`."""
+    shapes = [a.shape for a in feed.values() if a.ndim == 2 and a.dtype.kind == "i"]
+    batch, length = max(shapes, key=lambda shape: shape[1], default=(0, 0))
+    return 4 * batch * (site.heads or 1) * length * length
+
+
+def available(root: Path = Path("/")) -> int | None:
+    """Bytes of memory that are free for this process; None where the system does not say.
+
+    Args:
+        root: Where the system's files are.
+
+    Returns:
+        What the machine has free, or what is left of the smallest limit that a container or service is under.
+
+    Source: Linux kernel documentation, proc(5) MemAvailable; admin-guide/cgroup-v2 (memory.max, memory.current) and
+    cgroup-v1/memory (memory.limit_in_bytes, memory.usage_in_bytes); file cache that can be dropped counts as free.
+    """
+    free = [size for size in (_machine(root), *_groups(root)) if size is not None]
+    return min(free) if free else None
 
 
 def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collection[str]) -> None:
@@ -43,8 +56,75 @@ def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collecti
     if free is None or need <= free:
         return
     stages = ", ".join(name for name in quantities if name in STAGES)
+    one = max(needed([site], feed, quantities) for site in sites)
+    layer = f"One layer takes {_size(one)} (--layer L, --head L.H). " if one <= free and len(sites) > 1 else ""
     raise RunError(
-        f"{stages} of {len(sites)} sites need {need / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free",
-        "Choose layers (--layer 5), use a shorter text, or take what is reduced in the graph: Model.heads and "
-        "Model.rows in Python.",
+        f"{stages} of {len(sites)} sites need {_size(need)}, and {_size(free)} of memory are free",
+        f"{layer}One token's row (attnx inspect --query TOKEN) and what attnx heads, coref and mask show is reduced in "
+        "the graph and takes little; in Python, Model.rows and Model.heads. Or use a shorter text.",
     )
+
+
+def check_reduced(sites: Sequence[Site], feed: Mapping[str, Array]) -> None:
+    """Refuse a run in which the matrices of one site, which come and go inside the session, would not fit.
+
+    Raises:
+        RunError: They need more than what is free.
+    """
+    free, need = available(), WITHIN * max((one_matrix(site, feed) for site in sites), default=0)
+    if free is None or need <= free:
+        return
+    raise RunError(
+        f"one layer's matrices need {_size(need)} inside the model, and {_size(free)} of memory are free",
+        "Use a shorter text.",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _machine(root: Path) -> int | None:
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:") and (size := _number(line.split()[1])) is not None:
+            return size * 1024
+    return None
+
+
+def _groups(root: Path) -> Iterator[int | None]:
+    """What is left of each limit: the group's that the process is in, and those above it."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        kinds, _, path = rest.partition(":")
+        second = number == "0" and not kinds
+        if not second and "memory" not in kinds.split(","):
+            continue
+        mounted = root / ("sys/fs/cgroup" if second else "sys/fs/cgroup/memory")
+        names = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        # Inside a container the path may be the host's, and the container's own group stands at the top.
+        inner = [part for part in path.split("/") if part not in ("", ".", "..")]
+        for depth in range(len(inner) + 1):
+            folder = mounted.joinpath(*inner[:depth])
+            limit, used = (_number(_text(folder / name).strip()) for name in names)
+            if limit is not None and used is not None and limit < _NO_LIMIT:
+                yield max(0, limit - used + _droppable(folder, second))
+
+
+def _droppable(folder: Path, second: bool) -> int:
+    """Bytes of a group that are file cache and would be dropped for want of memory."""
+    name = "inactive_file" if second else "total_inactive_file"
+    for line in _text(folder / "memory.stat").splitlines():
+        if line.split(" ")[0] == name:
+            return _number(line.split(" ")[-1]) or 0
+    return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -10,8 +10,7 @@ import numpy as np
 
 from attnx.antecedents import ARRAYS, maps
 from attnx.chosen import trusted
-from attnx.errors import RunError
-from attnx.fed import Fed, fed
+from attnx.fed import Fed, fed, reduce
 from attnx.gathered import named
 from attnx.mentioned import pronouns
 from attnx.records import Array, Site, Trace
@@ -77,25 +76,21 @@ def _rows(
     if not all(fits(site, stat) for site in sites for stat in stats):
         return None
     rows = sorted({piece for one in pronouns(tokens, from_) for piece in one.pieces})
-    known = model.find(made.feed)
-    session, tapped = model.opening.session(known, sites, (*stats, *ARRAYS), False, rows=True)
     count = len(tokens)
-    given = {**made.feed, ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
-    try:
-        values = session.run({slot.name: given[slot.name] for slot in session.inputs})
-    except RunError:
-        return None  # the keys of a site are not the text's tokens
+    start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
+    found = reduce(model, made, sites, (*stats, *ARRAYS), start)
+    if found is None:
+        return None
+    trace, tapped, values = found
     by_site = {site.index: read_stats(site, tapped, values) for site in sites}
     # A row without weight is the rollout's special case, and no number of a row with NaN can be used.
     if any(s["total"].shape[1] != count or not (s["total"] > 0).all() for s in by_site.values()):
         return None
     seen = [_seen(site, by_site[site.index], count) for site in sites]
-    attentions = read_trace([site for site, _ in seen], stages_of(tapped, ARRAYS), values, ARRAYS, True, rows=rows)
-    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
-    trace = replace(made.trace, attentions=attentions, device=session.device, misses=known.misses, notes=noted)
+    attentions = read_trace([site for site, _ in seen], stages_of(tapped), values, ARRAYS, True, rows=rows)
     rollout = next(s["rollout"] for s in by_site.values() if "rollout" in s)
     received = {site.index: Received(by_site[site.index]["received"].astype(np.float64), seers) for site, seers in seen}
-    return named(trace, rows), {"rollout": rollout.astype(np.float64)}, received
+    return named(replace(trace, attentions=attentions), rows), {"rollout": rollout.astype(np.float64)}, received
 
 
 def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Array]:

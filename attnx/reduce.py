@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.layout import arrange, axis_of
+from attnx.layout import arrange, axis_of, whole_factor
 from attnx.records import Array, Place, Site
 
 if TYPE_CHECKING:
@@ -30,20 +30,21 @@ keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [
 rollout starts from, float32 [R,Q]."""
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen", "received", "seers",
-    "shown", "hidden", "rollout",
+    "most_added", "least_added", "rollout",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden. Of each
-column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest masked score. Of
-all sites together, noted at the first: the rows of the rollout that begin with `START`."""
-OVER_HEADS = ("shown", "hidden", "rollout")
+column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest of what bias and
+mask add to a score. Of all sites together, noted at the first: the rows of the rollout that begin with `START`."""
+OVER_HEADS = ("most_added", "least_added", "rollout")
 """Those without heads."""
 HIDDEN = -9e3
 """A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
 GATHERED = "attnx/Gather/"
 """What the name of a tensor begins with that holds chosen rows."""
 _NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST, "rollout": START}
-_MASKED = ("visible", "seen", "seers", "shown", "hidden")
+ADDED = ("most_added", "least_added")
+_MASKED = ("visible", "seen", "seers", *ADDED)
 _TINY = 1e-37
 _WORD = re.compile(r"\([^)]*\)|\S+")
 
@@ -72,6 +73,17 @@ def fits(site: Site, stat: str) -> bool:
         and axis_of(place.layout, "k") is not None
         and axis_of(place.layout, "q") is not None
     )
+
+
+def before_mask(site: Site) -> Place | None:
+    """Where the graph holds the scores that bias and mask are added to, in a form that can be reduced; None if not."""
+    place = site.places.get("capped") or (site.places.get("scaled") if site.softcap is None else None)
+    if place is None or not isinstance(whole_factor(place.factors), float):
+        return None
+    whole = axis_of(place.layout, "k") is not None and axis_of(place.layout, "q") is not None
+    masked = site.places.get("masked")
+    alike = masked is not None and len(outer_words(place.layout)) == len(outer_words(masked.layout))
+    return place if whole and alike else None
 
 
 class Writer:
@@ -129,12 +141,19 @@ class Writer:
             return self._sum(self._node("Mul", [last, AWAY]))
         if stat == "received":
             return self._sum(last, -2)
-        if stat in ("shown", "hidden"):
-            return self._over_heads("ReduceMax" if stat == "shown" else "ReduceMin", last, place)
         if stat == "seen":
             last = self._node("Gather", [last, FIRST], axis=-1)
         shown = self._node("Greater", [last, self._number(HIDDEN)])
         return self._sum(self._node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
+
+    def added(self, masked: str, masked_place: Place, before: str, place: Place, stat: str) -> str:
+        """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides."""
+        scores = self._last(before, place)
+        factor = whole_factor(place.factors)
+        if factor != 1.0:
+            scores = self._node("Div", [scores, self._number(float(factor))])
+        gap = self._node("Sub", [self._last(masked, masked_place), scores])
+        return self._over_heads("ReduceMax" if stat == "most_added" else "ReduceMin", gap, masked_place)
 
     def head_mean(self, value: str, place: Place, sink: bool) -> str:
         """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx import trace as tracing
-from attnx.errors import RunError
-from attnx.fed import Fed, fed
+from attnx.fed import Fed, fed, reduce
 from attnx.formula import average
 from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Trace
 from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
@@ -120,14 +119,11 @@ def _reduced(
     plan = _plan(sites, tokens, made.own)
     if plan is None:
         return None
-    known = model.find(made.feed)
-    session, tapped = model.opening.session(known, sites, (*plan, *CHECKED), False, rows=True)
     cells, some = _cells(tokens), sample(len(tokens))
-    given = {**made.feed, **_inputs(tokens, cells), ROWS: some}
-    try:
-        values = session.run({slot.name: given[slot.name] for slot in session.inputs})
-    except RunError:
-        return None  # the keys of a site are not the text's tokens
+    found = reduce(model, made, sites, (*plan, *CHECKED), {**_inputs(tokens, cells), ROWS: some})
+    if found is None:
+        return None
+    trace, tapped, values = found
     stats = {site.index: read_stats(site, tapped, values) for site in sites}
     if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
         return None
@@ -135,12 +131,7 @@ def _reduced(
     attentions = tuple(
         Attention(a.site, checks=(_check(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in checked
     )
-    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
-    return (
-        replace(made.trace, attentions=attentions, device=session.device, misses=known.misses, notes=noted),
-        stats,
-        cells,
-    )
+    return replace(trace, attentions=attentions), stats, cells
 
 
 def sample(count: int) -> Array:
@@ -152,12 +143,12 @@ def checked_rows(
     sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
 ) -> tuple[Attention, ...]:
     """The rows gathered of what is `CHECKED`, checked against one another."""
-    return tracing.read(sites, stages_of(tapped, CHECKED), values, CHECKED, True, rows=rows.tolist())
+    return tracing.read(sites, stages_of(tapped), values, CHECKED, True, rows=rows.tolist())
 
 
-def stages_of(tapped: Tapped, quantities: Collection[str]) -> Tapped:
-    """The taps of these quantities alone, without statistics."""
-    taps = {i: {q: name for q, name in names.items() if q in quantities} for i, names in tapped.taps.items()}
+def stages_of(tapped: Tapped) -> Tapped:
+    """The taps without statistics."""
+    taps = {i: {q: name for q, name in names.items() if q not in STATS} for i, names in tapped.taps.items()}
     return replace(tapped, taps=taps)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
-from attnx.reduce import STATS, Reduction, Writer, fits, source
+from attnx.reduce import ADDED, STATS, Reduction, Writer, before_mask, fits, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -97,10 +97,16 @@ def tap(
                 continue
             name = _output(found.opened, proto, place, named)
             masked = found.sites[i].places.get("masked")
-            if quantity == "rollout":
+            if quantity in ADDED:
+                before = before_mask(found.sites[i])
+                if before is None:
+                    continue
+                scores = _output(found.opened, proto, before, named)
+                name = writer.added(name, place, scores, before, quantity)
+            elif quantity == "rollout":
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink)))
                 continue
-            if quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
+            elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
                 name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked)
             elif quantity in STATS:
                 name = writer.stat(name, place, quantity)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from attnx.records import Trace
     from attnx.view.columns import Columns
 
-ARRAYS = ("capped", "masked", "weights")
-
 
 @starts("generate", "json")
 def mask(
@@ -26,14 +24,13 @@ def mask(
     Layers with the same mask are shown once.
     """
     from attnx import output
-    from attnx.measure.visibility import visibility
+    from attnx.masking import masks
     from attnx.reporting import base, heading, site_object
     from attnx.request import parse_layers
 
     layers = None if layer is None else parse_layers(layer)
-    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
+    trace, found, doubts = masks(run, layers, site)
     output.notes((*trace.notes, *doubts))
-    found = [visibility(trace, at) for at in range(len(trace.attentions))]
     if run.json:
         from attnx.view.json import document
 

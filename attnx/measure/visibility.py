@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.formula import visible
 from attnx.records import Array, Attention, Axis, Measurement, Trace
 from attnx.rows import read
 
@@ -65,20 +66,56 @@ def visibility(trace: Trace, site: int) -> Visibility:
     attention = trace.attentions[site]
     rows = read(trace, attention)
     seen = np.asarray(rows.visible)
-    share = seen.mean(axis=0)
+    return _visibility(
+        attention,
+        seen.mean(axis=0),
+        (rows.query_labels, rows.key_labels),
+        rows.position,
+        rows.key_flags([not flag for flag in rows.keys.mask]),
+        _stand_in(attention, seen),
+    )
+
+
+def visibility_of_cells(trace: Trace, seen: Array, some: Attention) -> Visibility:
+    """The same where it is known cell by cell, alike in all heads.
+
+    Args:
+        trace: The text; the site's queries and keys are its tokens.
+        seen: bool [Q,K].
+        some: The site with capped, masked and weights of a few rows that have hidden cells, where there are any.
+
+    Source: attnx.
+    """
+    masked = some.masked[0] if some.masked is not None else None
+    shown = visible(masked, None if some.capped is None else some.capped[0], some.need("weights")[0])
+    labels = trace.tokens.pieces
+    padding = ~np.asarray(trace.tokens.mask, bool)
+    places = np.arange(len(labels))
+    hides = _stand_in(some, shown)
+    return _visibility(some, seen.astype(np.float64), (labels, labels), places, padding, hides)
+
+
+def _visibility(
+    attention: Attention,
+    share: Array,
+    labels: tuple[tuple[str, ...], tuple[str, ...]],
+    position: Array | None,
+    declared: Array,
+    stand_in: float | None,
+) -> Visibility:
+    """The mask in words, from the share of heads that see each cell, [Q,K]."""
     differ = bool(((share > 0) & (share < 1)).any())
-    union = np.asarray(seen.any(axis=0))
-    padding = _padding(union, rows.key_flags([not flag for flag in rows.keys.mask]))
-    pattern, window, prefix = _pattern(union, padding, rows.position)
-    if rows.position is not None and attention.site.causal:
-        if _within(union, rows.position, attention.site.window):
+    union = share > 0
+    padding = _padding(union, declared)
+    pattern, window, prefix = _pattern(union, padding, position)
+    if position is not None and attention.site.causal:
+        if _within(union, position, attention.site.window):
             # Keys that a window has left behind are no padding, though no query sees them.
             pattern, window, prefix, padding = "sliding window", attention.site.window, None, padding[:0]
-        elif pattern == "bidirectional" and not _future(union, padding, rows.position):
+        elif pattern == "bidirectional" and not _future(union, padding, position):
             pattern = "causal"
     elif attention.site.causal and _triangle(union):
         pattern, padding = "causal", padding[:0]
-    stand_in = _stand_in(attention, seen)
     hidden = int((~union).sum())
     empty = tuple(int(at) for at in np.flatnonzero(~union.any(axis=1)))
     parts = [_said(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
@@ -88,7 +125,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
         matrix=Measurement(
             name="visible",
             unit="share of heads",
-            axes=(Axis("query", rows.query_labels), Axis("key", rows.key_labels)),
+            axes=(Axis("query", labels[0]), Axis("key", labels[1])),
             values=share.astype(np.float64),
             bounds=(0.0, 1.0),
             source="attnx",
@@ -104,7 +141,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
         stand_in=stand_in,
         heads_differ=differ,
         statement=", ".join(parts),
-        notes=_notes(attention, pattern, window, differ, empty, rows.weights.shape[1] == 1),
+        notes=_notes(attention, pattern, window, differ, empty, len(share) == 1),
     )
 
 

@@ -86,6 +86,7 @@ def test_no_matrix_is_fetched_and_nothing_changes(
     "args",
     [
         ("heads",),
+        ("mask",),
         ("coref", "--from", "3", "--to", "1,2"),
         ("inspect", "--query", "2"),
         ("inspect", "--query", "3", "--head", "1.0"),
@@ -99,6 +100,17 @@ def test_arrays_of_ones_own(attnx: Run, tmp_path: Path, args: tuple[str, ...], m
     alike(
         attnx(command, *case.args, *options, "--json").document, whole(attnx, command, *case.args, *options, "--json")
     )
+
+
+def test_a_mask_is_fetched_once_for_all_heads(attnx: Run, fetched: list[tuple[int, ...]], tmp_path: Path) -> None:
+    got = attnx("mask", LONG, "--json").document
+    assert max(math.prod(shape) for shape in fetched) == TOKENS**2
+    alike(got, whole(attnx, "mask", LONG, "--json"))
+    fetched.clear()
+    case = causal(tmp_path)
+    got = attnx("mask", *case.args, "--layer", "1", "--json").document
+    assert all(len(shape) == 2 for shape in fetched if shape.count(6) > 1)
+    alike(got, whole(attnx, "mask", *case.args, "--layer", "1", "--json"))
 
 
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
