@@ -259,11 +259,12 @@ class _Grid:
             weight = "bold" if chosen else "dim" if self.matrix.queries.special[row] else ""
             text = self._name(row)
             name = Text(fit(self.page.spell(text), beside, ascii_only=ascii_only), weight)
-            out.add_row(name, *(self._cell(texts[row][at], places, row, at) for at in range(len(self.matrix.keys))))
+            out.add_row(
+                name, *(self._cell(texts[row][at], places, row, at, width) for at in range(len(self.matrix.keys)))
+            )
         return out
 
-    def _cell(self, text: str, places: Array | None, row: int, at: int) -> Text:
-        width = self.column
+    def _cell(self, text: str, places: Array | None, row: int, at: int, width: int) -> Text:
         muted = self.matrix.keys.at[at] in self.mute
         place = np.nan if places is None else float(places[row, at])
         if np.isnan(place) or muted or self.scale is None:
