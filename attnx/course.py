@@ -9,21 +9,23 @@ from pathlib import Path
 from attnx import feed as feeding
 from attnx.encdec import (
     Encoded,
+    check_layers,
     check_names,
     encode,
     for_inputs,
-    settings,
+    of_file,
     special_tokens,
     target_tokens,
     together,
 )
-from attnx.encdec import opening as start_of
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, with_new
 from attnx.inputs import fixed_length, is_past, padded, takes_target
 from attnx.kvcache import is_static
 from attnx.naming import name_axes, numbered, read_tokens
 from attnx.patches import find_frames
+from attnx.prefix import opening as start_of
+from attnx.prefix import settings
 from attnx.records import Array, Tokens, Trace
 from attnx.running import Run, Runs, Wanted
 from attnx.tokens import from_ids
@@ -132,7 +134,9 @@ def _with_target(
 ) -> Trace:
     """An encoder-decoder on a text and what its decoder is made to say."""
     check_names(model, inputs)
+    check_layers(model, wanted)
     encoded = encode(model, memory, inputs, wanted, name)
+    wanted = of_file(model, wanted)
     slots = model.slots()
     if fixed_length(slots) == 1:  # it reads one token at a time
         run = decode(model, target.ids.tolist(), Plan(0), wanted, encoded, inputs).run
@@ -156,7 +160,9 @@ def _generated(
     encoded: Encoded | None = None
     notes: tuple[str, ...] = ()
     if two_sided:
+        check_layers(model, wanted)
         encoded = encode(model, given.tokens, inputs, wanted, name)
+        wanted = of_file(model, wanted)
         if given.target is not None:
             prompt = target_tokens(model, given.target)
         else:

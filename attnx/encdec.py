@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from attnx import feed as feeding
-from attnx.errors import InputError, ModelError
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.inputs import Needs, is_ids, is_past
 from attnx.kvcache import is_cross, pair_by_name
 from attnx.naming import join, labelled, numbered
+from attnx.prefix import opening, read_rules, settings
 from attnx.records import Array, Attention, Tokens
 from attnx.running import Run, Runs, Wanted
 from attnx.session import Slot
-from attnx.tokens.files import read_config
 from attnx.trace import measure_causal
 
 
@@ -68,7 +67,7 @@ def encode(
     slots = encoder.slots()
     own = {s.name: given[s.name] for s in slots if s.name in given}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
-    run = encoder.run(feed, replace(wanted, outputs=True, required=False, verify_outputs=False))
+    run = encoder.run(feed, replace(of_file(encoder, wanted), outputs=True, required=False, verify_outputs=False))
     return _encoded(model, memory, run, name)
 
 
@@ -97,6 +96,27 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int],
     return Encoded(memory, hidden, caches or None, run)
 
 
+def of_file(model: Runs, wanted: Wanted) -> Wanted:
+    """What is wanted of one file of several: nothing where it has none of the layers."""
+    if wanted.layers is None or any(s.layer in wanted.layers for s in model.sites):
+        return wanted
+    return replace(wanted, layers=(), quantities=(), required=False)
+
+
+def check_layers(model: Runs, wanted: Wanted) -> None:
+    """Hold the layers that are asked for against those of both files.
+
+    Raises:
+        UsageError: Neither has any of them.
+    """
+    files = [m for m in (model.encoder, model) if m is not None]
+    have = sorted({s.layer for m in files for s in m.sites if s.layer is not None})
+    if wanted.layers is not None and have and not set(wanted.layers) & set(have):
+        raise UsageError(
+            f"there is no layer {', '.join(map(str, wanted.layers))}", f"The model has layers {have[0]} to {have[-1]}."
+        )
+
+
 def for_inputs(slots: Sequence[Slot], given: Mapping[str, Array]) -> dict[str, Array]:
     """Those of the given arrays that a graph takes."""
     names = {s.name for s in slots}
@@ -115,48 +135,21 @@ def check_names(model: Runs, given: Mapping[str, Array]) -> None:
         raise InputError(f"the model has no input {', '.join(unknown)}", f"It takes: {', '.join(names)}.")
 
 
-def settings(model: Runs) -> dict[str, Any]:
-    """The model's config.json with generation_config.json over it."""
-    return {
-        **{k: v for k, v in read_config(model.path, "config.json").items() if v is not None},
-        **{k: v for k, v in read_config(model.path, "generation_config.json").items() if v is not None},
-    }
-
-
-def opening(model: Runs) -> tuple[list[int], str | None]:
-    """The ids that a decoder starts from, and what had to be guessed about them.
-
-    Source: the `decoder_start_token_id` and `forced_decoder_ids` of a model's configuration.
-    """
-    config = settings(model)
-    start = config.get("decoder_start_token_id", config.get("bos_token_id"))
-    note = None
-    if not isinstance(start, int):
-        try:
-            start, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
-        except ModelError:
-            start, piece = 0, "id 0"
-        note = (
-            f"no configuration says what the decoder starts with (decoder_start_token_id): taken to be {piece}, the "
-            "padding, as in T5"
-        )
-    ids = [start]
-    forced = config.get("forced_decoder_ids")
-    for place, number in sorted(forced) if isinstance(forced, list) and all(f[1] is not None for f in forced) else []:
-        if place == len(ids):
-            ids.append(int(number))
-    return ids, note
-
-
 def target_tokens(model: Runs, text: str) -> Tokens:
     """A text as the decoder is fed it: what it starts from, then the text, without the end that it would predict."""
     start, note = opening(model)
     tokens: Tokens = model.tokenizer.encode(text)
     if len(tokens) > 1 and tokens.special[-1]:
-        tokens = _cut(tokens, len(tokens) - 1)
-    if tokens.ids[: len(start)].tolist() != start:
-        tokens = join(special_tokens(model, start), tokens)
-    return replace(tokens, text=text, notes=(*tokens.notes, *([note] if note else [])))
+        tokens = _cut(tokens, 0, len(tokens) - 1)
+    # What the tokenizer itself puts first is there already, or is forced to be something else (a language).
+    own = next((i for i, special in enumerate(tokens.special) if not special), len(tokens))
+    if len(start) > 1 or (own and tokens.ids[0] == start[0]):
+        tokens = _cut(tokens, own, len(tokens))
+    tokens = join(special_tokens(model, start), tokens)
+    notes = [note] if note else []
+    if len(start) in read_rules(settings(model)).among:
+        notes.append(f"what stands at position {len(start)} (the language) is for the model to say, and is left out")
+    return replace(tokens, text=text, notes=(*tokens.notes, *notes))
 
 
 def special_tokens(model: Runs, ids: Sequence[int]) -> Tokens:
@@ -168,12 +161,12 @@ def special_tokens(model: Runs, ids: Sequence[int]) -> Tokens:
     return replace(labelled(pieces, [True] * len(ids)), ids=np.array(ids, np.int64))
 
 
-def _cut(tokens: Tokens, length: int) -> Tokens:
+def _cut(tokens: Tokens, start: int, end: int) -> Tokens:
     return replace(
         tokens,
-        ids=tokens.ids[:length],
+        ids=tokens.ids[start:end],
         **{
-            name: getattr(tokens, name)[:length]
+            name: getattr(tokens, name)[start:end]
             for name in ("pieces", "offsets", "words", "special", "mask", "type_ids")
         },
     )
@@ -204,4 +197,7 @@ def _all_decoder(attentions: Sequence[Attention]) -> bool:
     return all(a.site.component == "decoder" for a in attentions if a.site.kind == "self")
 
 
-__all__ = ["Encoded", "check_names", "encode", "for_inputs", "opening", "settings", "target_tokens", "together"]
+__all__ = [
+    "Encoded", "check_layers", "check_names", "encode", "for_inputs", "of_file", "special_tokens", "target_tokens",
+    "together",
+]  # fmt: skip

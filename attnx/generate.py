@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from attnx import feed as feeding
-from attnx.encdec import Encoded, for_inputs, settings
+from attnx.encdec import Encoded, for_inputs
 from attnx.errors import ModelError, UnsupportedError, UsageError
 from attnx.inputs import Needs, fixed_length, is_past, padded
 from attnx.kvcache import carry, pair, room, slides
 from attnx.naming import join
+from attnx.prefix import Rules, numbers, read_rules, settings
 from attnx.records import Array, Tokens
 from attnx.running import NOTHING, Run, Runs, Wanted
 from attnx.steps import join_steps
@@ -31,10 +32,8 @@ class Plan:
     seed: int = 0
     stop: frozenset[int] = frozenset()
     """Ids that end a text."""
-    forced: Mapping[int, int] = field(default_factory=dict)
-    """Position in the decoder's sequence -> the id that must stand there."""
-    suppressed: frozenset[int] = frozenset()
-    """Ids that are never written."""
+    rules: Rules = field(default_factory=Rules)
+    """What may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
 
@@ -66,7 +65,7 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
     if top_k is not None and top_k < 1:
         raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
     config = settings(model)
-    stop = _numbers(config.get("eos_token_id"))
+    stop = numbers(config.get("eos_token_id"))
     limit = None
     try:
         tokenizer = model.tokenizer
@@ -82,17 +81,7 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
                 tokenizer.token_id(name) for name in ("</s>", "<|endoftext|>", "<eos>", "<|im_end|>", "<|eot_id|>")
             )
             stop = {number for number in usual if number is not None}
-    bad = config.get("bad_words_ids") or []
-    suppressed = _numbers(config.get("suppress_tokens")) | {w[0] for w in bad if isinstance(w, list) and len(w) == 1}
-    forced = {}
-    if isinstance(config.get("forced_bos_token_id"), int):
-        forced[1] = int(config["forced_bos_token_id"])
-    return Plan(count, temperature, top_k, seed, frozenset(stop), forced, frozenset(suppressed), limit)
-
-
-def _numbers(value: object) -> set[int]:
-    items = value if isinstance(value, list) else [value]
-    return {int(item) for item in items if isinstance(item, int) and not isinstance(item, bool) and item >= 0}
+    return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit)
 
 
 def decode(
@@ -238,13 +227,17 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     Args:
         logits: [vocabulary].
         position: Where it will stand, from 0.
-        plan: Temperature, forced and suppressed ids.
+        plan: Temperature, and what may stand where.
         draw: Where chance comes from.
     """
-    if position in plan.forced:
-        return plan.forced[position]
+    rules = plan.rules
+    if position in rules.forced:
+        return rules.forced[position]
     values = logits.copy()
-    values[[n for n in plan.suppressed if n < len(values)]] = -np.inf
+    hidden = rules.suppressed | (rules.at_first if position == rules.first else frozenset())
+    if position in rules.among:
+        hidden = frozenset(range(len(values))) - rules.among[position]
+    values[[n for n in hidden if n < len(values)]] = -np.inf
     if plan.temperature == 0:
         return int(np.argmax(values))
     values /= plan.temperature

@@ -9,6 +9,7 @@ import attnx
 from attnx.errors import UnsupportedError, UsageError
 from attnx.generate import Plan, choose
 from attnx.models import bundled
+from attnx.prefix import Rules
 from attnx.records import Trace
 from attnx.tokens import from_ids
 from tests import small_models as small
@@ -151,8 +152,11 @@ def test_choosing() -> None:
     rng = np.random.default_rng(0)
     logits = np.array([0.0, 3.0, 3.0, 1.0])
     assert choose(logits, 5, Plan(1), rng) == 1
-    assert choose(logits, 5, Plan(1, suppressed=frozenset({1, 400})), rng) == 2
-    assert choose(logits, 5, Plan(1, forced={5: 3}), rng) == 3
+    assert choose(logits, 5, Plan(1, rules=Rules(suppressed=frozenset({1, 400}))), rng) == 2
+    assert choose(logits, 5, Plan(1, rules=Rules({5: 3})), rng) == 3
+    assert choose(logits, 5, Plan(1, rules=Rules(among={5: frozenset({0, 3, 9})})), rng) == 3
+    first = Rules({1: 2}, at_first=frozenset({1, 2}))
+    assert [choose(logits, at, Plan(1, rules=first), rng) for at in (1, 2, 3)] == [2, 3, 1]
     drawn = [choose(logits, 0, Plan(1, temperature=1.0), rng) for _ in range(4000)]
     share = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, share, atol=0.03)
