@@ -40,6 +40,8 @@ class Opening:
 
     def __init__(self, path: Path, device: str) -> None:
         self.path, self.device = path, device
+        self.threads: int | None = None
+        """Threads inside an operator of the sessions opened from now on; onnxruntime's choice where None."""
         self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
@@ -146,8 +148,9 @@ class Opening:
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
         tapped = tap(self.graph(known.branch), {})
-        return open_session(tapped.model, tapped.folder, self.device)
+        return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
 
     def _open(self, tapped: Tapped, thorough: bool) -> _Open:
         thorough = thorough or not tapped.plain
-        return _Open(open_session(tapped.model, tapped.folder, self.device, thorough=thorough), tapped, thorough)
+        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=self.threads)
+        return _Open(session, tapped, thorough)

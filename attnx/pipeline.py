@@ -77,6 +77,12 @@ class Model:
         """The decoder that continues from a cache, where that is a file of its own."""
         return self._beside(self._with_past)
 
+    def elsewhere(self) -> dict[str, Any]:
+        """What opens this model again in another process: arguments of `Model` but for the device."""
+        named = {"tokenizer": self._tokenizer_place, "encoder": self._encoder, "with_past": self._with_past}
+        places = {name: place.resolve() if place is not None else None for name, place in named.items()}
+        return {"name": self.name, "path": self.path.resolve(), **places}
+
     def _beside(self, path: Path | None) -> Model | None:
         return Model(self.name, path, device=self.device, tokenizer=self._tokenizer_place) if path else None
 

@@ -1,36 +1,120 @@
 """A corpus -> a Parquet file of measures by text and head: in parts, so that a scan that was killed goes on.
 
-Each part covers a fixed number of texts and is written beside its name and then renamed: it is there whole or not at
-all. What is there is not made again; a text is in one part only. At the end the parts are put together and removed.
+Each part covers a fixed number of texts and is there whole or not at all (`attnx.parts`). What is there is not made
+again; a text is in one part only. At the end the parts are held against one another, put together and removed. Where
+the parts are made, in this process or on a Ray cluster, makes no difference to them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attnx import cache
+import attnx
+from attnx import cache, surveys
+from attnx.begun import alone, begin, has_parts, spent
 from attnx.corpus import Text, read
-from attnx.errors import AttnxError, InputError, UsageError
-from attnx.records import Array, Axis, Measurement
+from attnx.corpus import size as bytes_of
+from attnx.errors import InputError, RunError, UsageError
+from attnx.observed import Sums
+from attnx.parts import Note, join, note_of, path_of, write, writing
+from attnx.records import Measurement
+from attnx.surveying import Job, measure
 
 if TYPE_CHECKING:
-    from attnx.measure.heads import HeadTable
     from attnx.pipeline import Model
 
 PART = 512
 """Texts in a part: what is lost at most when a scan is killed."""
 MEASURES = ("heads",)
-_VERSION = 1
+_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What is read, and how it is cut into parts."""
+
+    files: tuple[Path, ...]
+    field: str = "text"
+    needs: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    part: int = PART
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The corpus, part by part; only one is held."""
+        texts = read(self.files, self.field, self.needs, self.may)
+        number = start = 0
+        while chunk := list(islice(texts, self.part)):
+            yield Chunk(number, start, tuple(chunk))
+            number, start = number + 1, start + len(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The texts of one part."""
+
+    number: int
+    start: int
+    texts: tuple[Text, ...]
+
+    @property
+    def digest(self) -> str:
+        """Tells these texts, where they stand, and their fields from any others."""
+        said = [(text.source, text.line, text.text, text.fields) for text in self.texts]
+        return hashlib.sha256(
+            json.dumps(said, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+        ).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One part as an engine gives it."""
+
+    number: int
+    start: int
+    texts: int
+    end: int
+    """Bytes of the corpus up to its end."""
+    body: bytes | None
+    """The part's file; None where it was there before."""
+
+
+Engine = Callable[["Model", Job, Corpus, Path], Iterator[Made]]
+"""Makes the parts of a corpus, in any order, but for those that are in the folder already (`there`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a scan is."""
+
+    texts: int
+    kept: int
+    """How many of them were there from a scan before."""
+    seconds: float
+    read: int
+    """Bytes of the corpus that are done."""
+    kept_read: int
+    """How many of them were there before."""
+    total: int
+    """Bytes of the corpus."""
+
+    @property
+    def rate(self) -> float:
+        """Texts a second, those from before not counted."""
+        return (self.texts - self.kept) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left if it goes on as it did; None where nothing has been measured yet."""
+        fresh = self.read - self.kept_read
+        return self.seconds * (self.total - self.read) / fresh if fresh > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +122,48 @@ class Scanned:
     """What a scan gave."""
 
     texts: int
+    tokens: int
     kept: int
-    """How many of them were there from a scan before."""
+    """How many of the texts were there from a scan before."""
     seconds: float
+    """Of this run, from the first text to the finished file."""
+    device: str
     summary: tuple[Measurement, ...]
     """[S,H] for each measure: the mean over texts, NaN where it was never to be had."""
+    left: Mapping[str, tuple[int, str]]
+    """Survey -> how many texts it could not take, and the first of them; "notes": what was said of texts."""
     notes: tuple[str, ...]
 
+    @property
+    def rate(self) -> float | None:
+        """Texts a second of this run; None where all were there before."""
+        return (self.texts - self.kept) / self.seconds if self.texts > self.kept and self.seconds > 0 else None
 
-def plan(model: Model, files: Sequence[Path], field: str, measures: Sequence[str], part: int) -> dict[str, Any]:
-    """What makes a scan the same scan: the model's file, the corpus' files, the settings."""
-    for name in measures:
-        if name not in MEASURES:
-            raise UsageError(f"scan measures no {name!r}", f"Choose from {', '.join(MEASURES)}.")
-    corpus = [cache.identity(file) for file in files]
+
+def there(folder: Path, chunk: Chunk) -> bool:
+    """Whether the part of these very texts is in the folder."""
+    note = note_of(path_of(folder, chunk.number))
+    return note is not None and (note.number, note.start, note.digest) == (chunk.number, chunk.start, chunk.digest)
+
+
+def local(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made]:
+    """The parts, made here one after another."""
+    for chunk in corpus.chunks():
+        body = None if there(folder, chunk) else made_of(model, job, chunk)
+        yield Made(chunk.number, chunk.start, len(chunk.texts), chunk.texts[-1].end, body)
+
+
+def made_of(model: Model, job: Job, chunk: Chunk) -> bytes:
+    """The bytes of a part: what every engine runs for each."""
+    return measure(model, job, chunk.number, chunk.start, chunk.texts, chunk.digest)
+
+
+def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
+    """What makes a scan the same scan: the model's file, the corpus' files, the settings, this version of attnx."""
     return {
-        "version": _VERSION, "model": cache.identity(model.path), "corpus": corpus, "field": field,
-        "measures": list(measures), "part": part,
+        "version": _VERSION, "attnx": attnx.__version__, "model": cache.identity(model.path), "device": model.device,
+        "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
+        "measure": list(job.measures), "batch": job.size, "part": corpus.part,
     }  # fmt: skip
 
 
@@ -68,181 +177,120 @@ def scan(
     size: int = 32,
     part: int = PART,
     force: bool = False,
-    tell: Callable[[int, int, float], None] = lambda texts, kept, seconds: None,
+    engine: Engine = local,
+    tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Scanned:
     """Measure every text of a corpus, or go on with a scan that was broken off.
 
     Args:
         model: The model.
         files: The corpus.
-        out: The Parquet file: a row for each text and head, with a column for each measure.
+        out: The Parquet file: a row for each value, see `parts.COLUMNS`.
         field: The field or column of the text.
-        measures: Names of `MEASURES`.
+        measures: Names of surveys.
         size: Texts a batch.
         part: Texts a part.
-        force: Replace `out` and begin anew.
-        tell: Called after each part with the texts done, those kept from before, and the seconds so far.
+        force: Replace `out`, and parts of another scan: see `begun.begin`.
+        engine: Makes the parts: `local`, or one of `attnx.distributed`.
+        tell: Called after each part.
 
     Raises:
-        UsageError: `out` exists, or a scan with other settings was begun there.
+        UsageError: `out` exists, or a scan with other settings was begun there, or is going on there.
         InputError: A file of the corpus cannot be read, or there is no text.
+        RunError: A run failed, or something cannot be written; parts that are done stay.
     """
-    wanted = plan(model, files, field, measures, part)
+    if not measures:
+        raise UsageError("there is nothing to measure", f"Choose from {', '.join(surveys.names())}.")
+    job = Job(tuple(dict.fromkeys(measures)), size)
+    if out.exists() and any(path.exists() and path.samefile(out) for path in files):
+        raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
+    corpus = Corpus(tuple(files), field, job.needs, job.may, part)
     folder = out.with_name(out.name + ".parts")
-    _begin(folder, out, wanted, force)
+    wanted = plan(model, job, corpus)
+    with writing(out):
+        folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        try:
+            with writing(out):
+                begin(folder, out, wanted, force)
+            return _scan(model, job, corpus, out, folder, wanted, engine, tell)
+        finally:
+            if folder.exists() and not has_parts(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scan(
+    model: Model,
+    job: Job,
+    corpus: Corpus,
+    out: Path,
+    folder: Path,
+    wanted: Mapping[str, Any],
+    engine: Engine,
+    tell: Callable[[Progress], None],
+) -> Scanned:
     start = time.perf_counter()
-    texts, number, done, kept = read(files, field), 0, 0, 0
-    notes: dict[str, None] = {}
-    while chunk := list(islice(texts, part)):
-        path = folder / f"{number:08d}.parquet"
-        if path.exists():
-            kept += len(chunk)
+    total = bytes_of(corpus.files)
+
+    done: dict[int, Made] = {}
+    texts = kept = end = kept_end = 0
+    for made in engine(model, job, corpus, folder):
+        body = made.body
+        if body is not None:
+            write(path_of(folder, made.number), lambda path, body=body: path.write_bytes(body))  # type: ignore[misc]
         else:
-            _write(path, _rows(model, chunk, done, size, notes))
-        done, number = done + len(chunk), number + 1
-        tell(done, kept, time.perf_counter() - start)
+            kept, kept_end = kept + made.texts, max(kept_end, made.end)
+        done[made.number] = Made(made.number, made.start, made.texts, made.end, None)
+        end, texts = max(end, made.end), texts + made.texts
+        tell(Progress(texts, kept, time.perf_counter() - start, end, kept_end, total))
     if not done:
-        raise InputError("there is no text in the corpus")
-    summary = _join([folder / f"{at:08d}.parquet" for at in range(number)], out)
-    shutil.rmtree(folder, ignore_errors=True)
-    return Scanned(done, kept, time.perf_counter() - start, summary, tuple(notes))
+        named = ", ".join(str(path) for path in corpus.files[:3]) + (", ..." if len(corpus.files) > 3 else "")
+        raise InputError(f"there is no text in the corpus: {named} has empty lines at most", "Give files with texts.")
+    notes = _complete(folder, done)
+    _finish(folder, out, len(done), wanted)
+    first = notes[0]
+    sums: dict[str, Sums] = {}
+    left: dict[str, tuple[int, str]] = {}
+    for note in notes:
+        for name, one in note.sums.items():
+            if name in sums:
+                sums[name].add(one)
+            else:
+                sums[name] = one
+        for name, (count, why) in note.left.items():
+            before, said = left.get(name, (0, why))
+            left[name] = (before + count, said)
+    return Scanned(
+        sum(note.texts for note in notes), sum(note.tokens for note in notes), kept, time.perf_counter() - start,
+        first.device, tuple(one.mean(name) for name, one in sums.items()), left,
+        tuple(dict.fromkeys(said for note in notes for said in note.notes)),
+    )  # fmt: skip
 
 
-def _begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> None:
-    """Make the folder of parts, or hold the one that is there against what is wanted."""
-    plan_file = folder / "scan.json"
-    if force:
-        shutil.rmtree(folder, ignore_errors=True)
-        out.unlink(missing_ok=True)
-    if plan_file.exists():
-        try:
-            had = json.loads(plan_file.read_text(encoding="utf-8"))
-        except ValueError:
-            had = None
-        if had != json.loads(json.dumps(wanted)):
-            raise UsageError(
-                f"{folder} holds parts of another scan: its model, corpus or settings were different",
-                "Give the settings of that scan to go on with it, another --out, or --force to begin anew.",
+def _complete(folder: Path, done: Mapping[int, Made]) -> list[Note]:
+    """What all parts say of themselves, when every text is in one part and in one only.
+
+    Raises:
+        RunError: A part is missing, or covers other texts than it should.
+    """
+    notes, start = [], 0
+    for number in range(len(done)):
+        note = note_of(path_of(folder, number))
+        if note is None or number not in done or (note.number, note.start) != (number, start):
+            raise RunError(
+                f"part {number} of the scan is missing or damaged: {path_of(folder, number)}",
+                "Run the same command again: it makes what is missing.",
             )
-    elif out.exists():
-        raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
-    folder.mkdir(parents=True, exist_ok=True)
-    if not plan_file.exists():
-        _atomic(plan_file, lambda path: path.write_text(json.dumps(wanted), encoding="utf-8"))
+        start += note.texts
+        notes.append(note)
+    return notes
 
 
-def _atomic(path: Path, fill: Callable[[Path], Any]) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        fill(unfinished)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _rows(model: Model, chunk: Sequence[Text], start: int, size: int, notes: dict[str, None]) -> dict[str, list[Any]]:
-    """Columns of one part: a row for each text and head."""
-    from attnx.batch import trace_many
-    from attnx.measure import describe_heads
-
-    rows: dict[str, list[Any]] = {}
-    traces = trace_many(model, [text.text for text in chunk], ("masked", "weights"), size=size)
-    for at in range(len(chunk)):
-        text = chunk[at]
-        try:
-            trace = next(traces)
-        except AttnxError as error:
-            raise InputError(f"{text.source}, near line {text.line}: {error.message}", error.hint) from None
-        doubtful = [a.site.label for a in trace.attentions if not a.trusted]
-        notes.update((f"not trusted and left out: {label}", None) for label in doubtful)
-        trace = replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted))
-        if trace.attentions:
-            _add(rows, describe_heads(trace), text, start + at, len(trace.tokens))
-    return rows
-
-
-def _add(rows: dict[str, list[Any]], table: HeadTable, text: Text, number: int, tokens: int) -> None:
-    layers, heads = (axis.labels for axis in table.measures[0].axes)
-    for layer, label in enumerate(layers):
-        for head in range(len(heads)):
-            values = {m.name: float(m.values[layer, head]) for m in table.measures}
-            if all(np.isnan(value) for value in values.values()):
-                continue
-            told = {
-                "text": number, "source": text.source, "line": text.line, "tokens": tokens, "layer": label,
-                "head": head, "kind": table.kinds[layer][head],
-            }  # fmt: skip
-            for name, value in {**told, **values}.items():
-                rows.setdefault(name, []).append(value)
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UsageError("scan writes Parquet and needs pyarrow", "pip install 'attnx[scan]'") from None
-    return pyarrow, pyarrow.parquet
-
-
-def _write(path: Path, rows: Mapping[str, list[Any]]) -> None:
-    arrow, parquet = _arrow()
-    columns = {}
-    for name, values in rows.items():
-        if isinstance(values[0], float):
-            numbers = np.asarray(values, np.float32)
-            columns[name] = arrow.array(numbers, mask=np.isnan(numbers))
-        elif isinstance(values[0], int):
-            columns[name] = arrow.array(values, arrow.int64())
-        else:
-            columns[name] = arrow.array(values, arrow.string())
-    _atomic(path, lambda unfinished: parquet.write_table(arrow.table(columns), unfinished))
-
-
-def _join(parts: Sequence[Path], out: Path) -> tuple[Measurement, ...]:
-    """Put the parts together, one in memory at a time, and take the means by head."""
-    arrow, parquet = _arrow()
-    sums: dict[str, dict[tuple[str, int], list[float]]] = {}
-
-    def fill(path: Path) -> None:
-        writer = None
-        for part in parts:
-            table = parquet.read_table(part)
-            if not table.num_columns:
-                continue
-            if writer is None:
-                writer = parquet.ParquetWriter(path, table.schema)
-            writer.write_table(table)
-            _count(sums, table, arrow)
-        if writer is None:
-            raise InputError("no text of the corpus gave anything that can be trusted")
-        writer.close()
-
-    _atomic(out, fill)
-    return tuple(_summary(sums))
-
-
-def _count(sums: dict[str, dict[tuple[str, int], list[float]]], table: Any, arrow: Any) -> None:
-    keys = list(zip(table.column("layer").to_pylist(), table.column("head").to_pylist(), strict=True))
-    for field in table.schema:
-        if field.type == arrow.float32():
-            of_head = sums.setdefault(field.name, {})
-            for key, value in zip(keys, table.column(field.name).to_pylist(), strict=True):
-                total = of_head.setdefault(key, [0.0, 0.0])
-                if value is not None:
-                    total[0] += value
-                    total[1] += 1
-
-
-def _summary(sums: Mapping[str, Mapping[tuple[str, int], Sequence[float]]]) -> Iterator[Measurement]:
-    for name, of_head in sums.items():
-        layers = list(dict.fromkeys(layer for layer, _ in of_head))
-        heads = sorted({head for _, head in of_head})
-        values: Array = np.full((len(layers), len(heads)), np.nan)
-        for (layer, head), (total, count) in of_head.items():
-            if count:
-                values[layers.index(layer), heads.index(head)] = total / count
-        axes = (Axis("layer", tuple(layers)), Axis("head", tuple(f"H{head}" for head in heads)))
-        yield Measurement(name, "", axes, values, source="attnx", formula="mean over texts")
+def _finish(folder: Path, out: Path, parts: int, wanted: Mapping[str, Any]) -> None:
+    """Put the parts together, and remove them once the whole file is in its place."""
+    whole = folder / "whole.parquet"
+    join([path_of(folder, number) for number in range(parts)], whole, wanted)
+    with writing(out):
+        whole.replace(out)
+        folder.rename(spent(folder))  # at once: from here on there is nothing to go on with
+    shutil.rmtree(spent(folder), ignore_errors=True)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnx.options import MODEL, DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
+
+if TYPE_CHECKING:
+    from attnx.records import Measurement
+    from attnx.scanning import Scanned
+    from attnx.view.columns import Columns
+
+TOP = 3
+"""Heads that the summary names for each measure."""
 
 
 def scan(
@@ -17,52 +24,153 @@ def scan(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The Parquet file to write.")],
     model: ModelOption = MODEL,
-    measure: Annotated[str, typer.Option("--measure", metavar="NAMES", help="What is measured: heads.")] = "heads",
+    measure: Annotated[
+        str,
+        typer.Option(
+            "--measure",
+            metavar="NAMES",
+            help="What is measured, with commas between: heads, coref, distance, entropy, place, repeats, sharpness, "
+            "sinks, tokens. coref needs the fields pronoun and candidates, and takes answer.",
+        ),
+    ] = "heads",
     field: Annotated[
         str, typer.Option("--field", metavar="NAME", help="The field or column that holds the text.")
     ] = "text",
     batch: Annotated[int, typer.Option("--batch", metavar="N", help="Texts a batch.", min=1)] = 32,
+    part: Annotated[
+        int, typer.Option("--part", metavar="N", help="Texts a part: what is lost at most when it is killed.", min=1)
+    ] = 512,
+    engine: Annotated[str, typer.Option("--engine", metavar="ENGINE", help="local, or ray (Ray Data).")] = "local",
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="A", help="With --engine ray: the cluster; else one is started.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="With --engine ray: how many work at once.", min=1)
+    ] = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     force: ForceOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say how far it is where stderr is no terminal, too.")
+    ] = False,
 ) -> None:
-    """Measure every head on every text of a corpus, and write a row for each to Parquet.
+    """Measure every head on every text of a corpus, and write each value to Parquet.
 
     A scan that is broken off goes on where it was when it is started again; nothing is lost or counted twice.
+
+    The file has a row for each value, with the columns text (its number), source, line, tokens, measure, item
+    (coreference: pronoun → candidate), layer, head, value.
     """
     from attnx import output, pipeline
     from attnx.corpus import find
+    from attnx.errors import UsageError
+    from attnx.scanning import local
     from attnx.scanning import scan as run
+    from attnx.ticking import shown
 
+    if engine not in ("local", "ray"):
+        raise UsageError(f"there is no engine {engine!r}", "Choose local or ray.")
+    if engine == "local" and (address is not None or workers is not None):
+        raise UsageError("--address and --workers are for --engine ray", "Add --engine ray, or leave them out.")
     files = find(corpus)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     measures = [name.strip() for name in measure.split(",") if name.strip()]
-    scanned = run(
-        opened, files, out, field=field, measures=measures, size=batch, force=force,
-        tell=_tell if sys.stderr.isatty() else lambda texts, kept, seconds: None,
-    )  # fmt: skip
-    fresh = scanned.texts - scanned.kept
-    said = f"{scanned.texts} texts in {scanned.seconds:.1f} s"
-    if scanned.kept:
-        said += f", {scanned.kept} of them kept from before"
-    if fresh and scanned.seconds > 0:
-        said += f", {fresh / scanned.seconds:.0f} texts a second"
-    output.notes((*scanned.notes, said, f"wrote {out}"))
+    make: Any = local
+    if engine == "ray":
+        from attnx.distributed import engine as made
+
+        make = made(address, workers)
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    try:
+        with shown(verbose) as tell:
+            scanned = run(
+                opened, files, out, field=field, measures=measures, size=batch, part=part, force=force, engine=make,
+                tell=tell,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        _interrupted(out)
+        raise
+    output.notes(_notes(scanned, out))
     if json:
         from attnx.view.json import document
 
-        output.emit_json(
-            document("attnx/scan", {"texts": scanned.texts, "kept": scanned.kept, "summary": scanned.summary})
-        )
+        body = {
+            "model": opened.name,
+            "device": scanned.device,
+            "out": str(out),
+            "texts": scanned.texts,
+            "tokens": scanned.tokens,
+            "kept": scanned.kept,
+            "seconds": scanned.seconds,
+            "rate": scanned.rate,
+            "hours_per_million": None if scanned.rate is None else 1e6 / scanned.rate / 3600,
+            "left_out": {name: {"texts": count, "first": first} for name, (count, first) in scanned.left.items()},
+            "summary": scanned.summary,
+            "notes": scanned.notes,
+        }
+        output.emit_json(document("attnx/scan", body))
     else:
-        from attnx.view.table import table
+        from attnx.view.line import line
 
-        for measurement in scanned.summary:
-            output.show(table(measurement))
+        heading = f"{opened.name} · {scanned.texts} texts, {scanned.tokens} tokens · {scanned.device}"
+        output.show(line(heading), *(_summary(scanned.summary) if scanned.summary else ()))
 
 
-def _tell(texts: int, kept: int, seconds: float) -> None:
-    rate = (texts - kept) / seconds if seconds else 0.0
-    sys.stderr.write(f"\rattnx: {texts} texts, {rate:.0f} a second ")
-    sys.stderr.flush()
+def _interrupted(out: Path) -> None:
+    """Say how to go on."""
+    from attnx import output
+    from attnx.begun import has_parts
+
+    folder = out.with_name(out.name + ".parts")
+    if has_parts(folder):
+        output.note(f"what is done is kept in {folder}; the same command goes on from there")
+
+
+def _notes(scanned: Scanned, out: Path) -> list[str]:
+    """What is said on stderr at the end."""
+    notes = list(scanned.notes)
+    for name, (count, first) in scanned.left.items():
+        texts = "1 text" if count == 1 else f"{count} texts"
+        what = f"{texts} with a note" if name == "notes" else f"{name}: {texts} left out"
+        notes.append(f"{what}, the first: {first}")
+    said = f"{scanned.texts} texts in {scanned.seconds:.1f} s"
+    if scanned.kept:
+        said += f", {scanned.kept} of them kept from before"
+    notes.append(said)
+    if scanned.rate is not None:
+        hours = 1e6 / scanned.rate / 3600
+        notes.append(
+            f"measured: {scanned.rate:.1f} texts a second with these settings on this machine; at this rate a million "
+            f"texts take {hours:.2f} hours"
+        )
+    return [*notes, f"wrote {out}"]
+
+
+def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:
+    """For each measure the mean over heads, and the heads with the most and the least of it."""
+    import numpy as np
+
+    from attnx.formula import average
+    from attnx.view.cells import number
+    from attnx.view.columns import column, columns
+
+    def named(one: Measurement, order: Any) -> str:
+        layers, heads = (axis.labels for axis in one.axes)
+        places = [divmod(int(at), one.values.shape[1]) for at in order]
+        return ", ".join(f"{layers[s]} {heads[h]} {number(float(one.values[s, h]))}" for s, h in places)
+
+    most, least, means = [], [], []
+    for one in measures:
+        flat = one.values.ravel()
+        there = np.flatnonzero(~np.isnan(flat))
+        order = there[np.argsort(-flat[there], kind="stable")]
+        most.append(named(one, order[:TOP]))
+        least.append(named(one, order[::-1][:1]))
+        means.append(float(average(flat)))
+    parts = [
+        column("measure", [one.name for one in measures], whole=True),
+        column("mean", means, decimals=3),
+        column("largest heads", most, whole=True),
+        column("smallest", least, whole=True, spare=True),
+    ]
+    return [columns("", parts, said=["means over texts; --json has every head, the Parquet file every text"], gap=2)]

@@ -1,0 +1,71 @@
+"""What `attnx scan` can measure of a text: one file a survey, found by its name.
+
+A survey is a module with
+
+    ABOUT           what it measures, in a few words
+    ARRAYS          the quantities that it needs of every site
+    NEEDS, MAY      fields that a row of the corpus must have beside its text, and may have
+    BATCHED         the names of its measures, where `attnx.headsums` gives all of them for a batch at once, else ()
+    survey(trace, fields)   the measurements of one text: [layer], [layer, head], or these by something of the text
+
+so that a new one is one new file here. Surveys stand alone: they do not import one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Protocol
+
+from attnx.errors import UsageError
+from attnx.records import Measurement, Trace
+
+
+class Survey(Protocol):
+    """What every module here holds."""
+
+    ABOUT: str
+    ARRAYS: tuple[str, ...]
+    NEEDS: tuple[str, ...]
+    MAY: tuple[str, ...]
+    BATCHED: tuple[str, ...]
+
+    def survey(self, trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement]:
+        """The measurements of one text.
+
+        Args:
+            trace: With `ARRAYS`.
+            fields: Those of `NEEDS`, and those of `MAY` that are there.
+
+        Raises:
+            InputError: The fields do not fit the text; it is left out of this survey, and that is said.
+        """
+
+
+def names() -> tuple[str, ...]:
+    """The surveys that there are: "heads" first."""
+    found = sorted(module.name for module in iter_modules(__path__))
+    return tuple(sorted(found, key=lambda name: name != "heads"))
+
+
+def about() -> str:
+    """All surveys with what they measure, a line each."""
+    return "\n".join(f"{name}: {load(name).ABOUT}" for name in names())
+
+
+def load(name: str) -> Survey:
+    """A survey by its name.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    if name not in names():
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, names(), 1)
+        guess = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(f"scan measures no {name!r}", f"{guess}Choose from {', '.join(names())}.")
+    module: Any = import_module(f"attnx.surveys.{name}")
+    survey: Survey = module
+    return survey
