@@ -131,6 +131,11 @@ class Lines:
         with self._file.open("rb") as lines:
             return sum(not line.isspace() for line in lines)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are texts and nothing else."""
+        return self._inputs is None and self._beyond == Beyond()
+
     def __iter__(self) -> Iterator[Given]:
         """Each text, once."""
         yield from self._first

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.antecedents import ARRAYS, maps, text_of
 from attnx.errors import InputError
+from attnx.many import of_texts
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Coreference, coreference
@@ -38,8 +39,8 @@ def judge(
     skipped: list[str] = []
     said: dict[str, None] = {}
     layers: tuple[str, ...] = ()
-    for at, example in enumerate(examples, start=1):
-        trace = model.trace(example.text, quantities=ARRAYS)
+    traces = of_texts(model, (example.text for example in examples), ARRAYS)
+    for at, (example, trace) in enumerate(zip(examples, traces, strict=True), start=1):
         text = text_of(trace)
         try:
             pronoun = mention(text, *example.pronoun)

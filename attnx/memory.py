@@ -27,7 +27,7 @@ def one_matrix(site: Site, feed: Mapping[str, Array]) -> int:
     """Bytes of one stage of one site, as in `needed`."""
     shapes = [a.shape for a in feed.values() if a.ndim == 2 and a.dtype.kind == "i"]
     batch, length = max(shapes, key=lambda shape: shape[1], default=(0, 0))
-    return 4 * batch * (site.heads or 1) * length * length
+    return int(4 * batch * (site.heads or 1) * length * length)
 
 
 def available(root: Path = Path("/")) -> int | None:

@@ -19,6 +19,7 @@ from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Tr
 from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
 
 if TYPE_CHECKING:
+    from attnx.batch import Batch
     from attnx.measure.heads import HeadTable
     from attnx.pipeline import Model
     from attnx.taps import Tapped
@@ -100,15 +101,19 @@ def heads(
     found = None if made is None else _reduced(model, made, made.sites(model, layers))
     if made is None or found is None:
         whole = choose(model.trace(**told, layers=layers, quantities=("masked", "weights")))
-        bare = tuple(Attention(a.site, checks=a.checks) for a in whole.attentions)
-        return describe_heads(whole), replace(whole, attentions=bare)
+        return describe_heads(whole), _bare(whole)
     trace, stats, cells = found
     trace = choose(trace)
     kept = [stats[a.site.index] for a in trace.attentions]
     measures = describe_heads(_small(trace, [len(s["total"]) for s in kept])).measures
     pairs = zip(trace.attentions, kept, strict=True)
     columns = [_measure(a.site, one, trace.tokens, cells) for a, one in pairs]
-    return _table(measures, columns, cells), trace
+    return _table(measures, columns, _repeats(cells)), trace
+
+
+def _bare(trace: Trace) -> Trace:
+    """A trace without arrays."""
+    return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
 
 
 def _reduced(
@@ -253,12 +258,40 @@ def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: _Cel
     }
 
 
-def _table(measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array]], cells: _Cells) -> HeadTable:
+def _repeats(cells: _Cells) -> int:
+    """How many queries have a key to look at for induction."""
+    return len(np.unique(cells.row[cells.parts["induction"]]))
+
+
+def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
+    """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
+    from attnx.headsums import measure
+    from attnx.measure import describe_heads
+
+    traces = list(batch.traces())
+    names = [one.name for one in describe_heads(_small(traces[0], [1] * len(batch.attentions))).measures]
+    values = measure(batch, names) if all(a.trusted for a in batch.attentions) else None
+    if values is None:
+        kept = [choose(trace) for trace in traces]
+        return [(describe_heads(one), _bare(one)) for one in kept]
+    sites = {a.site.index: (at, a.need("weights").shape[1]) for at, a in enumerate(batch.attentions)}
+    out = []
+    template: tuple[Measurement, ...] = ()
+    for at, trace in enumerate(traces):
+        trace = choose(_bare(trace))
+        places = [sites[a.site.index] for a in trace.attentions]
+        if not template:
+            template = describe_heads(_small(trace, [heads for _, heads in places])).measures
+        columns = [{name: values[name][at, site, :heads] for name in names} for site, heads in places]
+        out.append((_table(template, columns, _repeats(_cells(trace.tokens))), trace))
+    return out
+
+
+def _table(measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array]], repeats: int) -> HeadTable:
     from attnx.measure import REPEATS
     from attnx.measure.heads import table
     from attnx.rows import stack
 
-    repeats = len(np.unique(cells.row[cells.parts["induction"]]))
     out = []
     for measure in measures:
         values = stack([column[measure.name] for column in columns])

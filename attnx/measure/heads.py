@@ -81,7 +81,8 @@ class Means:
     def __init__(self) -> None:
         self.texts = 0
         self._first: HeadTable | None = None
-        self._notes: list[dict[str, None]] = []
+        self._notes: list[dict[str, int]] = []
+        self._none: list[int] = []
         self._count: Any = 0
         self._mean: Any = 0.0
         self._squares: Any = 0.0
@@ -94,12 +95,14 @@ class Means:
         """
         if self._first is None:
             self._first = one
-            self._notes = [{} for _ in one.measures]
+            self._notes, self._none = [{} for _ in one.measures], [0] * len(one.measures)
         if [m.name for m in one.measures] != [m.name for m in self._first.measures]:
             raise UsageError("The texts were measured differently, so their means cannot be taken.")
         _same_axes((*self._first.measures, *one.measures))
-        for notes, measure in zip(self._notes, one.measures, strict=True):
-            notes.update(dict.fromkeys(measure.notes))
+        for at, measure in enumerate(one.measures):
+            for note in measure.notes:
+                self._notes[at][note] = self._notes[at].get(note, 0) + 1
+            self._none[at] += bool(np.isnan(measure.values).all())
         values = np.stack([measure.values for measure in one.measures]).astype(np.float64)
         there = ~np.isnan(values)
         self.texts += 1
@@ -125,14 +128,22 @@ class Means:
         deviation = np.sqrt(np.where(self._count > 1, self._squares / np.maximum(self._count - 1, 1), np.nan))
         firsts = self._first.measures
         means = tuple(
-            replace(m, values=values, notes=tuple(notes))
-            for m, values, notes in zip(firsts, mean, self._notes, strict=True)
+            replace(m, values=values, notes=self._said(at, m.name))
+            for at, (m, values) in enumerate(zip(firsts, mean, strict=True))
         )
         spread = tuple(
             replace(m, values=values, bounds=(0.0, None), formula="standard deviation over texts", notes=())
             for m, values in zip(firsts, deviation, strict=True)
         )
         return HeadTable(means, _kinds(means), thresholds(), texts=self.texts, spread=spread)
+
+    def _said(self, at: int, name: str) -> tuple[str, ...]:
+        """What all texts have a measure say, and in how many texts it could not be had."""
+        shared = tuple(note for note, count in self._notes[at].items() if count == self.texts)
+        others = [f"{note} ({count} texts)" for note, count in self._notes[at].items() if count < self.texts]
+        if self._none[at] and others:
+            return (*shared, f"{name}: none in {self._none[at]} of {self.texts} texts; in some, {others[0]}")
+        return (*shared, *others)
 
 
 def over_texts(tables: Iterable[HeadTable]) -> HeadTable:
