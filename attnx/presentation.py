@@ -1,10 +1,9 @@
-"""What was put together -> how it is shown: renderables, one JSON document, a file."""
+"""What was put together -> how it is shown: renderables, or one JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 from attnx.findings import findings, key_name, query_name, ranked, ranking_measure, row_table
 from attnx.inspection import Inspection, Pick
 from attnx.measure.looks import Look, strongest_pair
-from attnx.records import Measurement
 from attnx.view.matrix import Matrix
 
 TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
@@ -122,51 +120,6 @@ def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
     if pair is None or pair.query is None:
         return ""
     return f"{query_name(shown, pair.query)} → {key_name(shown, pair.key)} {pair.value:.2f}"
-
-
-def numbers(shown: Inspection) -> Measurement | Matrix | None:
-    """The numbers behind what is shown, where they are one array; for .csv, .npz and .parquet."""
-    if shown.request.view == "overview":
-        return findings(shown)["heads"]  # type: ignore[no-any-return]
-    if shown.request.view == "ranking":
-        return ranking_measure(shown)
-    if shown.query is not None and shown.picks:
-        return row_table(shown)
-    return shown.picks[0].matrix if len(shown.picks) == 1 else None
-
-
-def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
-    """Write what is shown to a file; its ending says as what.
-
-    Returns:
-        What the user should know of it.
-
-    Raises:
-        UsageError: An ending that this cannot be saved as, or the file exists.
-        RunError: It cannot be written.
-    """
-    from rich.console import Group
-
-    from attnx.view import save as saving
-
-    ending = path.suffix.lower()
-    if ending == ".json":
-        from attnx.view.json import dumps
-
-        saving.write(path, dumps(document(shown), indent=True), force=force)
-        return ()
-    single = len(shown.picks) == 1 and shown.query is None
-    if ending in (".png", ".pdf") and (single or shown.request.view == "grid"):
-        from attnx.view.figure import grid_figure, heatmap_figure
-
-        if single:
-            figure = heatmap_figure(shown.picks[0].matrix, ending, kind=shown.request.scale)
-        else:
-            figure = grid_figure(shown.trace, ending, shown.request.stage)
-        saving.write(path, figure.data, force=force)
-        return figure.notes
-    saving.save(path, view=Group(*render(shown)), numbers=numbers(shown), force=force)
-    return ()
 
 
 def document(shown: Inspection) -> dict[str, Any]:

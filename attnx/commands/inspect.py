@@ -93,9 +93,9 @@ def inspect(
     if run.text is not None and run.target is None and run.generate is None:
         opened.prepare(asked.quantities, asked.traced_layers, rows=rows)
 
+    from attnx.filing import save as save_to
     from attnx.patchmap import PICTURES, save_overlay
     from attnx.presentation import document, render
-    from attnx.presentation import save as save_to
 
     documents = run.json or jsonl
     total = given.count if isinstance(given, Lines) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from attnx.view.save import save, write
 if TYPE_CHECKING:
     from attnx.explore.desk import Desk
 
+DRAWN = (".png", ".pdf", ".svg")
 TALL = 1000
 """Lines that a view may take in a file: all it has."""
 
@@ -24,14 +26,21 @@ def save_view(desk: Desk, name: str) -> None:
         AttnxError: An ending that this cannot be saved as, a file that exists or cannot be written.
     """
     path = Path(name).expanduser()
+    ending = path.suffix.lower()
+    shown = Group(panes.head(desk, TALL), "", panes.looks(desk, TALL))
     notes: tuple[str, ...] = ()
-    if path.suffix.lower() in (".png", ".pdf"):
+    if ending in DRAWN and desk.view != "lines" and (ending != ".svg" or find_spec("matplotlib") is not None):
         from attnx.view.figure import heatmap_figure
 
-        figure = heatmap_figure(desk.matrix(), path.suffix.lower(), kind=desk.scale, mute=desk.muted())
+        figure = heatmap_figure(desk.matrix(), ending, kind=desk.scale, mute=desk.muted())
+        write(path, figure.data)
+        notes = figure.notes
+    elif ending in (".png", ".pdf"):
+        from attnx.view.portrait import portrait
+
+        figure = portrait(shown, ending)
         write(path, figure.data)
         notes = figure.notes
     else:
-        shown = Group(panes.head(desk, TALL), "", panes.looks(desk, TALL))
         save(path, view=shown, numbers=desk.matrix())
     desk.note = " · ".join((f"wrote {path}", *notes))

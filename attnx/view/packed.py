@@ -7,105 +7,21 @@ model has. What is rebuilt is compared with the trace here, so that a page can s
 
 from __future__ import annotations
 
-import base64
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attnx.formula import capped, repeat_heads, visible
 from attnx.records import Array, Attention
+from attnx.view.codes import FINE, Blobs, numbers, plane, square_roots, squares, whole_numbers
 
 LIMIT = 0.002
 """A way of packing whose weights are further off than this is not taken."""
-FINE, COARSE = 32767, 2047
-"""Steps on either side of 0."""
-MISSING = -32768
-"""Stands for NaN."""
-ROOTS = 254
-"""Steps of the square root of a weight, where weights are kept in a byte each; the next code stands for NaN."""
 MANY = 1 << 21
 """A site with more weights than this has them kept in a byte each, where they must be kept at all."""
 NOISE = 1e-3
 """In logits: what float rounding may leave between masked and capped scores where there is no mask and no bias."""
-
-
-@dataclass(slots=True)
-class Blobs:
-    """Packed arrays; the same bytes are kept once."""
-
-    texts: list[str] = field(default_factory=list)
-    """Base64 of raw deflate streams (RFC 1951)."""
-    _where: dict[bytes, int] = field(default_factory=dict)
-
-    def put(self, *parts: bytes) -> int:
-        """Deflate bytes and keep them, parts one after the other with codes of their own; gives their number."""
-        squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
-        packed = b"".join(squeeze.compress(part) + squeeze.flush(zlib.Z_BLOCK) for part in parts) + squeeze.flush()
-        if packed not in self._where:
-            self._where[packed] = len(self.texts)
-            self.texts.append(base64.b64encode(packed).decode("ascii"))
-        return self._where[packed]
-
-    @property
-    def size(self) -> int:
-        """Characters of base64."""
-        return sum(map(len, self.texts))
-
-
-def whole_numbers(values: Array, levels: int = FINE) -> tuple[Array, float]:
-    """Values as int16 times a step; what is not finite becomes `MISSING`.
-
-    Args:
-        values: Any shape.
-        levels: Steps on either side of 0.
-
-    Returns:
-        int16 of the same shape, and the step: the largest value / levels.
-    """
-    finite = np.isfinite(values)
-    top = float(np.abs(values, where=finite, out=np.zeros(values.shape, np.float32)).max(initial=0.0))
-    step = top / levels if top > 0 else 1.0
-    codes = np.full(values.shape, MISSING, np.int16)
-    np.copyto(codes, np.rint(np.where(finite, values, 0.0) / step).astype(np.int16), where=finite)
-    return codes, step
-
-
-def numbers(codes: Array, step: float) -> Array:
-    """The float32 that a page reads back from `whole_numbers`."""
-    out = codes.astype(np.float32) * np.float32(step)
-    out[codes == MISSING] = np.nan
-    return out
-
-
-def plane(blobs: Blobs, codes: Array, step: float) -> list[float]:
-    """Keep int16 codes: all low bytes, then all high bytes, which deflate packs better.
-
-    Returns:
-        [number of the blob, step].
-    """
-    pairs = np.ascontiguousarray(codes, dtype="<i2").view(np.uint8).reshape(-1, 2)
-    return [blobs.put(pairs[:, 0].tobytes(), pairs[:, 1].tobytes()), step]
-
-
-def square_roots(weights: Array) -> tuple[Array, float]:
-    """Weights as uint8: the square root of their share of the largest, in `ROOTS` steps; NaN is `ROOTS` + 1.
-
-    Returns:
-        uint8 of the same shape, and the largest weight.
-    """
-    top = float(np.nan_to_num(weights, nan=0.0).max(initial=0.0)) or 1.0
-    codes = np.rint(np.sqrt(np.nan_to_num(weights, nan=0.0) / top) * ROOTS).astype(np.uint8)
-    codes[np.isnan(weights)] = ROOTS + 1
-    return codes, top
-
-
-def squares(codes: Array, top: float) -> Array:
-    """The float32 that a page reads back from `square_roots`."""
-    out = (codes.astype(np.float32) / ROOTS) ** 2 * np.float32(top)
-    out[codes > ROOTS] = np.nan
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +60,7 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
         found = _derived(attention, way, blobs, steps)
         if found is not None:
             return found
-        _forget(blobs, known)
+        blobs.forget(known)
     fields: dict[str, Any] = {"weights": []}
     error = 0.0
     for line in weights:
@@ -321,9 +237,3 @@ def _gap(got: Array, want: Array, seen: Array | None = None) -> float:
     if (np.isnan(got) != np.isnan(want)).any():
         return float("inf")
     return float(np.nan_to_num(np.abs(got - want), nan=0.0).max())
-
-
-def _forget(blobs: Blobs, known: int) -> None:
-    """Drop what a way that failed has kept."""
-    del blobs.texts[known:]
-    blobs._where = {packed: at for packed, at in blobs._where.items() if at < known}

@@ -7,13 +7,8 @@ tokens, names) reaches the page through `cells.safe` and as JSON, never as marku
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -26,19 +21,15 @@ from attnx.records import Array, Attention, Measurement, Tokens, Trace
 from attnx.spans import Mention, axis_labels
 from attnx.view import colour
 from attnx.view.cells import safe
+from attnx.view.codes import COARSE, FINE, Blobs
 from attnx.view.matrix import block_means, edges
-from attnx.view.packed import COARSE, FINE, Blobs, Packed, pack
+from attnx.view.packed import Packed, pack
+from attnx.view.webpage import webpage
 
-SCRIPTS = (
-    "inflate.js", "store.js", "colour.js", "draw.js", "grid.js", "lines.js", "matrix.js", "rows.js", "stages.js",
-    "coreference.js", "kinds.js", "main.js",
-)  # fmt: skip
-"""The page's program, in the order in which its parts need each other."""
 THUMB = 40
 """Blocks on each side of a thumbnail."""
 DEEP = 1 << 25
 """Cells of query and key over the whole page; with more, they are kept in `COARSE` steps."""
-TITLE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +111,7 @@ def report(shown: Report) -> Page:
     offs = [one.off for one in packed if one.off is not None]
     places = {at: place for place, at in enumerate(there)}
     site, head, query = shown.chosen
-    data = {
+    data: dict[str, Any] = {
         "version": __version__,
         "model": safe(trace.model),
         "device": trace.device,
@@ -140,7 +131,9 @@ def report(shown: Report) -> Page:
         "blobs": blobs.texts,
     }
     heads = sum(one["heads"] for one in sites)
-    return Page(_page(trace, data), error, heads, tuple(one.base for one in packed), tuple(notes))
+    return Page(
+        webpage(data["text"] or "attention", data), error, heads, tuple(one.base for one in packed), tuple(notes)
+    )
 
 
 def _cells(trace: Trace) -> int:
@@ -271,31 +264,3 @@ def _plain(value: Any) -> float | None:
 
 def _hex(colours: Sequence[tuple[int, int, int]]) -> str:
     return "".join(f"{red:02x}{green:02x}{blue:02x}" for red, green, blue in colours)
-
-
-def _page(trace: Trace, data: dict[str, Any]) -> bytes:
-    """Fill in the template. The policy in its head lets no script run but its own, and nothing be fetched."""
-    folder = files("attnx.view").joinpath("report_html")
-    style = folder.joinpath("page.css").read_text(encoding="utf-8")
-    program = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
-    program = f'"use strict";\n(() => {{\n{program}}})();\n'
-    text = _text(trace.tokens) or "attention"
-    title = text if len(text) <= TITLE else text[: TITLE - 1] + "…"
-    parts = {
-        "title": html.escape(title),
-        "policy": f"default-src 'none'; script-src 'sha256-{_sha(program)}'; style-src 'sha256-{_sha(style)}'",
-        "style": style,
-        "program": program,
-        "data": _script(data),
-    }
-    pieces = folder.joinpath("page.html").read_text(encoding="utf-8").split("@@")
-    return "".join(parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)).encode("utf-8")
-
-
-def _script(data: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _sha(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

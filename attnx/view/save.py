@@ -105,7 +105,7 @@ def save(
         return write(path, _NUMBERS[ending](numbers), force=force)
     raise UsageError(
         f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is no format that this can be saved in.",
-        f"Use {', '.join((*LOOKS, *NUMBERS))} (.png and .pdf where there is a figure).",
+        f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS))}.",
     )
 
 

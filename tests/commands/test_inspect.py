@@ -332,7 +332,7 @@ def test_save(attnx: Run, tmp_path: Path, oracle: Callable[[str], Oracle]) -> No
     assert "wrote head.txt" in done.err
     assert numbers((tmp_path / "head.txt").read_text(encoding="utf-8")) == numbers(shown)
     attnx(*command, "head.svg")
-    assert (tmp_path / "head.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert "<svg" in (tmp_path / "head.svg").read_text(encoding="utf-8")
     attnx(*command, "head.npz")
     np.testing.assert_allclose(
         np.load(tmp_path / "head.npz")["values"], oracle("It was tired.").weights[5, 11], atol=1e-5

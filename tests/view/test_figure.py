@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from attnx.errors import UsageError
-from attnx.view.figure import FORMATS, grid_figure, heatmap_figure
+from attnx.view.figure import grid_figure, heatmap_figure
 from attnx.view.matrix import Matrix, of_attention
+from attnx.view.plot import FORMATS
 from tests.view import samples
 
 TOKENS = ["[CLS]", "animal", "$x^2$", "a_b", "[bold]", "\x1b[31m", "50%", "\\frac", "été", "[SEP]"]

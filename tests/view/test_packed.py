@@ -10,7 +10,8 @@ import pytest
 
 from attnx.records import Attention, Site
 from attnx.view import packed
-from attnx.view.packed import COARSE, Blobs, pack
+from attnx.view.codes import COARSE, Blobs
+from attnx.view.packed import pack
 
 Q, K, D = 24, 24, 4
 
