@@ -2,12 +2,13 @@
 
 import io
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from attnx.errors import InputError, UsageError
-from attnx.intake import take
+from attnx.intake import Lines, only, several, take
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
@@ -60,3 +61,35 @@ def test_one_source_at_a_time() -> None:
         take("a", ids="1")
     with pytest.raises(UsageError, match="--pair"):
         take(ids="1", pair="b")
+
+
+def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "long"
+    file.write_bytes(b"\xef\xbb\xbffirst\r\n\n" + b"line\n" * 50_000 + b"caf\xe9\n")
+    given = take(file=file)
+    assert isinstance(given, Lines)
+    assert given.count == 50_002
+    texts = iter(given)
+    assert [(one.text, one.line) for one in islice(texts, 3)] == [("first", 1), ("line", 3), ("line", 4)]
+    with pytest.raises(InputError, match=f"byte 0xe9 at byte {10 + 1 + 5 * 50_000 + 3}"):
+        list(texts)
+
+
+def test_one_line_is_one_text(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("\n it \n\n")
+    given = take(file=tmp_path / "one")
+    only(given, "--json")
+    assert not several(given)
+    (tmp_path / "two").write_text("a\nb\nc")
+    with pytest.raises(UsageError, match="--json takes one text, and there are 3"):
+        only(take(file=tmp_path / "two"), "--json")
+
+
+def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b"a\nb\n")
+    given = take(file=Path("-"))
+    assert isinstance(given, Lines)
+    assert given.count is None
+    with pytest.raises(UsageError, match="there are several"):
+        only(given, "--save")
+    assert [one.text for one in given] == ["a", "b"]
