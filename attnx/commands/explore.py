@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import typer
+
 from attnx.options import MODEL, DeviceOption, ModelOption, TextArgument, TokenizerOption
 
 TEXT = "The animal didn't cross the street because it was too tired."
@@ -35,4 +37,7 @@ def explore(
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("attnx explore needs a terminal.", "`attnx inspect` prints to a pipe or a file.")
-    Explorer(Desk(pipeline.open(model, device=device, tokenizer=tokenizer), text or TEXT)).run()
+    app = Explorer(Desk(pipeline.open(model, device=device, tokenizer=tokenizer), text or TEXT))
+    app.run()
+    if app.return_code:
+        raise typer.Exit(app.return_code)

@@ -6,7 +6,11 @@ text), it is run beside, and what it gives is shown when it is there.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -15,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
-from attnx.errors import AttnxError
+from attnx.errors import INTERRUPTED, AttnxError
 from attnx.explore import panes
 from attnx.explore.desk import STAGES, VIEWS, Desk
 from attnx.explore.pane import Pane
@@ -65,12 +69,13 @@ class Explorer(App[None]):
             ("x", "flip('mute')"), ("z", "flip('sinks')"), ("w", "words"),
             ("slash", "ask('find')"), ("e", "ask('text')"), ("s", "ask('save')"),
             ("question_mark", "help"), ("escape", "leave"), ("q", "quit"),
+            ("ctrl+c,ctrl+q", "stop"),
         )
     ]  # fmt: skip
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """While something is typed, letters are letters."""
-        return action == "leave" or not self.query_one("#ask").display
+        return action in ("leave", "stop") or not self.query_one("#ask").display
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -91,8 +96,16 @@ class Explorer(App[None]):
         yield Input(id="ask", disabled=True)
 
     def on_mount(self) -> None:
-        """Ask for what is looked at first."""
+        """Take a signal to end as a wish to quit, so that the terminal is left as it was found; draw."""
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows; not the main thread
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
         self._place()
+
+    def action_stop(self) -> None:
+        """End as an interrupted program does."""
+        self.exit(return_code=INTERRUPTED)
 
     def on_resize(self) -> None:
         """Draw anew for another size."""

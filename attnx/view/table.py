@@ -21,8 +21,8 @@ from attnx.view.page import Page, page
 
 LABEL, HEADING = 18, 7
 """The widest that a row's and a column's label are written where space is short."""
-FEWEST = 3
-"""Columns that are shown even where the terminal is too narrow for them."""
+FEWEST, NARROW = 3, 3
+"""Columns that are shown even where the terminal is too narrow for them; the width of the narrowest, with its gap."""
 
 
 def matrix_table(
@@ -108,8 +108,10 @@ class MatrixTable:
         """Fit the columns to the width, then write."""
         here = page(console, options)
         whole = self.matrix
-        grid = _Grid(whole, self.scale, self.mute, self.query, self.decimals, here)
-        matrix = whole.window(self.rows or len(whole.queries), grid.columns, self.query)
+        rows = self.rows or len(whole.queries)
+        near = whole.window(rows, max(FEWEST, here.width // NARROW), self.query)  # no more can be shown
+        grid = _Grid(near, self.scale, self.mute, self.query, self.decimals, here)
+        matrix = whole.window(rows, grid.columns, self.query)
         yield Text(here.spell(safe(" · ".join(part for part in (matrix.title, matrix.name) if part))), "bold")
         yield replace(grid, matrix=matrix).table()
         muted = " ".join(dict.fromkeys(safe(p).strip() for p in _names(whole.keys, self.mute)))

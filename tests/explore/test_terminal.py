@@ -1,0 +1,142 @@
+"""The explorer in a real terminal: however it ends, the terminal is left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textual", reason="the extra `explore` is not installed")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="Linux: pty, /proc")
+
+LEFT = b"\x1b[?1049l"
+"""Out of the alternate screen."""
+SHOWN = b"\x1b[?25h"
+"""The cursor is shown."""
+TEXT = "The animal was tired."
+
+
+class Terminal:
+    """`attnx explore` in a pty of 80x24, as a shell would start it."""
+
+    def __init__(self, *args: str, **more: str) -> None:
+        import pty
+        import termios
+
+        self.end, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._inside = inside
+        self.before = termios.tcgetattr(inside)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "attnx", "explore", TEXT, *args],
+            stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            env=os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "", "LINES": ""} | more,
+        )  # fmt: skip
+        self.said = b""
+
+    def wait(self, what: bytes, seconds: float = 120) -> None:
+        """Read until something was written."""
+        until = time.monotonic() + seconds
+        while what not in self.said:
+            assert time.monotonic() < until, self.said[-2000:]
+            ready, _, _ = select.select([self.end], [], [], 0.2)
+            if ready:
+                self.said += os.read(self.end, 1 << 16)
+
+    def press(self, keys: str) -> None:
+        os.write(self.end, keys.encode())
+
+    def over(self) -> int:
+        """Wait for the end; its exit code."""
+        code: int | None = None
+        until = time.monotonic() + 120
+        while code is None:
+            assert time.monotonic() < until, self.said[-2000:]
+            ready, _, _ = select.select([self.end], [], [], 0.1)
+            if ready:
+                self.said += os.read(self.end, 1 << 16)
+            code = self.process.poll()
+        while select.select([self.end], [], [], 0.1)[0]:
+            self.said += os.read(self.end, 1 << 16)
+        return code
+
+    @property
+    def restored(self) -> bool:
+        """Whether the terminal has its settings back, is out of the alternate screen and shows its cursor."""
+        import termios
+
+        same = termios.tcgetattr(self._inside) == self.before
+        return same and self.said.rfind(LEFT) > self.said.rfind(b"\x1b[?1049h") and self.said.rstrip().count(SHOWN) > 0
+
+    def child(self) -> int:
+        """The process that does the work."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.end)
+        os.close(self._inside)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    one = Terminal()
+    with contextlib.closing(one):
+        one.wait(b"help")
+        one.wait(b"tired")
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("end", "codes"),
+    [
+        ("q", (0,)), ("\x03", (130,)), ("TERM", (143,)), ("INT", (130,)), ("HUP", (-1, 129)),
+        ("child SEGV", (5,)), ("child KILL", (5,)),
+    ],
+)  # fmt: skip
+def test_the_terminal_is_restored(terminal: Terminal, end: str, codes: tuple[int, ...]) -> None:
+    if end in ("q", "\x03"):
+        terminal.press(end)
+    elif end.startswith("child"):
+        os.kill(terminal.child(), getattr(signal, f"SIG{end.split()[1]}"))
+    else:
+        os.kill(terminal.process.pid, getattr(signal, f"SIG{end}"))
+    assert terminal.over() in codes
+    assert terminal.restored
+    if end.startswith("child"):
+        assert b"attnx" in terminal.said.rpartition(LEFT)[2]
+    assert b"Traceback" not in terminal.said
+
+
+def test_keys_that_come_at_once_are_all_meant(terminal: Terminal) -> None:
+    """What is typed right behind / belongs to the line, not to the keys."""
+    terminal.press("jjjjj" + "l" * 11 + "/animal\r")
+    terminal.wait("L5 H11 · 2 animal".encode())
+    terminal.press("q")
+    assert terminal.over() == 0
+
+
+def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import attnx.explore.panes as panes\n"
+        "def broken(*_):\n    raise RuntimeError('a bug of ours')\n"
+        "panes.grid = broken\n",
+        encoding="utf-8",
+    )
+    old = os.environ.get("PYTHONPATH", "")
+    with contextlib.closing(Terminal(PYTHONPATH=f"{tmp_path}{os.pathsep}{old}")) as one:
+        assert one.over() not in (0, None)
+        assert b"a bug of ours" in one.said
+        assert one.restored
