@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import attnx
+from attnx.home import expand
 
 VARIABLE = "ATTNX_CACHE"
 BOUND = 256 << 20
@@ -46,7 +47,10 @@ def folder() -> Path | None:
     """Where the cache is; None where it is turned off."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return None if named.strip().lower() in ("", "off", "0", "no", "none") else Path(named).expanduser()
+        if named.strip().lower() in ("", "off", "0", "no", "none"):
+            return None
+        where = expand(named)
+        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of nobody
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("attnx", appauthor=False))

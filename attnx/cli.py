@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from importlib import import_module
@@ -118,8 +119,6 @@ def _misused(error: Any) -> UsageError:
 
 def _of_system(error: Exception) -> AttnxError | None:
     """What memory, disk or the system's rules for names refused, as one of our errors; None for a bug."""
-    import errno
-
     if isinstance(error, MemoryError):
         return RunError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer).")
     if not isinstance(error, OSError) or error.errno is None:
@@ -156,6 +155,10 @@ def run(args: list[str]) -> int:
                 code = INTERRUPTED
         except typer.Abort:
             raise KeyboardInterrupt from None
+        except SystemExit as ended:
+            if isinstance(ended.__context__, OSError) and ended.__context__.errno == errno.EPIPE:
+                return OK  # the reader of the help has gone
+            raise
         except Exception as error:
             if hasattr(error, "format_message") and hasattr(error, "exit_code"):
                 raise _misused(error) from None

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from attnx.errors import ModelError
+from attnx.home import expand
 
 _WHOLE = ("model", "decoder_model_merged", "decoder_model")
 """Stems under which a folder's model is looked for, in this order."""
@@ -56,7 +57,7 @@ def locate(model: str) -> Location:
     if model in bundled():  # before a folder of that name: the default must not depend on where one stands
         folder = bundled_root() / model
         return Location(model, folder / "model.onnx", folder)
-    path = Path(model).expanduser()
+    path = expand(model)
     if path.is_dir():
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():

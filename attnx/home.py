@@ -1,0 +1,14 @@
+"""`~` in a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def expand(text: str) -> Path:
+    """The path with `~` and `~user` written out; as it is where there is no such user, or no home."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
