@@ -73,3 +73,29 @@ def test_a_memory_with_positions_added_is_no_cache(tmp_path: Path) -> None:
     scores = g.scores(g.op("Relu", x), str(g.op("Transpose", k, perm=[0, 1, 3, 2])))
     (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(scores), memory)))))
     assert site.kind == "cross"
+
+
+def test_scores_of_cached_and_new_keys_side_by_side_are_one_attention(tmp_path: Path) -> None:
+    """Keys that are never joined: one softmax over two products, whose weights are split again."""
+    g = G()
+    x = g.input("x", ["b", 1, 16])
+    old = [g.input(name, ["b", H, 9, D]) for name in ("past_k", "past_v")]
+    q, *new = (g.heads(g.linear(x, D * H)) for _ in range(3))
+    products = [g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))) for k in (old[0], new[0])]
+    weights = g.softmax(str(g.op("Concat", *products, axis=3)))
+    parts = g.op("Split", weights, g.const([9, 1], np.int64), outputs=2, axis=3)
+    context = g.op("Add", *(g.op("MatMul", p, v) for p, v in zip(parts, (old[1], new[1]), strict=True)))
+    path = g.save(tmp_path, g.out(str(context)), *new)
+    (site,) = sites(path)
+    assert (site.kind, site.causal, site.sink, site.heads) == ("self", True, False, H)
+    keys = RNG.standard_normal((2, 2, H, 9, D)).astype(np.float32)
+    feed = {"x": RNG.standard_normal((2, 1, 16)).astype(np.float32), "past_k": keys[0], "past_v": keys[1]}
+    (a,) = trace(path, **feed).attentions
+    assert a.trusted
+    assert a.weights is not None
+    assert a.query is not None
+    assert (a.key, a.value, a.context, a.scores) == (None, None, None, None)
+    assert a.weights.shape == (2, H, 1, 10)
+    by_hand = np.einsum("bhqd,bhkd->bhqk", a.query, keys[0]) * D**-0.5
+    ratio = np.log(a.weights[..., :9]) - by_hand
+    assert np.ptp(ratio, axis=-1).max() < 1e-4, "the weights of the cached keys are their scores' exponentials"

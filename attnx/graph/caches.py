@@ -35,7 +35,7 @@ def has_cache(graph: Graph, value: str) -> bool:
         if node is None:
             return False
         if node.op_type in _JOINED:
-            return len(node.input) > 1 and any(_comes_in(graph, name) for name in node.input[:-1])
+            return len(node.input) > 1 and any(comes_in(graph, name) for name in node.input[:-1])
         if node.op_type in _MERGED:
             full = _full(graph, node)
             merged = [n for n in full if depends(graph, n)]
@@ -68,7 +68,7 @@ def _blends(graph: Graph, node: NodeProto, merged: list[str], full: list[str]) -
     A sum replaces rows only where the other side is multiplied by something; else it is an ordinary sum, such as a
     position added to an input. In a rotary embedding both sides come from the same tensor.
     """
-    old = [name for name in merged if name in full and _comes_in(graph, name)]
+    old = [name for name in merged if name in full and comes_in(graph, name)]
     new = [name for name in merged if name not in old]
     if not old or not new:
         return False
@@ -91,7 +91,7 @@ def _is_outer(graph: Graph, node: NodeProto) -> bool:
     return all(depends(graph, name) for name in node.input)
 
 
-def _comes_in(graph: Graph, value: str) -> bool:
+def comes_in(graph: Graph, value: str) -> bool:
     """Whether a value is an input of the model with a row for each position, moved, cast or multiplied at most."""
     for _ in range(8):
         if value in graph.inputs:

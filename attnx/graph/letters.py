@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes import MIXED, Atom, Axes, forward, leaves
@@ -212,5 +213,20 @@ def _merged_with(graph: Graph, product: Product, feature: list[Atom], free: list
                 continue
             following = forward(graph, node, axes, value) if node.output else None
             if following is not None:
+                if node.op_type in ("Concat", "Slice", "Pad"):
+                    following = _resized(following, graph.shape(node.output[0]), marks)
                 stack.append((node.output[0], following, depth + 1))
     return None
+
+
+def _resized(axes: Axes, shape: tuple[int | None, ...] | None, marks: set[int]) -> Axes:
+    """Axes whose length a Concat, Slice or Pad has changed get an atom of their new length; features keep theirs."""
+    if shape is None or len(shape) != len(axes):
+        return axes
+    out: Axes = []
+    for axis, size in zip(axes, shape, strict=True):
+        atoms = leaves(axis)
+        sizes = [atom.size for atom in atoms]
+        same = size is None or None in sizes or prod(n for n in sizes if n is not None) == size
+        out.append(axis if same or any(id(a) in marks for a in atoms) else [Atom(size)])
+    return out

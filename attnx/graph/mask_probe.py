@@ -291,7 +291,7 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
 
 def _bias(hidden: Array, masked: Array | None) -> str | None:
     """What is added to visible cells, in words; "" where the numbers are not known; None for nothing."""
-    if masked is None:
+    if masked is None or masked.shape[-2:] != hidden.shape[-2:]:
         return ""
     shape = np.broadcast_shapes(hidden.shape, masked.shape)
     shown = np.where(np.broadcast_to(hidden, shape), 0.0, np.broadcast_to(masked, shape))

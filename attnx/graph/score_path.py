@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.origins import factors_of, multiplier
-from attnx.graph.paths import Step, Way, scalar
+from attnx.graph.paths import Step, Way, depends, scalar, ways_back
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Reading:
     """What is added to or selected into the scores: masks and biases, nearest the product first."""
     sink: tuple[int | None, int | None] | None = None
     """[start, stop) of the last axis that belongs to keys, where a sink column was put beside them."""
+    pieces: int = 1
+    """How many score products stand side by side in one softmax: 2 where global keys stand beside local ones."""
 
     def scale(self) -> float | tuple[float, ...]:
         """The whole scale: every factor on the query, the key, the product and the way, multiplied."""
@@ -97,7 +99,11 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
             contiguous = False  # rounded here: what follows is no longer scores x scale to the last digit
         elif step.node.op_type in ("Concat", "Pad"):
             contiguous = False
-            reading.sink = _sink(graph, step) if step.node.op_type == "Concat" else _padded(graph, step)
+            beside = _scores_beside(graph, step, way.product.out) if step.node.op_type == "Concat" else 0
+            if beside:
+                reading.pieces += beside
+            elif reading.pieces == 1:
+                reading.sink = _sink(graph, step) if step.node.op_type == "Concat" else _padded(graph, step)
     if reading.softcap is not None and reading.path_factors:
         reading.path_factors.append((reading.softcap, ""))
         divided = _cap_division(multipliers, tanh or 0, reading.softcap)
@@ -118,6 +124,20 @@ def _cap_division(multipliers: list[float | Array | None], tanh: int, cap: float
 
 def _holder(step: Step) -> str:
     return next((n for n in step.node.input if n != step.source), "")
+
+
+def _scores_beside(graph: Graph, step: Step, own: str) -> int:
+    """How many of the tensors concatenated with the scores are scores themselves, of other keys.
+
+    A sink's column may be cut from the scores, for its shape: that leads back to their own product.
+    """
+    ways = (ways_back(graph, name) for name in _others(step) if depends(graph, name))
+    return sum(any(way.product.out != own for way in back) for back in ways)
+
+
+def _others(step: Step) -> list[str]:
+    """The inputs of a step's node but the one that the way comes from."""
+    return [name for name in step.node.input if name and name != step.source]
 
 
 def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnx.graph.caches import comes_in
 from attnx.graph.letters import name_axes
+from attnx.graph.origins import streams
 from attnx.graph.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.paths import Way, depends, ways_back, ways_on
 from attnx.graph.product import find_product
@@ -61,7 +63,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
                 node.name, node.op_type, "a softmax over a product of two tensors whose weights multiply no value"
             )
         )
-    return _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, others=len(both) - 1)
+    return _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, summed=both)
 
 
 def _asked_by_data(graph: Graph, use: Use) -> bool:
@@ -94,7 +96,7 @@ def _assemble(
     found: Softmax,
     *,
     learned: bool,
-    others: int,
+    summed: list[Candidate],
 ) -> Finding | Miss:
     """A finding from what was paired."""
     way = chosen.way
@@ -119,7 +121,7 @@ def _assemble(
     put.path(way, reading, found.logits)
     own = heads_in(finding.places.get("key"), letters.heads)
     finding.kv_heads = own if own != letters.heads else kv_heads(graph, chosen.key, letters.heads)
-    put.weights(chosen, use, found.out)
+    put.weights(chosen, use if reading.pieces == 1 else None, found.out)
     if found.masked:
         finding.places.pop("masked", None)
         finding.absent = (*finding.absent, "masked")
@@ -132,7 +134,7 @@ def _assemble(
         if finding.gated:
             finding.notes.append("the weights are multiplied by a gate before they weigh the value")
         if mixed(graph, use.way):
-            finding.absent = ("context",)
+            finding.absent = (*finding.absent, "context")
             finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
         elif rounded(use.way):
             finding.notes.append("the weights are rounded to integers before they weigh the value")
@@ -146,11 +148,36 @@ def _assemble(
         )
     if learned:
         _without_query(graph, finding, chosen.key)
-    elif others:
+    elif reading.pieces > 1:
+        _in_pieces(graph, finding, summed, reading.pieces)
+    elif len(summed) > 1:
         finding.notes.append(
-            f"{others + 1} products of two tensors are summed in the scores; query and key are the content's"
+            f"{len(summed)} products of two tensors are summed in the scores; query and key are the content's"
         )
     return finding
+
+
+def _in_pieces(graph: Graph, finding: Finding, pieces: list[Candidate], count: int) -> None:
+    """One softmax over several score products side by side: its keys and values are no tensor of the graph."""
+    gone = ("key", "value", "scores", "scaled", "capped", "context")
+    for quantity in gone:
+        finding.places.pop(quantity, None)
+    finding.absent = (*finding.absent, *gone)
+    finding.notes.append(
+        f"{count} score products stand side by side in one softmax, over keys in {count} pieces: the weights are of "
+        "all of them, and key, value and context are no one tensor"
+    )
+    asking = streams(graph, finding.query_from)
+    own = [piece.key for piece in pieces if streams(graph, piece.key) & asking]
+    if own:
+        finding.kind = "self"
+    place = finding.places.get("masked") or finding.places.get("weights")
+    shape = None if place is None else graph.shape(place.value)
+    at = None if place is None else axis_of(place.layout, "q")
+    one_query = shape is not None and (at is None or shape[at] == 1)
+    cached = any(comes_in(graph, piece.key) for piece in pieces)
+    # One query whose own key stands beside cached ones sees no future; else the order of the keys is not known.
+    finding.causal = bool(one_query and own and cached)
 
 
 def _without_query(graph: Graph, finding: Finding, key: str) -> None:
