@@ -21,10 +21,12 @@ import sys
 import time
 from collections.abc import Callable
 
-VARIANTS = ("bare", "row", "heads", "layer", "all")
+VARIANTS = ("bare", "row", "coref", "mask", "heads", "layer", "all")
 WHAT = {
     "bare": "onnxruntime alone, its defaults",
-    "row": "the last token's row of every layer (coref, inspect --query)",
+    "row": "one token's row of every layer (inspect --query)",
+    "coref": "a word's rows, what each key receives, rollout (coref)",
+    "mask": "the cells that each site hides (mask)",
     "heads": "15 measures of every head, reduced in the graph",
     "layer": "the whole weights of layer 2, nothing behind it run",
     "all": "the whole weights of every layer",
@@ -48,13 +50,20 @@ def child(path: str, variant: str, length: int, runs: int) -> None:
     else:
         import attnx
         from attnx import opening
+        from attnx.masking import masks
+        from attnx.pointing import point
+        from attnx.start import Start
         from attnx.tokens import from_ids
 
         opening.FEW = 0  # opened for many runs from the second on, as `many` does
         model = attnx.open(path, device="cpu")
         tokens = from_ids(ids.tolist(), None)
+        asked = Start(dict.fromkeys(("values", "dims", "tokenizer")) | {"ids": ",".join(map(str, ids)), "text": None})
+        asked.__dict__["opened"] = model
         calls: dict[str, Callable[[], object]] = {
             "row": lambda: model.rows(tokens=tokens, positions=[length - 1], quantities=("weights",)),
+            "coref": lambda: point(model, {"tokens": tokens}, f"{tokens.pieces[-1]}@{length - 1}"),
+            "mask": lambda: masks(asked, None, None),
             "heads": lambda: model.heads(tokens=tokens),
             "layer": lambda: model.trace(tokens=tokens, layers=[2], quantities=("weights",), verify=False),
             "all": lambda: model.trace(tokens=tokens, quantities=("weights",), verify=False),
