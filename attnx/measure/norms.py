@@ -57,7 +57,7 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     if output is not None:
         if output.shape[:2] != (heads, value.shape[-1]):
             raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it.")
-        value = np.matmul(value, output.astype(np.float64))
+        value = np.matmul(value, output.astype(np.float64) if together else _as_long(output))
     weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
     sizes = np.linalg.norm(value, axis=-1)
     carried = weights * sizes[:, None, :]
@@ -81,3 +81,12 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
         values=measured("value norm", "", (axes[0], axes[2]), sizes, f"||{vector}||"),
         together=added,
     )
+
+
+def _as_long(output: Array) -> Array:
+    """Of W_O [H,Dv,E], matrices [H,Dv,Dv] that give every vector the same length, in a fraction of the time.
+
+    W_O^T = Q R with Q's columns orthonormal, so that |v W_O| = |v R^T Q^T| = |v R^T|.
+    """
+    wide = output.astype(np.float64).transpose(0, 2, 1)
+    return np.asarray(np.linalg.qr(wide, mode="r")).transpose(0, 2, 1)
