@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
+from rich.console import Console
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -53,6 +54,7 @@ class Explorer(App[None]):
     #grid { height: 100%; }
     #looks { margin: 0 1; }
     #status { height: 1; background: $panel; }
+    .few #status { background: transparent; text-style: reverse; }
     Input { layer: over; dock: bottom; display: none; height: 3; }
     #help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1; }
     #help.shown { display: block; }
@@ -78,7 +80,8 @@ class Explorer(App[None]):
         return action in ("leave", "stop") or not self.query_one("#ask").display
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__()
+        # Where there are 16 colours they are the terminal's own: Textual's nearest to them would turn yellow to red.
+        super().__init__(ansi_color=Console().color_system == "standard")
         self.desk = desk
         self._asked = ""
         self._at_work = False
@@ -101,6 +104,7 @@ class Explorer(App[None]):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        self.screen.set_class(self.depth in ("16", "none"), "few")
         self._place()
 
     def action_stop(self) -> None:

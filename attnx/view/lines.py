@@ -23,8 +23,8 @@ LABEL, CANVAS = 16, 46
 """The widest that a token is written, and the space for lines."""
 LEAST = 0.1
 """Weights below this are not drawn unless asked for: a dozen faint lines from each token hide the one that matters."""
-FEWEST, AROUND = 6, 5
-"""Lines that are drawn even on a tiny screen; lines above and below the drawing."""
+FEWEST, AROUND, WRAPS = 6, 5, 75
+"""Lines that are drawn even on a tiny screen; lines above and below the drawing; columns below which these wrap."""
 
 
 def lines(
@@ -94,7 +94,8 @@ class Lines:
         """Fit the tokens, draw the lines between them, and say what was left out."""
         here = page(console, options)
         room = self.height or here.height
-        most = None if room is None else max(FEWEST, room - AROUND)
+        around = AROUND if here.width >= WRAPS else AROUND + 2  # the two lines below the drawing take two each
+        most = None if room is None else max(FEWEST, room - around)
         parts = [head.window(most or len(head.queries), most or len(head.keys), self.query) for head in self.heads]
         first = parts[0]
         strokes = sorted(self._strokes(parts), key=lambda s: s.value)

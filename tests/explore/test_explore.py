@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,15 +12,19 @@ import numpy as np
 import pytest
 
 import attnx
+from attnx.errors import RunError
 
 pytest.importorskip("textual", reason="the extra `explore` is not installed")
 
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.widgets import Static
 
 from attnx.explore import panes
 from attnx.explore.app import Explorer
 from attnx.explore.desk import UNSCALED, Desk
+from attnx.explore.pane import Pane
+from attnx.explore.reader import Reader
 
 TEXT = "The animal didn't cross the street because it was too tired."
 
@@ -152,3 +158,113 @@ def test_the_view_is_saved(model: attnx.Model, tmp_path: Path) -> None:
 
     drive(Desk(model, TEXT), steps)
     assert "animal" in path.read_text(encoding="utf-8")
+
+
+def still(app: Explorer) -> str:
+    """The screen as it is kept beside this test."""
+    return "".join(f"{line.rstrip()}\n" for line in screen(app).splitlines())
+
+
+SCREENS: dict[str, tuple[tuple[int, int], list[str]]] = {
+    "first-80": ((80, 24), []),
+    "head-80": ((80, 24), [*["down"] * 5, *["right"] * 11, "slash", "i", "t", "enter"]),
+    "head-160": ((160, 50), [*["down"] * 5, *["right"] * 11, "slash", "i", "t", "enter"]),
+    "lines-100": ((100, 30), [*["down"] * 5, *["right"] * 11, "slash", "i", "t", "enter", "v"]),
+    "numbers-100": ((100, 30), ["2", "v", "v"]),
+    "words-mute-80": ((80, 24), ["w", "x", "c"]),
+    "help-80": ((80, 24), ["question_mark"]),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens_are_exactly_these(model: attnx.Model, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With UPDATE_SCREENS=1 they are written anew; look at them, and at them in a terminal, before they are kept."""
+    size, keys = SCREENS[name]
+    path = Path(__file__).parent / "snapshots" / f"{name}.txt"
+
+    async def steps(app: Explorer, pilot: Pilot[None]) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await settled(app, pilot)
+        if os.environ.get("UPDATE_SCREENS"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(still(app), encoding="utf-8")
+        assert still(app) == path.read_text(encoding="utf-8")
+
+    drive(Desk(model, TEXT), steps, size)
+
+
+def test_only_lines_that_changed_are_drawn_again(model: attnx.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[str | None, int]] = []
+    before = Pane.render_line
+
+    def noted(self: Pane, y: int) -> Strip:
+        drawn.append((self.id, y))
+        return before(self, y)
+
+    monkeypatch.setattr(Pane, "render_line", noted)
+
+    async def steps(app: Explorer, pilot: Pilot[None]) -> None:
+        drawn.clear()
+        await pilot.press("up")  # already at the first layer
+        await settled(app, pilot)
+        assert drawn == []
+        await pilot.press("n")
+        await settled(app, pilot)
+        panes_drawn = {pane for pane, _ in drawn}
+        assert panes_drawn == {"head", "looks", "status"}
+        # In the heatmap two labels change: the token that was marked and the one that is.
+        assert len([y for pane, y in drawn if pane == "head"]) == 2
+
+    drive(Desk(model, TEXT), steps, (160, 50))
+
+
+def test_keys_are_answered_while_the_model_runs(model: attnx.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that is not in memory: the grid moves at once, the matrix follows; what waits for it is done then."""
+    go = threading.Event()
+    read = Reader.read
+
+    def slowly(self: Reader, site: int) -> None:
+        go.wait(60)
+        read(self, site)
+
+    monkeypatch.setattr(Reader, "read", slowly)
+    desk = Desk(model, TEXT)
+
+    async def run() -> None:
+        app = Explorer(desk)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            await pilot.press("down", "right", "3")
+            await pilot.pause()
+            assert (desk.site, desk.head, desk.stage) == (1, 1, "weights")
+            assert "running the model for L1 H1" in screen(app)
+            assert "▸L1" in screen(app)
+            go.set()
+            await settled(app, pilot)
+            assert desk.stage == "scores"
+            assert "L1 H1 · scores" in screen(app)
+
+    asyncio.run(run())
+
+
+def test_a_run_that_fails_is_said_and_the_rest_goes_on(model: attnx.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Reader.read
+
+    def broken(self: Reader, site: int) -> None:
+        if site == 1:
+            raise RunError("out of memory", "Use a shorter text.")
+        read(self, site)
+
+    monkeypatch.setattr(Reader, "read", broken)
+    monkeypatch.setattr("attnx.explore.reader.STRETCH", 1)
+
+    async def steps(app: Explorer, pilot: Pilot[None]) -> None:
+        await pilot.press("down")
+        await settled(app, pilot)
+        assert "out of memory" in screen(app)
+        await pilot.press("down")
+        await settled(app, pilot)
+        assert "L2 H0 · weights" in screen(app)
+
+    drive(Desk(model, TEXT), steps)
