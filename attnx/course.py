@@ -21,6 +21,7 @@ from attnx.encdec import (
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, with_new
 from attnx.inputs import fixed_length, is_past, padded, takes_target
+from attnx.joint import find_states, joint_tokens
 from attnx.kvcache import is_static
 from attnx.naming import name_axes, numbered, read_tokens
 from attnx.patches import find_frames
@@ -211,10 +212,14 @@ def _trace(
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     frames = find_frames(slots, feed, settings(model))
+    states = find_states(slots, feed)
+    if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and states.size:
+        memory = numbered(states.size)  # another model's tokens, of which nothing is known but their number
+    joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
     batch = max((feed[f.name].shape[0] for f in frames), default=0)
     attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
     windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
-    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed)
+    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint)
     said = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*said, *run.notes, *placed)))
     return Trace(

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from attnx import memory
+from attnx import lookups, memory
 from attnx.course import Given, follow
 from attnx.errors import InputError, RunError
-from attnx.inputs import is_past
+from attnx.inputs import is_ids, is_past
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.running import Run, Wanted
 
@@ -67,6 +67,7 @@ def reduce(
     """
     memory.check_reduced(sites, made.feed)
     known = model.find(made.feed)
+    lookups.check(model, known, made.feed)
     session, tapped = model.opening.session(known, sites, wanted, False, rows=True)
     given = {**made.feed, **extra}
     try:
@@ -128,6 +129,8 @@ def fed(model: Model, told: Mapping[str, Any]) -> Fed | None:
     if len(feeder.feeds) != 1 or trace.memory is not None or not len(trace.tokens):
         return None
     feed = feeder.feeds[0]
+    if tokens is None and not any(is_ids(slot) and slot.name in feed for slot in model.slots()):
+        return None  # pictures and latents: what their positions are is known once the model has run
     past = any(is_past(slot) and slot.name in feed and feed[slot.name].size for slot in model.slots())
     if past or (tokens is not None and len(trace.tokens) != len(tokens)):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.inputs import encoder_side, is_ids
-from attnx.patches import Frame, grid_tokens
+from attnx.patches import Frame, grid_of, grid_tokens
 from attnx.records import Array, Attention, Tokens
 from attnx.session import Slot
 
@@ -86,6 +86,7 @@ def name_axes(
     frames: Sequence[Frame] = (),
     otherwise: Callable[[int], Tokens] | None = None,
     windowed: Collection[int] = (),
+    joint: Callable[[int], Tokens | None] = lambda _: None,
 ) -> tuple[Tokens, Tokens | None, dict[int, tuple[Tokens, Tokens]]]:
     """Find what each site's axes stand for, by their lengths.
 
@@ -96,6 +97,7 @@ def name_axes(
         frames: Pictures or latents that the model was fed.
         otherwise: Names positions of which nothing is known; they are numbered where None.
         windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
+        joint: Names a text and a picture in one sequence; None for a length that is none.
 
     Returns:
         The tokens, the memory, and the sides of those sites that are neither; see `Trace.sides`.
@@ -108,12 +110,16 @@ def name_axes(
         frames = ()
     made: dict[tuple[int, str], Tokens] = {}
 
+    pictures = list(frames)
+
     def find(length: int, first: Tokens | None, second: Tokens | None, extra: Tokens | None = None) -> Tokens:
         for side in (first, second, extra):
             if side is not None and len(side) == length:
                 return side
-        if (length, "") not in made and (patches := grid_tokens(length, frames, labelled)) is not None:
-            made[length, ""] = patches
+        if (length, "") not in made:
+            both = grid_tokens(length, pictures, labelled) or joint(length)
+            if both is not None:
+                made[length, ""] = both
         if (length, "") in made:
             return made[length, ""]
         if first is not None and length > len(first):  # what is cached stands before what is new
@@ -125,6 +131,9 @@ def name_axes(
     if memory is None:
         crosses = [known[a.site.index][1] for a in attentions if a.site.kind == "cross" and a.site.index in known]
         memory = find(crosses[0], None, None) if crosses else None
+        if memory is not None and grid_of(memory) is not None:
+            # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
+            pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
     if tokens is None:
         own = [known[a.site.index] for a in attentions if a.site.index in known]
         decoders = [known[a.site.index] for a in attentions if a.site.component == "decoder" and a.site.index in known]

@@ -12,8 +12,8 @@ import numpy as np
 from attnx.records import Array, Tokens
 from attnx.session import Slot
 
-_LARGEST_PREFIX = 9
-"""[CLS], [DIST] and up to 8 registers may stand before the patches."""
+_LARGEST_PREFIX = 2
+"""[CLS] and [DIST] may stand before the patches of a picture, and registers that the configuration speaks of."""
 _NO_PICTURE = {"past", "cache", "query", "key", "value", "mask", "bias"}
 """Words of names of inputs with four dimensions that are none."""
 
@@ -30,6 +30,10 @@ class Frame:
     """Register tokens that the configuration speaks of."""
     patch: int | None = None
     """Side of a patch, where the configuration says it."""
+    latent: bool = False
+    """Whether it is no picture in colours but what another model made of one: then patches are all there is."""
+    queries: int | None = None
+    """How many objects a detector looks for, where the configuration says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Mappin
             continue
         last = array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4)
         height, width = (array.shape[1], array.shape[2]) if last else (array.shape[2], array.shape[3])
-        if (array.shape[3] if last else array.shape[1]) <= 32:
+        colours = array.shape[3] if last else array.shape[1]
+        if colours <= 32:
             frames.append(
                 Frame(
                     slot.name,
@@ -67,6 +72,8 @@ def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Mappin
                     width,
                     registers if isinstance(registers, int) else 0,
                     patch if isinstance(patch, int) else None,
+                    colours not in (1, 3),
+                    objects if isinstance(objects := config.get("num_queries"), int) else None,
                 )
             )
     return tuple(frames)
@@ -78,10 +85,11 @@ def find_grid(length: int, frame: Frame) -> Grid | None:
     The side of a patch that the configuration gives comes first, then every other that fits.
     """
     best: Grid | None = None
+    most = 0 if frame.latent else _LARGEST_PREFIX + frame.registers
     for side in dict.fromkeys([*([frame.patch] if frame.patch else []), *range(1, min(frame.height, frame.width) + 1)]):
         rows, columns = frame.height // side, frame.width // side
         prefix = length - rows * columns
-        if not 0 <= prefix <= _LARGEST_PREFIX or rows * columns < 4:
+        if not 0 <= prefix <= most or rows * columns < 4:
             continue
         if side == frame.patch:
             return Grid(rows, columns, prefix)
@@ -107,6 +115,8 @@ def grid_tokens(
 ) -> Tokens | None:
     """Tokens for a sequence of patches; None where no picture was fed that it fits."""
     for frame in frames:
+        if length == frame.queries:
+            return make([f"object {i}" for i in range(length)], [False] * length)
         grid = find_grid(length, frame)
         if grid is not None:
             named = make(*pieces(grid, frame.registers))

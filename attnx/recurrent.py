@@ -30,5 +30,5 @@ def describe(graph: Graph) -> str | None:
     ways = f", {both_ways} of them both ways" if both_ways else ""
     return (
         f"recurrent: {layers}{ways}. Each reads its tokens one after another, n steps for n tokens, and two tokens are "
-        "as many steps apart as they are tokens apart; no weights say what a step looked at."
+        "as many steps apart as they are tokens apart; no weights say what a step of it looked at."
     )

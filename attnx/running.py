@@ -72,5 +72,8 @@ class Runs(Protocol):
     def slots(self) -> list[Slot]:
         """The model's inputs."""
 
+    def graph(self, inputs: Mapping[str, Array] | None = None) -> Any:
+        """What was found in its file (attnx.sites.Found), with the graph itself."""
+
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
         """Run once."""

@@ -113,9 +113,10 @@ def put_back(
             found = found if fits else None
         done += found is not None
         out.append(attention if found is None else _whole(attention, found, batch))
-    notes = [f"windows of {done} sites put back to their place on the picture"] if done else []
+    notes = [f"windows of {done} site{'s' * (done > 1)} put back to their place on the picture"] if done else []
     if left:
-        notes.append(f"{left} sites attend in windows that are shown as they are, the first one of each")
+        which = f"{left} sites attend" if left > 1 else "1 site attends"
+        notes.append(f"{which} in windows that are shown as they are, the first one of each")
     return tuple(out), tuple(notes)
 
 

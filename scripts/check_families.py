@@ -1,11 +1,19 @@
-"""Hold attnx to what the frameworks say of the families that make_families.py built: `python scripts/check_families.py families`.
+"""Hold attnx to what the frameworks say of the families that make_families.py built.
 
-For each: the ids of its tokens, what it writes, the sites and the weights of each; none of it with torch.
+    python scripts/check_families.py [families]
+
+For each: the ids of its tokens, what it writes, the sites and the weights of each; and every line of the README's table
+of families is run. None of it needs torch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +21,10 @@ from typing import Any
 import numpy as np
 
 import attnx
+from attnx import cli
 from attnx.arrays import load_feed
 
+README = Path(__file__).resolve().parents[1] / "README.md"
 TOLERANCE = 2e-4
 
 
@@ -49,12 +59,37 @@ def faults(folder: Path) -> list[str]:
     return found
 
 
+def lines() -> dict[str, list[str]]:
+    """The commands of the README's table of families, by family."""
+    found: dict[str, list[str]] = {}
+    for row in README.read_text(encoding="utf-8").splitlines():
+        for line in re.findall(r"`(attnx [^`]+)`", row) if row.startswith("|") else []:
+            if named := re.search(r"families/([\w-]+)", line):
+                found.setdefault(named[1], []).append(line)
+    return found
+
+
+def run(line: str) -> tuple[int, str, str]:
+    """Run a command line in this process, in the folder in which it stands: exit code, stdout, stderr."""
+    raw, err = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(shlex.split(line)[1:])
+    return code, raw.getvalue().decode(), err.getvalue()
+
+
 def main() -> int:
-    """Check every family in a folder."""
-    folders = [p for p in sorted(Path(sys.argv[1] if len(sys.argv) > 1 else "families").iterdir()) if p.is_dir()]
+    """Check every family in a folder, and the README's lines on them."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else "families").absolute()
+    folders = [p for p in sorted(root.iterdir()) if (p / "about.json").is_file()]
+    told = lines()
+    os.chdir(root.parent)
     wrong = 0
     for folder in folders:
         said = faults(folder)
+        for line in told.get(folder.name, []) if root.name == "families" else []:
+            code, out, err = run(line)
+            said += [] if code == 0 and out + err else [f"{line} ends with {code}: {err}"]
         wrong += bool(said)
         print(f"{folder.name}: {'; '.join(said) or 'holds'}")
     print(f"{len(folders) - wrong} of {len(folders)} hold")

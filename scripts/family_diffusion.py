@@ -1,4 +1,4 @@
-"""Families that make pictures: DiT, PixArt, SD3 and Flux (text and picture in one attention), UNet with cross-attention."""
+"""Families that make pictures: DiT, PixArt, a UNet that looks at a text, SD3 and Flux with both in one attention."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_every_pair_comes_to_its_place(rows: int, columns: int, side: int, shift
         assert got is attention
         assert notes == ()
         return
-    assert notes == ("windows of 1 sites put back to their place on the picture",)
+    assert notes == ("windows of 1 site put back to their place on the picture",)
     flat = query.reshape(2, rows * columns, 2, 3).transpose(0, 2, 1, 3).astype(np.float64)
     np.testing.assert_allclose(got.need("query"), flat, atol=1e-6)
     scores = flat @ flat.transpose(0, 1, 3, 2)

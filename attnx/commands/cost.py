@@ -10,6 +10,7 @@ from attnx.options import MODEL, DeviceOption, JsonOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost
+    from attnx.records import Measurement
     from attnx.timing import Timing
     from attnx.view.columns import Columns
 
@@ -52,7 +53,13 @@ def cost(
     sites = [*opened.encoder_sites, *opened.sites]
     if opened.encoder is not None:
         count += parameters(opened.encoder.graph().opened)
-    found = measure.cost(sites, sizes, parameters=count or None)
+    try:
+        found = measure.cost(sites, sizes, parameters=count or None)
+    except UnsupportedError:
+        if (recurrent := opened.find().note) is None:
+            raise
+        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json)
+        return
     timing, notes = None, list[str]()
     if measured and sizes[0] > longest:
         notes.append(f"not measured: every length is more than --longest {longest}")
@@ -79,7 +86,22 @@ def cost(
         }
         output.emit_json(document("attnx/cost", body))
         return
-    output.show(_table(opened.name, count, found, timing), "", _paths(found))
+    output.show(_table(opened.name, count, found, timing), "", _paths(found.paths))
+
+
+def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
+    """Of a model whose only costs of this sort are those of its recurrent layers: their steps, against attention's."""
+    from attnx import output
+
+    output.note(said)
+    if json:
+        from attnx.view.json import document
+
+        body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
+                "measured": None, "notes": [said]}  # fmt: skip
+        output.emit_json(document("attnx/cost", body))
+        return
+    output.show(_paths(paths))
 
 
 def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Columns:
@@ -114,12 +136,12 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
     )
 
 
-def _paths(found: Cost) -> Columns:
+def _paths(found: Measurement) -> Columns:
     """Steps that cannot be done at once, and the longest way between two tokens."""
     from attnx.view.columns import column, columns
 
-    values, labels = found.paths.values, found.paths.axes[0].labels
-    names = found.paths.axes[1].labels
+    values, labels = found.values, found.axes[0].labels
+    names = found.axes[1].labels
     parts = [column("tokens", labels, whole=True)]
     for at, name in enumerate(names):
         parts.append(column(f"{name}: steps", values[:, at, 0], decimals=0))
@@ -127,7 +149,7 @@ def _paths(found: Cost) -> Columns:
     return columns(
         "sequential steps and longest path between two tokens, one layer",
         parts,
-        said=[f"{found.paths.formula} ({found.paths.source})"],
+        said=[f"{found.formula} ({found.source})"],
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import QueryOption, TopOption, starts
+from attnx.options import SENSES, QueryOption, TopOption, starts
 from attnx.start import Start
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MOST = 20
 """Tokens up to which the whole matrix is written in numbers."""
 
 
-@starts("generate", "json")
+@starts("generate", *SENSES, "json")
 def flow(
     run: Start,
     query: QueryOption = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import LayerOption, SiteOption, TopOption, starts
+from attnx.options import SENSES, LayerOption, SiteOption, TopOption, starts
 from attnx.start import Start
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SHORT = {
 """Kinds as the map writes them."""
 
 
-@starts("file", "generate", "json")
+@starts("file", "generate", *SENSES, "json")
 def heads(
     run: Start,
     sort: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.options import LayerOption, SiteOption, starts
+from attnx.options import SENSES, LayerOption, SiteOption, starts
 from attnx.start import Start
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 
-@starts("generate", "json")
+@starts("generate", *SENSES, "json")
 def mask(
     run: Start,
     layer: LayerOption = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import QueryOption, SiteOption, TopOption, starts
+from attnx.options import SENSES, QueryOption, SiteOption, TopOption, starts
 from attnx.start import Start
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ TOP = 8
 """Dimensions that are listed where --top does not say."""
 
 
-@starts("generate", "json")
+@starts("generate", *SENSES, "json")
 def qkv(
     run: Start,
     query: QueryOption = None,

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from attnx.options import LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
 from attnx.start import Start
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
-@starts("generate", "json")
+@starts("generate", *SENSES, "json")
 def scale(
     run: Start,
     head: Annotated[

@@ -27,6 +27,8 @@ def sites(
         output.write(template([(slot.name, slot.type, slot.shape) for slot in opened.slots()]))
         return
     found = opened.find()
+    if found.note is not None:
+        output.note(found.note)
     if json:
         from attnx.view.contract import sites_document
 

@@ -51,8 +51,7 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
     Source: Vaswani et al. 2017, table 1 (n^2 d a layer, 1 sequential step, path 1; recurrent n d^2, n, n);
     2 operations a parameter and token: Kaplan et al. 2020, section 2.1.
     """
-    if not lengths or any(length < 1 for length in lengths):
-        raise UsageError("Lengths have to be whole numbers from 1 on.", "Try --lengths 64,256,1024")
+    _check(lengths)
     known = [(site.heads, site.head_size) for site in sites if site.heads and site.head_size]
     if not known:
         raise UnsupportedError(
@@ -83,19 +82,42 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
             formula="cells n² H; operations 4 n² H d; the rest 2 × parameters × n",
             notes=tuple(notes),
         ),
-        paths=Measurement(
-            name="steps and paths",
-            unit="steps",
-            axes=(
-                Axis("tokens", labels),
-                Axis("layer type", ("self-attention", "recurrent")),
-                Axis("column", ("sequential steps", "longest path")),
-            ),
-            values=np.array([[[1.0, 1.0], [float(n), float(n)]] for n in lengths]),
-            bounds=(1.0, None),
-            source="Vaswani et al. 2017, table 1",
-            formula="self-attention O(1) and O(1), recurrent O(n) and O(n)",
-        ),
+        paths=paths(lengths),
         crossover=float("nan") if parameters is None else parameters / (2.0 * wide),
         notes=tuple(notes),
     )
+
+
+def paths(lengths: Sequence[int]) -> Measurement:
+    """Steps that cannot be done at once, and the longest way between two tokens, for one layer of each sort.
+
+    Args:
+        lengths: Numbers of tokens, each at least 1.
+
+    Returns:
+        [lengths,2,2]: self-attention and recurrent; steps and path.
+
+    Raises:
+        UsageError: No lengths, or one below 1.
+
+    Source: Vaswani et al. 2017, table 1.
+    """
+    _check(lengths)
+    return Measurement(
+        name="steps and paths",
+        unit="steps",
+        axes=(
+            Axis("tokens", tuple(str(length) for length in lengths)),
+            Axis("layer type", ("self-attention", "recurrent")),
+            Axis("column", ("sequential steps", "longest path")),
+        ),
+        values=np.array([[[1.0, 1.0], [float(n), float(n)]] for n in lengths]),
+        bounds=(1.0, None),
+        source="Vaswani et al. 2017, table 1",
+        formula="self-attention O(1) and O(1), recurrent O(n) and O(n)",
+    )
+
+
+def _check(lengths: Sequence[int]) -> None:
+    if not lengths or any(length < 1 for length in lengths):
+        raise UsageError("Lengths have to be whole numbers from 1 on.", "Try --lengths 64,256,1024")

@@ -62,3 +62,15 @@ def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize("lengths", ["a", "0", "", "-4"])
 def test_misuse(attnx: Run, lengths: str) -> None:
     attnx("cost", "--lengths", lengths, code=2)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("gru", "2 GRU layers"), ("bahdanau", "2 LSTM layers")])
+def test_a_recurrent_model_has_steps_and_a_path(attnx: Run, name: str, cells: str) -> None:
+    model = str(Path(__file__).parents[1] / "families" / name)
+    done = attnx("cost", model, "--lengths", "16,256", "--json")
+    assert done.document["attention"] is None
+    assert values(done.document["paths"]).tolist() == [[[1, 1], [16, 16]], [[1, 1], [256, 256]]]
+    assert cells in done.err
+    assert "recurrent" in attnx("cost", model, "--lengths", "16").out
+    said = attnx("sites", model)
+    assert cells in said.err
