@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class Inventory:
     """Names of the model's own outputs."""
     note: str | None = None
     """What is to be said of its recurrent parts."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Input -> entries of the table that its numbers are looked up in."""
     key: str = ""
     """Names this state of the model's files; "" where nothing can be kept of it."""
     branch: tuple[bool, ...] = ()
@@ -37,12 +39,14 @@ class Inventory:
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
     """Write down what was found in a graph."""
+    from attnx.graph.lookups import rows
     from attnx.graph.signature import signature
     from attnx.recurrent import describe
 
     inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
-    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, describe(found.graph), key, branch)
+    said, tables = describe(found.graph), rows(found.graph)
+    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
@@ -110,6 +114,7 @@ def _write(inventory: Inventory) -> dict[str, Any]:
         "inputs": [asdict(slot) for slot in inventory.inputs],
         "outputs": inventory.outputs,
         "note": inventory.note,
+        "rows": dict(inventory.rows),
     }
 
 
@@ -121,6 +126,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Invent
         inputs=tuple(Slot(one["name"], tuple(one["shape"]), one["type"]) for one in head["inputs"]),
         outputs=tuple(head["outputs"]),
         note=head["note"],
+        rows=dict(head["rows"]),
         key=key,
         branch=branch,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx import feed as feeding
-from attnx import memory
+from attnx import lookups, memory
 from attnx import trace as tracing
 from attnx.errors import InputError, UsageError
 from attnx.opening import Opening
@@ -247,6 +247,7 @@ class Model:
         session, tapped = self.opening.session(
             found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
         )
+        lookups.check(self, found, feed)
         feed = feeding.check(session.inputs, feed)
         memory.check(sites, feed, wanted.quantities)
         values = tracing.run(session, tapped, feed)

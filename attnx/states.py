@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx import lookups
 from attnx.course import Given, follow
 from attnx.errors import UnsupportedError
 from attnx.records import Array, Place, Site, Tokens
@@ -91,6 +92,7 @@ def states(
     trace = follow(recorder, given, None, NOTHING)
     of_encoder = recorder.encoder if recorder.encoder is not None and recorder.encoder.feed else None
     side = of_encoder or recorder
+    lookups.check(side.model, side.model.find(side.feed), side.feed)
     found = side.model.graph(side.feed)
     wanted, notes = _wanted(found)
     sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
