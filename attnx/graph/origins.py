@@ -129,11 +129,32 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             found.append((factor, next((n for n in node.input if n != source), "")))
             value, turning = source, False
             continue
+        together = _put_together(graph, node)
+        if together is not None:
+            value = together
+            continue
         turned = rotary_source(graph, value)
         if turned is None:
             break
         value, turning = turned, True
     return found
+
+
+def _put_together(graph: Graph, node: NodeProto) -> str | None:
+    """The tensor whose parts a Concat puts together again (chunked, stacked), where all of them are of one tensor."""
+    if node.op_type != "Concat" or len(node.input) < 2:
+        return None
+    origins = set()
+    for name in node.input:
+        cut = False
+        for _ in range(12):
+            maker = graph.producer(name)
+            if maker is None or maker.op_type not in (*_PASS, "Split", "Slice"):
+                break
+            cut = cut or maker.op_type in ("Split", "Slice")
+            name = maker.input[0]
+        origins.add(name if cut else "")
+    return origins.pop() if len(origins) == 1 and "" not in origins else None
 
 
 def _only_turned(graph: Graph, value: str) -> bool:
@@ -152,7 +173,7 @@ def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
             if _is_weights(graph, product.other(value)):
                 return False
         elif (
-            node.op_type not in (*_PASS, "Split", "Slice", "Gather")
+            not (node.op_type in (*_PASS, "Split", "Slice", "Gather") or _put_together(graph, node) is not None)
             or depth > 5
             or not all(_only_scores(graph, out, depth + 1) for out in node.output if out)
         ):

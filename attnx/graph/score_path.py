@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -166,12 +167,19 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     return (before or None, -after or None) if before or after else None
 
 
-def bias_kind(graph: Graph, reading: Reading, heads: int | None) -> str | None:
-    """Names what is added to the scores besides a mask: a bias that differs from head to head; None without one."""
+def bias_kind(graph: Graph, reading: Reading, heads: int | None, at: Collection[int] = ()) -> str | None:
+    """Names what is added to the scores besides a mask: a bias that differs from head to head; None without one.
+
+    Args:
+        graph: The graph.
+        reading: With the biases.
+        heads: How many there are.
+        at: Where the heads stand among the axes of the scores, counted from the end (-3); unknown where empty.
+    """
     for name in reading.biases:
         shape = graph.shape(name)
-        if shape is None or scalar(graph, name) is not None or heads in (None, 1):
+        if shape is None or scalar(graph, name) is not None or heads in (None, 1) or len(shape) < 3:
             continue
-        if len(shape) >= 3 and heads in shape[:-2]:
+        if any(len(shape) >= -i and shape[i] == heads for i in at) if at else heads in shape[:-2]:
             return "one a head"
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes import MIXING, Axes, forward
+from attnx.graph.axes import MIXING, Axes, forward, fresh, leaves
 from attnx.graph.letters import Letters
 from attnx.graph.pairing import Candidate, Use
 from attnx.graph.paths import Way, depends, float_of
@@ -149,32 +149,59 @@ def heads_in(place: Place | None, heads: int | None) -> int | None:
     return None if any(size is None for size in sizes) else int(np.prod([s for s in sizes if s is not None]))
 
 
-def kv_heads(graph: Graph, key: str, heads: int | None) -> int | None:
-    """Number of key heads: fewer than `heads` where the graph repeats each of them (Expand, Tile, a broadcast)."""
-    if heads is None:
-        return None
-    value = key
+def kv_heads(graph: Graph, key: Place | None, heads: int | None) -> int | None:
+    """Number of key heads: fewer than `heads` where the graph repeats each of them (Expand, Tile)."""
+    if heads is None or key is None:
+        return heads
+    value = key.value
+    passed: list[tuple[NodeProto, str]] = []
     for _ in range(24):
         node = graph.producer(value)
         if node is None:
             break
         if node.op_type in ("Expand", "Tile"):
-            before, after = graph.shape(node.input[0]), graph.shape(node.output[0])
-            if before is not None and after is not None:
-                grown = [
-                    b // a for a, b in zip(before[::-1], after[::-1], strict=False) if a and b and a != b and b % a == 0
-                ]
-                times = int(np.prod(grown)) if grown else 1
-                if 1 < times <= heads and heads % times == 0:
-                    return heads // times
-            value = node.input[0]
+            times = _times(graph, node, passed, key.layout)
+            if 1 < times <= heads and heads % times == 0:
+                return heads // times
+            source = node.input[0]
         elif node.op_type == "Concat":
             live = [n for n in node.input if depends(graph, n) and n not in graph.inputs]
             if not live:
                 break
-            value = live[-1]
+            source = live[-1]
         elif node.op_type in ("Reshape", "Transpose", "Cast", "Identity", "Unsqueeze", "Squeeze", "Mul", "Div"):
-            value = next((n for n in node.input if depends(graph, n)), node.input[0])
+            source = next((n for n in node.input if depends(graph, n)), node.input[0])
         else:
             break
+        passed.append((node, source))
+        value = source
     return heads
+
+
+def _times(graph: Graph, node: NodeProto, passed: list[tuple[NodeProto, str]], layout: str) -> int:
+    """How often an Expand or Tile repeats heads: what it repeats along other axes (blocks, a batch) does not count.
+
+    Args:
+        graph: The graph.
+        node: The Expand or Tile.
+        passed: The nodes between it and the key, the nearest to the key first, each with the input it was left by.
+        layout: The key's axes.
+    """
+    before, after = graph.shape(node.input[0]), graph.shape(node.output[0])
+    if before is None or after is None:
+        return 1
+    stood = (1,) * (len(after) - len(before)) + tuple(before)
+    grown = {i: b // a for i, (a, b) in enumerate(zip(stood, after, strict=True)) if a and b and a != b and b % a == 0}
+    if not grown:
+        return 1
+    whole = fresh(after)
+    repeated = [(atom, times) for i, times in grown.items() for atom in whole[i]]
+    axes: Axes | None = whole
+    for step, source in reversed(passed):
+        axes = forward(graph, step, axes, source) if axes is not None else None
+    words = parse(layout)
+    if axes is None or len(axes) != len(words):
+        return int(np.prod(list(grown.values())))
+    times_of = {id(atom.leaves()[0]): times for atom, times in repeated}
+    with_heads = [axis for axis, names in zip(axes, words, strict=True) if any(name[0] == "h" for name, _ in names)]
+    return int(np.prod([times_of.get(id(leaf), 1) for axis in with_heads for leaf in leaves(axis)]))

@@ -12,7 +12,7 @@ from attnx.graph.paths import Way, depends, ways_back, ways_on
 from attnx.graph.product import find_product
 from attnx.graph.score_path import bias_kind, read_path
 from attnx.graph.softmax_forms import Softmax, find_softmax, natural
-from attnx.layout import axis_of
+from attnx.layout import axis_of, parse
 from attnx.ops.finding import Finding
 from attnx.ops.placing import Placing, heads_in, kv_heads, mixed, rounded
 from attnx.records import Miss
@@ -114,13 +114,14 @@ def _assemble(
         and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps))
     ):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
-    finding.bias, finding.sink = bias_kind(graph, reading, letters.heads), reading.sink is not None or found.sink
+    finding.bias = bias_kind(graph, reading, letters.heads, _head_axes(letters.layout(chosen.axes)))
+    finding.sink = reading.sink is not None or found.sink
     put = Placing(graph, finding, letters)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
     put.operand("key", chosen.key, chosen.key_axes, reading.key_factors)
     put.path(way, reading, found.logits)
     own = heads_in(finding.places.get("key"), letters.heads)
-    finding.kv_heads = own if own != letters.heads else kv_heads(graph, chosen.key, letters.heads)
+    finding.kv_heads = own if own != letters.heads else kv_heads(graph, finding.places.get("key"), letters.heads)
     put.weights(chosen, use if reading.pieces == 1 else None, found.out)
     if found.masked:
         finding.places.pop("masked", None)
@@ -155,6 +156,12 @@ def _assemble(
             f"{len(summed)} products of two tensors are summed in the scores; query and key are the content's"
         )
     return finding
+
+
+def _head_axes(layout: str | None) -> list[int]:
+    """Which axes hold heads and nothing else, counted from the end."""
+    words = [] if layout is None else parse(layout)
+    return [i - len(words) for i, axis in enumerate(words) if axis and all(name[0] == "h" for name, _ in axis)]
 
 
 def _in_pieces(graph: Graph, finding: Finding, pieces: list[Candidate], count: int) -> None:

@@ -1,0 +1,86 @@
+"""How many heads a site has, and what belongs to each of them: told from axes, not from sizes that happen to agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.graphs import RNG, D, G, H, S, qkv, sites, trace
+
+
+def test_keys_repeated_for_blocks_are_not_grouped_heads(tmp_path: Path) -> None:
+    """LongT5's global keys: each block of queries gets a copy of the same keys, beside its own."""
+    g = G()
+    x, side = g.input("x", ["b", 8, 16]), g.input("side", ["b", 3, 16])
+
+    def blocks(t: str) -> str:
+        split = g.op("Reshape", g.linear(t, D * H), g.const([0, 2, 4, H, D], np.int64))
+        return str(g.op("Transpose", split, perm=[0, 1, 3, 2, 4]))
+
+    def copies(t: str) -> str:
+        one = g.op("Unsqueeze", g.heads(g.linear(t, D * H)), g.const([1], np.int64))
+        return str(g.op("Tile", one, g.const([1, 2, 1, 1, 1], np.int64)))
+
+    q, k, v = blocks(x), *(g.op("Concat", blocks(x), copies(side), axis=3) for _ in range(2))
+    scores = g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 2, 4, 3])))
+    context = g.op("Transpose", g.op("MatMul", g.softmax(scores), v), perm=[0, 1, 3, 2, 4])
+    merged = g.op("Reshape", context, g.const([0, -1, D * H], np.int64))
+    (site,) = sites(g.save(tmp_path, g.linear(str(merged), 16, D * H)))
+    assert (site.heads, site.kv_heads) == (H, H)
+
+
+@pytest.mark.parametrize("op", ["Expand", "Tile"])
+def test_keys_repeated_for_heads_are_grouped(op: str, tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", [2, S, 16])
+    q = g.heads(g.linear(x, D * H))
+
+    def group(t: str) -> str:
+        own = g.op("Unsqueeze", g.heads(g.linear(t, D * 2), count=2), g.const([2], np.int64))
+        shape = [2, 2, 2, S, D] if op == "Expand" else [1, 1, 2, 1, 1]
+        return str(g.op("Reshape", g.op(op, own, g.const(shape, np.int64)), g.const([2, H, S, D], np.int64)))
+
+    k, v = group(x), group(x)
+    scores = g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2])))
+    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(scores), v)))))
+    assert (site.heads, site.kv_heads) == (H, 2)
+
+
+def test_a_mask_for_each_of_as_many_texts_as_heads_is_no_bias(tmp_path: Path) -> None:
+    g = G()
+    x, mask = g.input("x", [H, "s", 16]), g.input("mask", [H, 1, 1, "s"])
+    q, k, v = qkv(g, x)
+    masked = g.op("Add", g.scores(q, k), g.op("Log", mask))
+    (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(masked)), v)))))
+    assert site.bias is None
+
+
+def test_a_scale_before_chunks_are_stacked_is_found(tmp_path: Path) -> None:
+    """ProphetNet: the query is scaled, cut along its tokens, and its parts put together again."""
+    g = G()
+    x = g.input("x", ["b", 2 * S, 16])
+    q, k, v = (g.heads(g.linear(x, D * H)) for _ in range(3))
+    q = str(g.op("Div", q, g.const(D**0.5, np.float32)))
+    first = g.op("Slice", q, g.const([0], np.int64), g.const([S], np.int64), g.const([2], np.int64))
+    second = g.op("Slice", q, g.const([S], np.int64), g.const([2 * S], np.int64), g.const([2], np.int64))
+    turned = g.op("Concat", second, first, axis=2)
+    scores = g.op("MatMul", turned, g.op("Transpose", k, perm=[0, 1, 3, 2]))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(scores)), v))))
+    (a,) = trace(path, x=RNG.standard_normal((1, 2 * S, 16)).astype(np.float32)).attentions
+    assert a.site.scale == pytest.approx(D**-0.5)
+    assert a.trusted
+
+
+def test_two_tensors_with_a_scale_each_keep_it(tmp_path: Path) -> None:
+    """A query made of two projections, one of them scaled: the product as a whole has no scale."""
+    g = G()
+    x = g.input("x", ["b", S, 16])
+    scaled = g.op("Div", g.heads(g.linear(x, D * H)), g.const(D**0.5, np.float32))
+    q = g.op("Concat", scaled, g.heads(g.linear(x, D * H)), axis=2)
+    _, k, v = qkv(g, x)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(g.op("MatMul", q, k))), v))))
+    (a,) = trace(path, x=RNG.standard_normal((1, S, 16)).astype(np.float32)).attentions
+    assert a.site.scale == 1.0
+    assert a.trusted
