@@ -19,7 +19,7 @@ from attnx.encdec import (
     together,
 )
 from attnx.errors import InputError, ModelError, UsageError
-from attnx.generate import Plan, decode, plan, say, with_new
+from attnx.generate import Plan, decode, plan, say, sized, with_new
 from attnx.inputs import fixed_length, is_past, padded, takes_target
 from attnx.joint import find_states, joint_tokens
 from attnx.kvcache import is_static
@@ -117,8 +117,7 @@ def _plain(
         tokens = padded(tokens, length, pad_id, piece)
     needs = feeding.batch_of([tokens])
     if any(is_past(s) for s in slots):
-        site = next((s for s in model.sites if s.kv_heads), None)
-        needs = needs if site is None else replace(needs, kv_heads=site.kv_heads, head_size=site.head_size)
+        needs = sized(needs, model)
         if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or room that is not in use
             decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
             return _trace(model, decoded.run, tokens, None)

@@ -113,12 +113,8 @@ def decode(
             "Use a decoder (GPT, Llama, T5 ...).",
         )
     later = model.with_past or model
-    if plan.count and slides(later.slots()):
-        raise UnsupportedError(
-            f"{model.name} keeps a sliding window of its cache as a ring, which cannot be read from outside in order",
-            "Its attention over a text that is given can be shown; leave out --generate.",
-        )
-    if any(is_past(s) for s in later.slots()):
+    # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
+    if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
         return _cached(model, list(prompt), plan, wanted, encoded, given or {})
     return _recomputed(model, list(prompt), plan, wanted, encoded, given or {})
 
@@ -129,8 +125,16 @@ def _needs(ids: Sequence[int], past: int, encoded: Encoded | None, model: Runs) 
     else:
         new = np.array([ids], dtype=np.int64)
         needs = Needs(new, np.ones((1, past + len(ids)), dtype=np.int64), np.zeros_like(new), past=past)
+    return sized(needs, model)
+
+
+def sized(needs: Needs, model: Runs) -> Needs:
+    """What is needed with the sizes of the model's caches, which their inputs may leave open."""
     site = next((s for s in model.sites if s.kv_heads), None)
-    return needs if site is None else replace(needs, kv_heads=site.kv_heads, head_size=site.head_size)
+    window = max((s.window for s in model.sites if s.window is not None), default=None)
+    if site is None:
+        return needs
+    return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
 def _cached(

@@ -38,6 +38,8 @@ class Needs:
     kv_heads: int | None = None
     """Key/value heads and size of a head, for caches whose shape is written in symbols."""
     head_size: int | None = None
+    window: int | None = None
+    """Keys that a cache which is a ring has to hold."""
 
     @property
     def encoder(self) -> Needs:

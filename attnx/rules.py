@@ -89,6 +89,8 @@ def _past(slot: Slot, needs: Needs) -> Array | None:
             shape.append(dim)
         elif i == batch:
             shape.append(needs.ids.shape[0])
+        elif "sliding" in name and needs.window is not None:
+            shape.append(needs.window)  # a ring, which its operator fills; less than the window it refuses
         elif "past" in name or "seq" in name or "len" in name:
             shape.append(0)
         elif "head" in name and i < rank - 1 and needs.kv_heads is not None:
