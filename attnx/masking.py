@@ -72,8 +72,9 @@ def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[
 def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
     """Bool [Q,K], or None where that is not one answer for all heads, by the same measure as `formula.visible`."""
     most, least = (stats[name] for name in ADDED)
-    if most.shape != (count, count):
+    if most.ndim != 2 or most.shape[0] not in (1, count) or most.shape[1] not in (1, count):
         return None
+    most, least = (np.broadcast_to(array, (count, count)) for array in (most, least))
     hidden, seen = most <= HIDDEN, least > UNDERFLOW
     return seen if (hidden ^ seen).all() else None
 

@@ -147,13 +147,33 @@ class Writer:
         return self._sum(self._node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
 
     def added(self, masked: str, masked_place: Place, before: str, place: Place, stat: str) -> str:
-        """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides."""
+        """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides.
+
+        Where the graph adds one tensor, that tensor says it: [1,K] or [Q,K], once for all sites that add the same.
+        """
+        kind = "ReduceMax" if stat == "most_added" else "ReduceMin"
+        if (mask := self._mask(masked_place, place)) is not None:
+            name, rank = mask
+            return self._reduced(kind, name if self._is_float32(name) else self._node("Cast", [name], to=1), rank - 2)
         scores = self._last(before, place)
         factor = whole_factor(place.factors)
         if factor != 1.0:
             scores = self._node("Div", [scores, self._number(float(factor))])
         gap = self._node("Sub", [self._last(masked, masked_place), scores])
-        return self._over_heads("ReduceMax" if stat == "most_added" else "ReduceMin", gap, masked_place)
+        return self._over_heads(kind, gap, masked_place)
+
+    def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
+        """What is added to the scores as they are, in one node, to make the masked ones; and its rank."""
+        node = self._graph.producer(masked.value)
+        rank = len(outer_words(masked.layout)) + 2
+        ends = (axis_of(masked.layout, "q"), axis_of(masked.layout, "k")) == (rank - 2, rank - 1)
+        plain = not masked.factors and not before.factors and masked.window is None and before.window is None
+        if node is None or node.op_type != "Add" or before.value not in node.input or not (ends and plain):
+            return None
+        mask = next((name for name in node.input if name != before.value), before.value)
+        fact = self._graph.facts.get(mask)
+        shape = None if fact is None else fact.shape
+        return (mask, len(shape)) if shape is not None and 2 <= len(shape) <= rank else None
 
     def head_mean(self, value: str, place: Place, sink: bool) -> str:
         """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
@@ -171,12 +191,16 @@ class Writer:
 
     def _over_heads(self, kind: str, last: str, place: Place) -> str:
         """A matrix reduced over all axes but q and k."""
-        axes = list(range(len(outer_words(place.layout))))
+        return self._reduced(kind, last, len(outer_words(place.layout)))
+
+    def _reduced(self, kind: str, value: str, count: int) -> str:
+        """A tensor reduced over its first axes."""
+        axes = list(range(count))
         if not axes:
-            return last
+            return value
         if self._graph.opset >= 18:
-            return self._node(kind, [last, self._ints(axes)], keepdims=0)
-        return self._node(kind, [last], axes=axes, keepdims=0)
+            return self._node(kind, [value, self._ints(axes)], keepdims=0)
+        return self._node(kind, [value], axes=axes, keepdims=0)
 
     def entropy(self, value: str, place: Place, masked: str, masked_place: Place) -> str:
         """Sum a ln a without a logarithm for each cell, which takes longer than all else.

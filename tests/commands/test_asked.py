@@ -104,7 +104,7 @@ def test_arrays_of_ones_own(attnx: Run, tmp_path: Path, args: tuple[str, ...], m
 
 def test_a_mask_is_fetched_once_for_all_heads(attnx: Run, fetched: list[tuple[int, ...]], tmp_path: Path) -> None:
     got = attnx("mask", LONG, "--json").document
-    assert max(math.prod(shape) for shape in fetched) == TOKENS**2
+    assert max(math.prod(shape) for shape in fetched) <= TOKENS**2
     alike(got, whole(attnx, "mask", LONG, "--json"))
     fetched.clear()
     case = causal(tmp_path)
