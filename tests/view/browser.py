@@ -97,8 +97,9 @@ class Browser:
         dark: bool = False,
         before: str = "",
         paper: bool = False,
+        ready: bool = True,
     ) -> None:
-        """Open a page and wait until it says that it is ready. `before` runs before its own program."""
+        """Open a page and wait until it says that it is ready (or has loaded). `before` runs before its own program."""
         target = self.send("Target.createTarget", whole=True, url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", whole=True, targetId=target, flatten=True)["sessionId"]
         self.errors, self.requests = [], []
@@ -112,7 +113,8 @@ class Browser:
         if before:
             self.send("Page.addScriptToEvaluateOnNewDocument", source=before)
         self.send("Page.navigate", url=url)
-        self.wait("document.documentElement?.dataset.ready === 'yes'")
+        said = "document.documentElement?.dataset.ready === 'yes'"
+        self.wait(said if ready else f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def wait(self, said: str, seconds: float = 60) -> None:
         """Wait until an expression holds."""
