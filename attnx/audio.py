@@ -34,6 +34,16 @@ def sound_slot(slots: list[Slot]) -> Slot | None:
     )
 
 
+def sound_shape(slot: Slot, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of one piece: all samples of a second, or [1,bands,frames] of as long as the model hears."""
+    rate = _whole(config, "sampling_rate", RATE)
+    if len(slot.shape) == 2:
+        return (1, rate)
+    bands = slot.shape[1] if isinstance(slot.shape[1], int) else _whole(config, "feature_size", MELS)
+    frames = _whole(config, "chunk_length", SECONDS) * rate // _whole(config, "hop_length", HOP)
+    return (1, bands, slot.shape[2] if isinstance(slot.shape[2], int) else frames)
+
+
 def audio_inputs(
     model: Runs, path: Path, given: Mapping[str, Array]
 ) -> tuple[dict[str, Array], tuple[str, ...], Callable[[int], Tokens]]:

@@ -22,9 +22,10 @@ def sites(
 
     opened = pipeline.open(model)
     if feed_template:
+        from attnx.example import example
         from attnx.view.template import feed_template as template
 
-        output.write(template([(slot.name, slot.type, slot.shape) for slot in opened.slots()]))
+        output.write(template([(slot.name, slot.type, slot.shape, array) for slot, array in example(opened)]))
         return
     found = opened.find()
     if found.note is not None:

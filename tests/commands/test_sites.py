@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests import small_models
 from tests.commands.conftest import MINILM, Run
 
 
@@ -32,8 +33,25 @@ def test_feed_template_is_a_program_that_writes_a_feed(attnx: Run, tmp_path: Pat
     exec(attnx("sites", "minilm", "--feed-template").out, {})
     with np.load(tmp_path / "FEED.npz") as feed:
         found = {name: (feed[name].shape, feed[name].dtype.name) for name in feed.files}
+        assert feed["attention_mask"].all()
     assert found == dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ((1, 8), "int64"))
     attnx("trace", "minilm", "--inputs", "FEED.npz", "--only", "weights")
+
+
+@pytest.mark.parametrize("form", ["plain", "cached", "merged", "static", "one file", "gru", "dinov2", "siglip"])
+def test_a_feed_by_the_template_runs(attnx: Run, form: str, tmp_path: Path) -> None:
+    """Masks are ones, positions count, caches are empty: what is printed runs as it is."""
+    made = {
+        "plain": small_models.plain_decoder, "cached": small_models.cached_decoder,
+        "merged": small_models.merged_decoder, "static": small_models.static_decoder,
+        "one file": small_models.one_file,
+    }  # fmt: skip
+    place = Path(__file__).parents[1] / "families" / form
+    if form in made:
+        place = small_models.save(tmp_path / "m", model=made[form](small_models.weights()))
+    exec(attnx("sites", str(place), "--feed-template").out, {})
+    done = attnx("trace", str(place), "--inputs", "FEED.npz", "--json")
+    assert all(site["trusted"] for site in done.document["sites"])
 
 
 @pytest.fixture
