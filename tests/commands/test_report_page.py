@@ -90,6 +90,12 @@ def test_stages_are_those_of_the_model(browser: Browser, page: str, oracle: Any,
     assert browser.run("typeof DecompressionStream") == ("undefined" if before else "function")
     assert text(browser, "#head-name") == "L5 H11"
     assert text(browser, "#row-name") == "query it @10: the softmax before and after scaling"
+    boxes = "[...document.querySelectorAll('.stage')].map(one => [one.querySelector('strong, h3, b')?.textContent"
+    boxes += " ?? one.textContent.trim().split(/\\s/)[0], one.getBoundingClientRect().top, one.offsetLeft])"
+    stages = browser.run(boxes)
+    assert [name.split()[0] for name, _, _ in stages] == ["scores", "scaled", "masked", "weights"]
+    assert len({top for _, top, _ in stages}) == 1  # side by side
+    assert [left for _, _, left in stages] == sorted({left for _, _, left in stages})
     told = oracle(ANIMAL)
     check_stages(browser, told, 5, 11, 10)
     scores = told.scores[5, 11, 10].astype(float)
