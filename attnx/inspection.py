@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -102,7 +103,13 @@ def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str
 
 
 def inspect(
-    trace: Trace, request: Request, sort: str, others: tuple[str, ...] = (), *, matrices: bool = False
+    trace: Trace,
+    request: Request,
+    sort: str,
+    others: tuple[str, ...] = (),
+    *,
+    matrices: bool = False,
+    combined: Mapping[int, int] = MappingProxyType({}),
 ) -> Inspection:
     """Put together what is asked for.
 
@@ -112,6 +119,7 @@ def inspect(
         sort: From `choose_sort`.
         others: From `choose_sort`.
         matrices: Give the matrices of all heads even where the view is drawn without them, for JSON and files.
+        combined: By a site's index, of how many heads its single matrix is the mean or maximum already.
 
     Raises:
         UsageError: No such token or head.
@@ -135,7 +143,7 @@ def inspect(
     query = _position(shown, request)
     picks: tuple[Pick, ...] = ()
     if request.view not in ("overview", "grid") or (matrices and request.view == "grid"):
-        picks = _picks(shown, request, doubts, hidden_at, muted)
+        picks = _picks(shown, request, doubts, hidden_at, muted, combined)
     return Inspection(request, shown, sort, others, picks, query, muted, tuple(notes))
 
 
@@ -204,7 +212,12 @@ def _fits(head: Head, site: Site, request: Request) -> bool:
 
 
 def _picks(
-    trace: Trace, request: Request, doubts: dict[int, str], hidden_at: dict[int, bool], muted: tuple[int, ...]
+    trace: Trace,
+    request: Request,
+    doubts: dict[int, str],
+    hidden_at: dict[int, bool],
+    muted: tuple[int, ...],
+    combined: Mapping[int, int],
 ) -> tuple[Pick, ...]:
     picks = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
@@ -223,7 +236,7 @@ def _picks(
             picks.append(Pick(f"{label} H{head}", attention.site, head, attention.site.index not in doubts, matrix))
     if request.how is None or not picks:
         return tuple(picks)
-    return _combined(picks, request, trace)
+    return _combined(picks, request, trace, combined)
 
 
 def _without(matrix: Matrix, muted: tuple[int, ...]) -> Matrix:
@@ -239,7 +252,7 @@ def _without(matrix: Matrix, muted: tuple[int, ...]) -> Matrix:
     return replace(matrix, values=matrix.values[:, kept], hidden=matrix.hidden[:, kept], keys=keys)
 
 
-def _combined(picks: Sequence[Pick], request: Request, trace: Trace) -> tuple[Pick, ...]:
+def _combined(picks: Sequence[Pick], request: Request, trace: Trace, combined: Mapping[int, int]) -> tuple[Pick, ...]:
     """Means or maxima over heads of a layer, over layers of a head, or over all; named for what they are."""
     groups: dict[int | str, list[Pick]] = {}
     for pick in picks:
@@ -254,7 +267,7 @@ def _combined(picks: Sequence[Pick], request: Request, trace: Trace) -> tuple[Pi
     for key, group in groups.items():
         first = group[0]
         if request.over == "heads":
-            label = f"{names[int(key)]} {how} of {_count(len(group), 'head')}"
+            label = f"{names[int(key)]} {how} of {_count(combined.get(int(key), len(group)), 'head')}"
         elif request.over == "layers":
             label = f"H{key} {how} of {_count(len(group), 'layer')}"
         else:

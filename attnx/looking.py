@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnx.fed import fed
+from attnx.fed import fed, reduce
 from attnx.gathered import gather
 from attnx.inspection import choose_sort, inspect, position_of
+from attnx.records import Attention
+from attnx.reduce import ROWS, fits
+from attnx.reduced import checked_rows, read_stats, rows_sum_to_one, sample
 
 if TYPE_CHECKING:
     from attnx.inspection import Inspection
@@ -37,18 +41,14 @@ def look(run: Start, asked: Request, *, matrices: bool, rows: bool) -> Iterator[
             yield one, inspect(trace, asked, sort, others, matrices=matrices)
         return
     sort, others = choose_sort((*model.encoder_sites, *model.find(run.feed["inputs"]).sites), asked)
+    (one,) = run.given
+    if not others and not rows and asked.combines_heads and (made := combined(model, run.feed, asked)) is not None:
+        trace, counts = made
+        yield one, inspect(trace, asked, sort, others, matrices=matrices, combined=counts)
+        return
     found = _row(model, run.feed, asked) if rows and not others else None
     trace = found or model.trace(**run.feed, layers=asked.traced_layers, quantities=asked.quantities)
-    (one,) = run.given
     yield one, inspect(trace, asked, sort, others, matrices=matrices)
-
-
-def wants_row(model: Model, asked: Request) -> bool:
-    """Whether one token's row is all that is shown; a table of a single head shows the rows round it."""
-    if not asked.row_is_enough:
-        return False
-    heads = [s.heads or 1 for s in model.find().sites if asked.layers is None or s.layer in asked.layers]
-    return asked.view != "table" or sum(heads) > 1
 
 
 def _row(model: Model, told: Mapping[str, Any], asked: Request) -> Trace | None:
@@ -57,3 +57,33 @@ def _row(model: Model, told: Mapping[str, Any], asked: Request) -> Trace | None:
         return None
     at = position_of(made.tokens, asked)
     return gather(model, made, made.sites(model, asked.traced_layers), [at], asked.quantities)
+
+
+def combined(model: Model, told: Mapping[str, Any], asked: Request) -> tuple[Trace, dict[int, int]] | None:
+    """The mean or the largest over the heads of each site, made in the graph, and over how many heads, by site's index.
+
+    None where the graph or the text does not allow it, or a check does not hold.
+    """
+    made = fed(model, told)
+    sites = [] if made is None else made.sites(model, asked.traced_layers)
+    total, stat, masked, *_ = asked.reduced
+    if (
+        made is None
+        or not sites
+        or not made.single
+        or not all(fits(s, one) for s in sites for one in (total, stat, masked))
+    ):
+        return None
+    some = sample(len(made.tokens))
+    done = reduce(model, made, sites, asked.reduced, {ROWS: some})
+    if done is None:
+        return None
+    trace, tapped, values = done
+    attentions, counts = [], {}
+    for attention in checked_rows(sites, tapped, values, some):
+        found = read_stats(attention.site, tapped, values)
+        counts[attention.site.index] = len(found[total])
+        if not attention.trusted or not rows_sum_to_one(attention, found[total]).holds:
+            return None
+        attentions.append(Attention(attention.site, masked=found[masked][None, None], weights=found[stat][None, None]))
+    return replace(trace, attentions=tuple(attentions)), counts

@@ -30,13 +30,14 @@ keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [
 rollout starts from, float32 [R,Q]."""
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen", "received", "seers",
-    "most_added", "least_added", "rollout",
+    "most_added", "least_added", "mean", "most", "most_masked", "rollout",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden. Of each
 column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest of what bias and
-mask add to a score. Of all sites together, noted at the first: the rows of the rollout that begin with `START`."""
-OVER_HEADS = ("most_added", "least_added", "rollout")
+mask add to a score; the mean and the largest weight; the largest masked score. Of all sites together, noted at the
+first: the rows of the rollout that begin with `START`."""
+OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout")
 """Those without heads."""
 HIDDEN = -9e3
 """A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
@@ -44,7 +45,7 @@ GATHERED = "attnx/Gather/"
 """What the name of a tensor begins with that holds chosen rows."""
 _NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST, "rollout": START}
 ADDED = ("most_added", "least_added")
-_MASKED = ("visible", "seen", "seers", *ADDED)
+_MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
 _WORD = re.compile(r"\([^)]*\)|\S+")
 
@@ -141,6 +142,8 @@ class Writer:
             return self._sum(self._node("Mul", [last, AWAY]))
         if stat == "received":
             return self._sum(last, -2)
+        if stat in ("mean", "most", "most_masked"):
+            return self._over_heads("ReduceMean" if stat == "mean" else "ReduceMax", last, place)
         if stat == "seen":
             last = self._node("Gather", [last, FIRST], axis=-1)
         shown = self._node("Greater", [last, self._number(HIDDEN)])

@@ -134,7 +134,7 @@ def _reduced(
         return None
     checked = checked_rows(sites, tapped, values, some)
     attentions = tuple(
-        Attention(a.site, checks=(_check(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in checked
+        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in checked
     )
     return replace(trace, attentions=attentions), stats, cells
 
@@ -199,7 +199,7 @@ def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[
     return out
 
 
-def _check(some: Attention, total: Array) -> Check:
+def rows_sum_to_one(some: Attention, total: Array) -> Check:
     """That all rows sum to 1, to the tolerance that the check of a few rows has."""
     over = total - 1.0 if some.site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
     return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from attnx.errors import UsageError
 from attnx.measure.combine import How
-from attnx.records import QUANTITIES, STAGES, Quantity
+from attnx.records import QUANTITIES, STAGES, Quantity, Site
 
 ScaleKind = Literal["linear", "log", "row"]
 SCALES = ("linear", "log", "row")
@@ -70,11 +70,22 @@ class Request:
             return tuple(sorted(layer for layer in named if layer is not None))
         return self.layers
 
-    @property
-    def row_is_enough(self) -> bool:
+    def wants_row(self, sites: Sequence[Site]) -> bool:
         """Whether the query's own row is all that is needed: not where pieces are merged, or other rows stand by."""
-        alone = self.view in ("row", "ranking") or (self.view == "table" and not self.heads and self.how is None)
-        return self.query is not None and not self.words and alone
+        shown = [s.heads or 1 for s in sites if self.layers is None or s.layer in self.layers]
+        many = self.view == "table" and not self.heads and self.how is None and sum(shown) > 1
+        return self.query is not None and not self.words and (self.view in ("row", "ranking") or many)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """What is reduced and gathered in the graph where `combines_heads`."""
+        return ("total", "mean" if self.how == "mean" else "most", "most_masked", "masked", "weights")
+
+    @property
+    def combines_heads(self) -> bool:
+        """Whether of each site's weights only the mean or the largest over all its heads is shown."""
+        as_they_are = self.stage == "weights" and not self.words and not self.mute
+        return self.how is not None and self.over == "heads" and not self.heads and as_they_are
 
     @property
     def selects(self) -> bool:

@@ -86,14 +86,16 @@ def inspect(
         only(given, "--save")
 
     from attnx import output
-    from attnx.looking import look, wants_row
 
     opened = run.opened
-    rows = save is None and not several(given) and wants_row(opened, asked)
+    rows = save is None and not several(given) and asked.query is not None and asked.wants_row(opened.sites)
     if run.text is not None and run.target is None and run.generate is None:
-        opened.prepare(asked.quantities, asked.traced_layers, rows=rows)
+        reduced = asked.combines_heads and not rows
+        quantities = asked.reduced if reduced else asked.quantities
+        opened.prepare(quantities, asked.traced_layers, rows=rows or reduced)
 
     from attnx.filing import save as save_to
+    from attnx.looking import look
     from attnx.patchmap import PICTURES, save_overlay
     from attnx.presentation import document, render
 

@@ -113,6 +113,20 @@ def test_a_mask_is_fetched_once_for_all_heads(attnx: Run, fetched: list[tuple[in
     alike(got, whole(attnx, "mask", *case.args, "--layer", "1", "--json"))
 
 
+@pytest.mark.parametrize("over", [("--mean", "heads"), ("--max", "heads")], ids=" ".join)
+def test_a_mean_over_heads_is_made_in_the_graph(
+    attnx: Run, fetched: list[tuple[int, ...]], tmp_path: Path, over: tuple[str, ...]
+) -> None:
+    args = ("inspect", LONG, "--layer", "2-3", *over, "--json")
+    got = attnx(*args).document
+    assert [shape for shape in fetched if shape.count(TOKENS) > 1] == [(TOKENS, TOKENS)] * 4
+    alike(got, whole(attnx, *args))
+    case = causal(tmp_path, mask=((1, 1, 1, 1, 0, 0),))
+    args = ("inspect", *case.args, *over, "--view", "heatmap", "--json")
+    alike(attnx(*args).document, whole(attnx, *args))
+    assert "mean of 12 heads" in attnx("inspect", ANIMAL, "--layer", "5", "--mean", "heads").out
+
+
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
     attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
     assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
