@@ -7,10 +7,13 @@ lost with its machine is made again. Facts: measured on Ray 2.60.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
 import re
+import socket
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +88,21 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
         before = context.enable_progress_bars, context.target_max_block_size
         # A block of its own for each part, so that it goes to whichever actor is free.
         context.enable_progress_bars, context.target_max_block_size = False, 1
-        try:
-            yield from _made(ray, model, job, corpus, folder, workers)
-        finally:
-            context.enable_progress_bars, context.target_max_block_size = before
-            if ours:
-                ray.shutdown()
+        # What Ray has to say of its workers it says on stdout, which is for the result.
+        out = sys.stdout
+        with Path(os.devnull).open("w", encoding="utf-8") as sink:
+            try:
+                sys.stdout = sink
+                for made in _made(ray, model, job, corpus, folder, workers):
+                    sys.stdout = out
+                    yield made
+                    sys.stdout = sink
+            finally:
+                sys.stdout = sink
+                context.enable_progress_bars, context.target_max_block_size = before
+                if ours:
+                    ray.shutdown()
+                sys.stdout = out
 
     return run
 
@@ -115,17 +127,49 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
         RunError: There is no cluster at that address.
     """
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    count = max(workers or 1, os.cpu_count() or 1)
     try:
         if address is not None:
-            ray.init(address=address, **said)
-        else:
-            count = max(workers or 1, os.cpu_count() or 1)
-            ray.init(address="local", num_cpus=count, include_dashboard=False, **said)
+            _reach(address)
+        with _silent():
+            if address is not None:
+                ray.init(address=address, **said)
+            else:
+                ray.init(address="local", num_cpus=count, include_dashboard=False, **said)
     except Exception as error:  # Ray raises whatever its parts raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
             "Give --address of one that runs (auto on its own machines), or leave it out to start one here.",
         ) from None
+
+
+def _reach(address: str) -> None:
+    """Try whether anyone answers at "host:port" or "ray://host:port": Ray itself would try for many minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what native code writes to stdout and stderr off the terminal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number, _ in kept:
+            os.dup2(sink, number)
+        yield
+    finally:
+        os.close(sink)
+        for number, real in kept:
+            os.dup2(real, number)
+            os.close(real)
 
 
 def _made(ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, workers: int | None) -> Iterator[Made]:

@@ -125,3 +125,11 @@ def test_what_is_said_on_the_way(attnx: Run, tmp_path: Path) -> None:
     assert "texts/s" not in attnx("scan", "c.txt", "-o", "o.parquet", "--measure", "entropy").err
     said = attnx("scan", "c.txt", "-o", "p.parquet", "--measure", "entropy", "--verbose").err
     assert "attnx: 2 texts, 100 % read, " in said
+
+
+def test_without_ray_it_is_said_how_to_get_it(attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.txt").write_text("one\n")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = attnx("scan", "c.txt", "-o", "o.parquet", "--engine", "ray", code=2).err
+    assert "--engine ray needs Ray Data, which is not installed here" in said
+    assert "pip install 'ray[data]'" in said

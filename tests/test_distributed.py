@@ -1,0 +1,122 @@
+"""A scan on a local Ray cluster of two workers is the scan of one process, to the byte; killed, it goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import attnx
+from attnx.distributed import Elsewhere, Room, _room
+from attnx.errors import RunError, UsageError
+from attnx.scanning import scan
+
+WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
+TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9] + WORDS[: at % 3]) for at in range(60)]
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None or sys.platform == "win32", reason="ray[data] is not installed (attnx[scan])"
+)
+
+
+def command(folder: Path, out: str, *more: str) -> list[str]:
+    (folder / "c.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    named = ("--engine", "ray", "--workers", "2", "--part", "4", "--device", "cpu")
+    return [sys.executable, "-m", "attnx", "scan", "c.txt", "-o", out, *named, *more]
+
+
+def local(folder: Path, out: str, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, int]:
+    """The file of the local engine, and how many texts it found done."""
+    monkeypatch.chdir(folder)
+    model = attnx.open("minilm", device="cpu")
+    done = scan(model, [Path("c.txt")], Path(out), part=4)
+    return (folder / out).read_bytes(), done.kept
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.run(command(tmp_path, "r.parquet", "--json"), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)  # and nothing else is there
+    assert (document["texts"], document["kept"], document["device"]) == (len(TEXTS), 0, "cpu")
+    assert all(line.startswith("attnx: ") for line in done.stderr.splitlines()), done.stderr
+    assert (tmp_path / "r.parquet").read_bytes() == local(tmp_path, "l.parquet", monkeypatch)[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "l.parquet", "r.parquet"]
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+def test_what_a_broken_off_cluster_made_is_kept(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(
+        command(tmp_path, "r.parquet"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    parts = tmp_path / "r.parquet.parts"
+    for _ in range(12000):
+        if len(list(parts.glob("0*.parquet"))) > 1 or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, getattr(signal, how))
+    out, err = process.communicate(timeout=120)
+    there = len(list(parts.glob("0*.parquet")))
+    assert there > 1, err
+    assert out == ""
+    assert "Traceback" not in err
+    if how == "SIGINT":
+        assert process.returncode == 130
+        assert "the same command goes on from there" in err
+    file, kept = local(tmp_path, "r.parquet", monkeypatch)
+    assert kept >= 4 * (there - 1)
+    assert file == local(tmp_path, "l.parquet", monkeypatch)[0]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_is_wrong_is_said_as_ever(tmp_path: Path) -> None:
+    run = command(tmp_path, "r.parquet")
+    with (tmp_path / "c.txt").open("ab") as file:
+        file.write(b"\nfine\n\xff\n")
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 4, done.stderr
+    assert f"c.txt, line {len(TEXTS) + 2} is not UTF-8 text" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere"])
+def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
+    run = [*command(tmp_path, "r.parquet"), "--address", address]
+    missing = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert missing.returncode == 5, missing.stderr
+    assert "no Ray cluster could be joined or started" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    assert missing.stdout == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["c.txt"]
+
+
+def test_what_there_is_room_for() -> None:
+    assert _room({"CPU": 16}, "auto", None) == Room(4, 4, False)
+    assert _room({"CPU": 2}, "auto", None) == Room(1, 2, False)
+    assert _room({"CPU": 16}, "auto", 6) == Room(6, 2, False)
+    assert _room({"CPU": 16, "GPU": 3}, "auto", None) == Room(3, 1, True)
+    assert _room({"CPU": 16, "GPU": 3}, "cuda:0,tf32", 2) == Room(2, 1, True)
+    assert _room({"CPU": 16, "GPU": 3}, "cpu", None) == Room(4, 4, False)
+    with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
+        _room({"CPU": 16}, "cuda", None)
+    with pytest.raises(UsageError, match="--workers 17: the Ray cluster has 16 processors"):
+        _room({"CPU": 16}, "auto", 17)
+    with pytest.raises(UsageError, match="--workers 4: the Ray cluster has 3 GPUs and 16 processors"):
+        _room({"CPU": 16, "GPU": 3}, "auto", 4)
+
+
+def test_an_actor_opens_the_same_model() -> None:
+    model = attnx.open("minilm", device="cpu")
+    again = Elsewhere(model.elsewhere(), "cpu", attnx.__version__, 1).open()
+    assert (again.name, again.path, again.opening.threads) == ("minilm", model.path.resolve(), 1)
+    with pytest.raises(RunError, match=r"has attnx .*, and the command 0\.0$"):
+        Elsewhere(model.elsewhere(), "cpu", "0.0", 1).open()
