@@ -14,6 +14,7 @@ that every stage of it can be tapped. The graph is then run once, and its output
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ TASKS = {
     "question-answering": "AutoModelForQuestionAnswering",
     "image-classification": "AutoModelForImageClassification",
 }
+ENDS = {
+    "ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "ForMaskedLM": "fill-mask",
+    "ForConditionalGeneration": "text2text-generation", "MTModel": "text2text-generation",
+    "ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering", "ForImageClassification": "image-classification",
+}  # fmt: skip
+"""How a class of transformers ends -> its task; every other is exported without a head."""
 TOLERANCE = 1e-3
 
 
@@ -70,8 +78,20 @@ def with_optimum(given: argparse.Namespace) -> bool:
         from optimum.exporters.onnx import main_export
     except ImportError:
         return False
-    main_export(given.checkpoint, given.folder, task=given.task, opset=given.opset, do_validation=True)
+    main_export(given.checkpoint, given.folder, task=task_of(given.checkpoint, given.task), opset=given.opset)
     return True
+
+
+def task_of(checkpoint: str, task: str) -> str:
+    """What optimum is to export: it knows by itself what a checkpoint of the Hub is, and not what one in a folder is.
+
+    Models that write are exported with their cache.
+    """
+    config = Path(checkpoint) / "config.json"
+    if task == "auto" and config.is_file():
+        named = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or [""])[0]
+        task = next((task for end, task in ENDS.items() if named.endswith(end)), "feature-extraction")
+    return f"{task}-with-past" if task in ("text-generation", "text2text-generation") else task
 
 
 def with_torch(given: argparse.Namespace, torch: Any, transformers: Any) -> float:
@@ -106,6 +126,8 @@ def with_torch(given: argparse.Namespace, torch: Any, transformers: Any) -> floa
         )
         want = wrapped(*inputs.values()).numpy()
     model.config.save_pretrained(given.folder)
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(given.folder)
     for part in ("AutoTokenizer", "AutoImageProcessor"):
         try:
             getattr(transformers, part).from_pretrained(given.checkpoint).save_pretrained(given.folder)
