@@ -103,23 +103,40 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
         return "self"
     if has_cache(graph, f):
         return "self"
-    shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
-    if (
-        causal
-        and shape is not None
-        and len(shape) >= 2
-        and _is_input(graph, f.query_from)
-        and _is_input(graph, f.key_from)
-    ):
-        lengths = [graph.shape(name) for name in (f.query_from, f.key_from)]
-        sides = [s[-2] if s is not None and len(s) >= 2 else None for s in lengths]
-        fixed = [s for s in sides if s is not None and s < PROBE]
+    given = [_input_of(graph, name) for name in (f.query_from, f.key_from)]
+    if causal and None not in given:
+        lengths = [_length(graph, f, quantity) for quantity in ("query", "key")]
+        fixed = [n for n in lengths if n is not None and n < PROBE]
         return "cross" if len(fixed) == 2 and fixed[0] != fixed[1] else "self"
     return "cross"
 
 
-def _is_input(graph: Graph, value: str) -> bool:
-    return value in graph.inputs
+def _input_of(graph: Graph, value: str) -> str | None:
+    """The model's input that a value is, split, moved or scaled at most; None for anything that is made."""
+    for _ in range(12):
+        if value in graph.inputs:
+            return value
+        node = graph.producer(value)
+        if node is None:
+            return None
+        if node.op_type in ("Mul", "Div"):
+            live = [n for n in node.input if depends(graph, n)]
+            if len(live) != 1:
+                return None
+            value = live[0]
+        elif node.op_type in ("Transpose", "Reshape", "Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Tile"):
+            value = node.input[0]
+        else:
+            return None
+    return None
+
+
+def _length(graph: Graph, f: Finding, quantity: str) -> int | None:
+    """Q or K, where it is one axis of known size."""
+    place = f.places.get(quantity)
+    at = None if place is None else axis_of(place.layout, quantity[0])
+    shape = None if place is None else graph.shape(place.value)
+    return None if shape is None or at is None else shape[at]
 
 
 def _towers(graph: Graph, findings: list[Finding]) -> list[int]:

@@ -254,3 +254,37 @@ def test_a_weights_only_site_has_no_context(tmp_path: Path) -> None:
     assert a.context is None
     assert a.value is None
     assert check_of(a, "weights = softmax(masked)")
+
+
+def test_a_softmax_written_with_a_floored_maximum_and_reshapes_is_one(tmp_path: Path) -> None:
+    """As jax.nn.softmax comes out: max(-inf, reduce_max), both reductions without their axis, reshaped and expanded."""
+    g = G()
+    x = g.input("x", [2, S, 16])
+    q, k, v = qkv(g, x)
+    scores = g.scores(q, k)
+    axis, column = g.const([3], np.int64), g.const([2, H, S, 1], np.int64)
+    whole = g.const([2, H, S, S], np.int64)
+    top = g.op("Max", g.const(-np.inf, np.float32), g.op("ReduceMax", scores, axes=[3], keepdims=0))
+    top = g.op("Identity", g.op("Expand", g.op("Reshape", top, column), whole))
+    powers = g.op("Exp", g.op("Sub", scores, top))
+    total = g.op("Expand", g.op("Reshape", g.op("ReduceSum", powers, axis, keepdims=0), column), whole)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.op("Div", powers, total), v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.trusted
+    assert a.weights is not None
+    assert a.scaled is not None
+    assert np.allclose(a.weights, softmax(a.scaled), atol=1e-5)
+    assert a.site.scale == pytest.approx(D**-0.5)
+
+
+@pytest.mark.parametrize(("keys", "kind"), [(S, "self"), (S + 2, "cross")])
+def test_given_queries_and_keys_of_one_length_behind_a_triangle_are_self(keys: int, kind: str, tmp_path: Path) -> None:
+    g = G()
+    q, k, v = (g.input(n, [2, length, H, D]) for n, length in (("q", S), ("k", keys), ("v", keys)))
+    query, key, value = (
+        g.op("Transpose", t, perm=p) for t, p in ((q, [0, 2, 1, 3]), (k, [0, 2, 3, 1]), (v, [0, 2, 1, 3]))
+    )
+    seen = g.const(np.tril(np.ones((S, keys), bool)))
+    masked = g.op("Where", seen, g.scores(str(query), str(key)), g.const(-np.inf, np.float32))
+    (site,) = sites(g.save(tmp_path, str(g.op("MatMul", g.softmax(str(masked)), value))))
+    assert (site.kind, site.causal, site.bias) == (kind, True, None)

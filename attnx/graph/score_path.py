@@ -167,6 +167,20 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     return (before or None, -after or None) if before or after else None
 
 
+_BOOL = 9
+"""ONNX's data type of what selects cells and adds nothing to them."""
+
+
+def _unstretched(graph: Graph, value: str) -> str:
+    """A tensor before it is stretched over heads."""
+    for _ in range(6):
+        node = graph.producer(value)
+        if node is None or node.op_type not in ("Expand", "Identity", "Cast"):
+            break
+        value = node.input[0]
+    return value
+
+
 def bias_kind(graph: Graph, reading: Reading, heads: int | None, at: Collection[int] = ()) -> str | None:
     """Names what is added to the scores besides a mask: a bias that differs from head to head; None without one.
 
@@ -177,7 +191,8 @@ def bias_kind(graph: Graph, reading: Reading, heads: int | None, at: Collection[
         at: Where the heads stand among the axes of the scores, counted from the end (-3); unknown where empty.
     """
     for name in reading.biases:
-        shape = graph.shape(name)
+        fact = graph.facts.get(_unstretched(graph, name))
+        shape = None if fact is None or fact.dtype == _BOOL else fact.shape
         if shape is None or scalar(graph, name) is not None or heads in (None, 1) or len(shape) < 3:
             continue
         if any(len(shape) >= -i and shape[i] == heads for i in at) if at else heads in shape[:-2]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
-_VIEWS = ("Cast", "Expand", "Identity", "Unsqueeze", "Squeeze", "Dropout")
+_VIEWS = ("Cast", "Expand", "Identity", "Unsqueeze", "Squeeze", "Dropout", "Reshape")
 _EPSILON = 1e-3
 """A constant under the sum that is at most this large guards against division by zero; a larger one is a sink."""
 
@@ -67,11 +67,14 @@ def _unshifted(graph: Graph, logits: str) -> str:
     if node is None or node.op_type != "Sub":
         return logits
     top = _through(graph, node.input[1], _VIEWS)
-    return (
-        str(node.input[0])
-        if top is not None and top.op_type == "ReduceMax" and top.input[0] == node.input[0]
-        else logits
-    )
+    if top is not None and top.op_type in ("Max", "Where"):  # a floor under the maximum, as JAX writes it
+        free = [n for n in top.input if scalar(graph, n) is None and graph.producer(n) is not None]
+        top = _through(graph, free[-1], _VIEWS) if free else None
+    return str(node.input[0]) if top is not None and _is_top(top, node.input[0]) else logits
+
+
+def _is_top(top: NodeProto, scores: str) -> bool:
+    return bool(top.op_type == "ReduceMax" and top.input[0] == scores)
 
 
 def _through(graph: Graph, value: str, ops: tuple[str, ...]) -> NodeProto | None:
