@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 EACH = 4
 """Processors that an actor takes where nobody says how many there shall be: a batch of short texts keeps them busy."""
-QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DISABLE_IMPORT_WARNING": "1"}
-"""What keeps Ray's own remarks off stderr; its logs stay in the folder that it writes them to."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+}
+"""Ray reports to nobody, and keeps its remarks to the folder of its logs; where the user has not set it otherwise."""
 Row = dict[str, Any]
 """What passes from stage to stage: a part's number, start, texts and end, and its body as bytes."""
 
