@@ -113,6 +113,7 @@ def heads(
         return
     from attnx.reporting import heading
     from attnx.view.line import line
+    from attnx.view.sparkline import sparklines
     from attnx.view.table import table as numbers
 
     if many:
@@ -124,6 +125,8 @@ def heads(
         shown.append(_nearest(near, top or TOP))
     elif mapped is not None:
         shown.append(numbers(mapped))
+        if len(mapped.axes[0].labels) > 1:
+            shown += ["", sparklines(mapped, along=mapped.axes[0].name)]
     else:
         count = chosen.values.size if every else top or TOP
         shown += [_map(table), "", _table(table, sort, count)]

@@ -95,6 +95,11 @@ def test_a_map_of_one_measure(attnx: Run) -> None:
     assert len(shown) >= 10  # what 80 columns take beside one another
     np.testing.assert_allclose(shown, want[: len(shown)], atol=0.006)
     assert "Source:" in text
+    # Below it every head along the layers, all on one scale: L0 H2 is the previous-token head.
+    by_layer = bundled(ANIMAL).weights[:, :, np.arange(1, 16), np.arange(15)].mean(-1)
+    drawn = next(line for line in text.splitlines() if line.startswith(" H2 "))
+    assert f"{by_layer[:, 2].min():.2f}–{by_layer[:, 2].max():.2f}, most at L0" in drawn
+    assert drawn.split()[1] == "▇▇▇" + "".join("▁▂▃▄▅▆▇"[int(value * 7)] * 3 for value in by_layer[1:, 2])
 
 
 def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
