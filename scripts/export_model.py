@@ -131,7 +131,7 @@ def with_torch(given: argparse.Namespace, torch: Any, transformers: Any) -> floa
     for part in ("AutoTokenizer", "AutoImageProcessor"):
         try:
             getattr(transformers, part).from_pretrained(given.checkpoint).save_pretrained(given.folder)
-        except (OSError, ValueError, KeyError, ImportError):
+        except (OSError, ValueError, KeyError, TypeError, ImportError):
             continue  # a checkpoint has a tokenizer, or a picture's preprocessing, or neither
     return compare(given.folder / "model.onnx", {k: v.numpy() for k, v in inputs.items()}, want)
 
