@@ -345,3 +345,16 @@ def test_models_command_speaks_its_schema(
 
 def test_the_graph_of_these_tests_is_sound() -> None:
     onnx.checker.check_model(onnx.load_from_string(graph()[0]))
+
+
+def test_a_model_that_listens_comes_with_all_that_it_needs(serve: Callable[[Repo], Path]) -> None:
+    """Encoder, decoder, tokenizer, preprocessing, configurations: by its name it writes what the folder writes."""
+    folder = Path(__file__).parent / "families" / "whisper-short"
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    beside = ("about.json", "truth.npz", "tones.wav")
+    serve(Repo({p.name: p.read_bytes() for p in folder.iterdir() if p.name not in beside}))
+    pull(Name(NAME))
+    trace = attnx.open(NAME, device="cpu").trace(audio=folder / "tones.wav", generate=about["given"]["generate"])
+    assert trace.tokens.ids.tolist() == about["ids"]
+    (shelved,) = (m for m in list_models() if m.name == NAME)
+    assert (shelved.kind, shelved.layers) == ("encoder-decoder", (1, 2))
