@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.inputs import Needs, batch_of, encoder_side
+from attnx.inputs import Needs, batch_of, encoder_side, is_ids
 from attnx.records import Array
 from attnx.rules import RULES, memory
 from attnx.session import Slot
@@ -44,11 +44,21 @@ def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | Non
         if value is None:
             raise InputError(
                 f"the model wants an input that cannot be made from text: {slot.describe()}",
-                "Give it: --inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
+                f"{_sense(slot)}--inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
                 "`attnx sites MODEL --feed-template` lists all inputs.",
             )
         feed[slot.name] = _typed(slot, value)
     return check(slots, feed)
+
+
+def _sense(slot: Slot) -> str:
+    """Which option fills an input that takes a picture or a sound."""
+    from attnx.audio import sound_slot
+    from attnx.vision import picture_slot
+
+    if picture_slot([slot]) is not None:
+        return "Give a picture, if it takes one: --image FILE; or else "
+    return "Give a sound: --audio FILE.wav; or else " if sound_slot([slot]) is not None else "Give it: "
 
 
 def _typed(slot: Slot, value: Array) -> Array:
@@ -74,7 +84,8 @@ def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
     if missing:
         raise InputError(
             f"the feed lacks {'; '.join(missing[:6])}{' ...' if len(missing) > 6 else ''}",
-            f"It has: {', '.join(feed) or 'nothing'}.",
+            f"It has: {', '.join(feed) or 'nothing'}."
+            + (" Give a text as well." if any(is_ids(s) for s in slots if s.name not in feed) else ""),
         )
     if unknown:
         raise InputError(f"the model has no input {', '.join(unknown[:6])}", f"It takes: {', '.join(wanted)}.")

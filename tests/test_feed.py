@@ -189,3 +189,17 @@ def test_axes_are_named_by_what_is_known() -> None:
     assert tokens.pieces == ("0s", "1s")
     both = join(numbered(2), text)
     assert both.words == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("pixel_values", ("b", 3, 32, 32), "--image FILE"),
+        ("input_features", ("b", 80, 3000), "--audio FILE.wav"),
+        ("timestep", ("b",), "Give it: --inputs"),
+    ],
+)
+def test_what_text_cannot_fill_names_the_option_that_can(name: str, shape: tuple[int | str, ...], said: str) -> None:
+    with pytest.raises(InputError, match="cannot be made from text") as caught:
+        one(Slot(name, shape, FLOAT), needs())
+    assert said in caught.value.hint
