@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import typer
 
-from attnx.options import MODEL, DeviceOption, ModelOption, TextArgument, TokenizerOption
+from attnx.options import SENSES, WRITING, starts
+from attnx.start import Start
 
 TEXT = "The animal didn't cross the street because it was too tired."
-"""What is shown where no text is given."""
+"""What is shown where nothing is given."""
 
 
-def explore(
-    text: TextArgument = None,
-    model: ModelOption = MODEL,
-    tokenizer: TokenizerOption = None,
-    device: DeviceOption = "auto",
-) -> None:
+@starts(*WRITING, *SENSES)
+def explore(run: Start) -> None:
     """Explore the attention of a text in the terminal.
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
     """
-    from attnx import pipeline
     from attnx.errors import UsageError
 
     try:
@@ -37,7 +36,15 @@ def explore(
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("attnx explore needs a terminal.", "`attnx inspect` prints to a pipe or a file.")
-    app = Explorer(Desk(pipeline.open(model, device=device, tokenizer=tokenizer), text or TEXT))
+    if all(getattr(run, name) is None for name in ("text", "ids", "inputs", *SENSES)) and not run.values:
+        run = run.but(text=TEXT)
+    (given,) = run.given
+
+    def feed(text: str) -> Mapping[str, Any]:
+        # Another text takes the place of ids; what goes with a text (a target, a picture) stays.
+        return run.fed(given if text == (given.text or "") else replace(given, text=text, ids=None))
+
+    app = Explorer(Desk(run.opened, given.text or "", feed))
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

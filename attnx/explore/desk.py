@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnx.errors import AttnxError
-from attnx.explore.reader import Reader
+from attnx.explore.reader import Reader, prepare
 from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
 from attnx.rows import read
@@ -36,6 +37,8 @@ class Desk:
 
     model: Model
     text: str
+    feed: Callable[[str], Mapping[str, Any]] | None = None
+    """What `Model.trace` is given for a text; the text alone where None."""
     site: int = 0
     head: int = 0
     query: int = 0
@@ -61,8 +64,7 @@ class Desk:
         Raises:
             AttnxError: The text cannot be run.
         """
-        tokens = self.model.encode(text)
-        return Reader(self.model, tokens, self.model.heads(tokens=tokens))
+        return prepare(self.model, {"text": text} if self.feed is None else self.feed(text))
 
     def open(self, text: str, reader: Reader | None = None) -> None:
         """Look at a text (prepared, where there is a reader); layer, head and token stay where they were if they can.
@@ -76,7 +78,7 @@ class Desk:
         self.site = min(self.site, self.sites - 1)
         self.head = min(self.head, self.heads - 1)
         self.query = min(self.query, len(self.queries()) - 1)
-        self.note = "; ".join(self.tokens.notes)
+        self.note = "; ".join((*self.tokens.notes, *self.reader.bare.notes))
 
     @property
     def tokens(self) -> Tokens:
@@ -101,7 +103,7 @@ class Desk:
     @property
     def heads(self) -> int:
         """How many heads the site has that is looked at."""
-        count = self.model.sites[self.site].heads
+        count = self.reader.sites[self.site].heads
         return int(count if count is not None else self.measurement.values.shape[1])
 
     @property

@@ -7,11 +7,13 @@ fill the memory; each stretch has one tapped session, which the next text uses a
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnx.measure.words import merge_trace
 from attnx.records import STAGES, Site, Tokens, Trace
+from attnx.reduced import heads
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -31,21 +33,37 @@ class Reader:
     """One text and what was read of it. Methods may be called from any one thread at a time, `has` from all."""
 
     model: Model
-    tokens: Tokens
+    told: Mapping[str, Any]
+    """What `Model.trace` is given: text or tokens, and whatever else there is."""
     table: HeadTable
     """The measures of every head, reduced in the graph."""
-    _sites: tuple[Site, ...] = field(init=False)
+    bare: Trace
+    """The run without arrays: tokens, and the sites in the order of the table."""
     _stretches: tuple[Stretch, ...] = field(init=False)
     _read: OrderedDict[Stretch, Trace] = field(default_factory=OrderedDict, init=False)
     _words: dict[int, Trace] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._sites = tuple(self.model.sites)
-        self._stretches = stretches(self._sites, len(self.tokens), STRETCH)
+        sides = [
+            self.bare.tokens,
+            self.bare.memory or (),
+            *(side for both in self.bare.sides.values() for side in both),
+        ]
+        self._stretches = stretches(self.sites, max(map(len, sides)), STRETCH)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The query side's tokens."""
+        return self.bare.tokens
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites, in the order of the table."""
+        return tuple(a.site for a in self.bare.attentions)
 
     def stretch(self, site: int) -> Stretch:
         """The layers that are read together with a site."""
-        layer = self._sites[site].layer
+        layer = self.sites[site].layer
         return next((one for one in self._stretches if one is None or layer in one), None)
 
     def has(self, site: int) -> bool:
@@ -57,7 +75,7 @@ class Reader:
         now = self._read.get(self.stretch(site))
         if now is None or size(now) > KEPT // 2:
             return None
-        beside = (at for at in (site + 1, site - 1) if 0 <= at < len(self._sites))
+        beside = (at for at in (site + 1, site - 1) if 0 <= at < len(self.sites))
         return next((at for at in beside if not self.has(at)), None)
 
     def read(self, site: int) -> None:
@@ -69,7 +87,7 @@ class Reader:
         stretch = self.stretch(site)
         if stretch in self._read:
             return
-        self._read[stretch] = self.model.trace(tokens=self.tokens, layers=stretch, quantities=STAGES)
+        self._read[stretch] = self.model.trace(**self.told, layers=stretch, quantities=STAGES)
         while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
             self._read.popitem(last=False)
 
@@ -83,13 +101,31 @@ class Reader:
         stretch = self.stretch(site)
         self._read.move_to_end(stretch)
         whole = self._read[stretch]
-        index = self._sites[site].index
+        index = self.sites[site].index
         one = replace(whole, attentions=tuple(a for a in whole.attentions if a.site.index == index))
         if not words:
             return one
         if site not in self._words:
             self._words = {site: merge_trace(one)}
         return self._words[site]
+
+
+def prepare(model: Model, told: Mapping[str, Any]) -> Reader:
+    """Run a model for the measures of every head; no matrix leaves the graph where it can be helped.
+
+    Args:
+        model: The model.
+        told: What `Model.trace` is given.
+
+    Raises:
+        AttnxError: It cannot be run on that.
+    """
+    table, bare = heads(model, told)
+    written = (
+        bare.generated and bare.memory is None and not any(told.get(name) for name in ("image", "audio", "inputs"))
+    )
+    # What a decoder has written is not written anew for every stretch.
+    return Reader(model, {"tokens": bare.tokens} if written else told, table, bare)
 
 
 def stretches(sites: tuple[Site, ...], tokens: int, room: int) -> tuple[Stretch, ...]:
