@@ -47,7 +47,11 @@ class Fed:
 
 
 def reduce(
-    model: Model, made: Fed, sites: Sequence[Site], wanted: Collection[str], extra: Mapping[str, Array]
+    model: Model,
+    made: Fed,
+    sites: Sequence[Site],
+    wanted: Collection[str] | Mapping[int, Collection[str]],
+    extra: Mapping[str, Array],
 ) -> tuple[Trace, Tapped, dict[str, Array]] | None:
     """Make that run once, with rows gathered and matrices reduced in the graph.
 
@@ -55,7 +59,8 @@ def reduce(
         model: The model.
         made: What it is fed.
         sites: The sites looked at.
-        wanted: Statistics of `reduce.STATS`, and quantities of which the rows in `reduce.ROWS` are gathered.
+        wanted: Statistics of `reduce.STATS`, and quantities of which the rows in `reduce.ROWS` are gathered; of all
+            sites, or by their index.
         extra: Arrays for the inputs that those add.
 
     Returns:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.inspection import Inspection, Pick
 from attnx.measure import confidence, describe_heads
-from attnx.measure.looks import Look, gathered, looks, mass
+from attnx.measure.looks import Look, columns_of, gathered_of, looks, mass_of, strongest_pair
 from attnx.records import Axis, Measurement
 from attnx.spans import axis_labels
 
@@ -27,28 +27,44 @@ def findings(shown: Inspection) -> dict[str, Any]:
     """
     trace = shown.trace
     last = len(trace.attentions) - 1
-    sharp = confidence.confidence(trace)
+    glance = shown.glance
+    if glance is None:
+        sharp, kinds = confidence.confidence(trace), describe_heads(trace).kinds
+        columns, looked = columns_of(trace), looks(trace, last)
+    else:
+        sharp, kinds, columns, looked = (
+            glance.table.measure("confidence"), glance.table.kinds, glance.columns, glance.looks,
+        )  # fmt: skip
     order = [
         divmod(int(at), sharp.values.shape[1]) for at in np.argsort(-np.nan_to_num(sharp.values, nan=-1.0), axis=None)
     ]
     sharpest = [Look(s, h, None, -1, float(sharp.values[s, h])) for s, h in order if not np.isnan(sharp.values[s, h])]
     found = {
-        "most on one token": list(gathered(trace, special=False)),
+        "most on one token": list(gathered_of(columns, special=False)),
         "sharpest": sharpest,
-        "sinks": list(gathered(trace, special=True)),
+        "sinks": list(gathered_of(columns, special=True)),
     }
     return {
         "layer": last,
-        "looks": looks(trace, last),
+        "looks": looked,
         "worth": {name: found[name][:count] for name, count in WORTH},
-        "mass": mass(trace),
+        "mass": mass_of(columns),
         "heads": sharp,
-        "kinds": describe_heads(trace).kinds,
+        "kinds": kinds,
     }
+
+
+def pair(shown: Inspection, look: Look) -> Look | None:
+    """The largest weight of a head between two different tokens that are not special; None where it has none."""
+    if shown.glance is not None:
+        return shown.glance.pairs[look.site, look.head]
+    return strongest_pair(shown.trace, look.site, look.head)
 
 
 def query_name(shown: Inspection, at: int) -> str:
     """The token at a position of the query axis."""
+    if shown.glance is not None:
+        return shown.trace.tokens.pieces[at].strip()
     weights = shown.trace.attentions[0].need(shown.request.stage)
     row = at if shown.trace.rows is None else shown.trace.rows.index(at)
     return axis_labels(shown.queries, weights.shape[2])[row].strip()
@@ -56,6 +72,8 @@ def query_name(shown: Inspection, at: int) -> str:
 
 def key_name(shown: Inspection, at: int) -> str:
     """The token at a position of the key axis."""
+    if shown.glance is not None:
+        return shown.trace.tokens.pieces[at].strip()
     weights = shown.trace.attentions[0].need(shown.request.stage)
     return axis_labels(shown.keys, weights.shape[3])[at].strip()
 

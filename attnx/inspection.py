@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.request import Head, Request
 from attnx.view.matrix import Matrix, of_attention
+
+if TYPE_CHECKING:
+    from attnx.glance import Glance
 
 WHOLE = ("overview", "grid", "ranking")
 """Views of many sites at once: there a site that cannot be trusted is left out, elsewhere it is marked."""
@@ -49,6 +53,8 @@ class Inspection:
     """Key positions that are left out."""
     notes: tuple[str, ...]
     """What must be known to read it right."""
+    glance: Glance | None = None
+    """What an overview shows, where it was reduced in the graph; the trace has no arrays then."""
 
     @property
     def queries(self) -> Tokens:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.fed import fed, reduce
 from attnx.gathered import gather
-from attnx.inspection import choose_sort, inspect, position_of
+from attnx.inspection import Inspection, choose_sort, inspect, position_of
 from attnx.records import Attention
 from attnx.reduce import ROWS, fits
 from attnx.reduced import checked_rows, read_stats, rows_sum_to_one, sample
 
 if TYPE_CHECKING:
-    from attnx.inspection import Inspection
     from attnx.intake import Given
     from attnx.pipeline import Model
     from attnx.records import Trace
@@ -46,6 +45,12 @@ def look(run: Start, asked: Request, *, matrices: bool, rows: bool) -> Iterator[
         trace, counts = made
         yield one, inspect(trace, asked, sort, others, matrices=matrices, combined=counts)
         return
+    if not others and asked.view == "overview" and not asked.words and not asked.mute:
+        from attnx.glance import glance
+
+        if (seen := glance(model, run.feed, asked)) is not None:
+            yield one, Inspection(asked, seen.trace, sort, (), (), None, (), (), seen)
+            return
     found = _row(model, run.feed, asked) if rows and not others else None
     trace = found or model.trace(**run.feed, layers=asked.traced_layers, quantities=asked.quantities)
     yield one, inspect(trace, asked, sort, others, matrices=matrices)

@@ -97,7 +97,7 @@ class Opening:
         self,
         known: Inventory,
         sites: Sequence[Site],
-        quantities: Collection[str],
+        quantities: Collection[str] | Mapping[int, Collection[str]],
         outputs: bool,
         *,
         many: bool = False,
@@ -108,7 +108,7 @@ class Opening:
         Args:
             known: What the model holds.
             sites: The sites looked at.
-            quantities: What is wanted of each: quantities, and statistics of `reduce.STATS`.
+            quantities: What is wanted of each, or by a site's index: quantities, and statistics of `reduce.STATS`.
             outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
             rows: Only the rows of chosen queries.
             many: It will run many times, or on a long text: it is opened for that. Otherwise it is opened as fast as
@@ -125,12 +125,13 @@ class Opening:
         self,
         known: Inventory,
         sites: Sequence[Site],
-        quantities: Collection[str],
+        quantities: Collection[str] | Mapping[int, Collection[str]],
         outputs: bool,
         many: bool = False,
         rows: bool = False,
     ) -> _Open:
-        wanted = {s.index: places_for(s, quantities) for s in sites}
+        each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
+        wanted = {s.index: places_for(s, each[s.index]) for s in sites}
         key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows)
         have = self._sessions.get(key)
         if have is None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attnx.findings import findings, key_name, query_name, ranked, ranking_measure, row_table
+from attnx.findings import findings, key_name, pair, query_name, ranked, ranking_measure, row_table
 from attnx.inspection import Inspection, Pick
-from attnx.measure.looks import Look, strongest_pair
+from attnx.measure.looks import Look
 from attnx.view.matrix import Matrix
 
 TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
@@ -116,10 +116,10 @@ def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
     kind: str = found["kinds"][look.site][look.head]
     if kind in NAMED:
         return kind
-    pair = strongest_pair(shown.trace, look.site, look.head)
-    if pair is None or pair.query is None:
+    joined = pair(shown, look)
+    if joined is None or joined.query is None:
         return ""
-    return f"{query_name(shown, pair.query)} → {key_name(shown, pair.key)} {pair.value:.2f}"
+    return f"{query_name(shown, joined.query)} → {key_name(shown, joined.key)} {joined.value:.2f}"
 
 
 def document(shown: Inspection) -> dict[str, Any]:

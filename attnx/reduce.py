@@ -22,28 +22,33 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
-ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START = (
-    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start")
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, PAIRS = (
+    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "pairs")
 )
 """Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
 keys, float32 [K,M]; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one key, int64 [1]; where a
-rollout starts from, float32 [R,Q]."""
+rollout starts from, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."""
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen", "received", "seers",
     "most_added", "least_added", "mean", "most", "most_masked", "rollout",
+    "pair", "pair_at", "pairs", "pairs_head",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden. Of each
 column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest of what bias and
 mask add to a score; the mean and the largest weight; the largest masked score. Of all sites together, noted at the
-first: the rows of the rollout that begin with `START`."""
-OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout")
+first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each head's largest weight, and
+its cell i x K + j; the largest over heads, [Q,K], and its head."""
+OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
 """Those without heads."""
 HIDDEN = -9e3
 """A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
 GATHERED = "attnx/Gather/"
 """What the name of a tensor begins with that holds chosen rows."""
-_NEEDS = {"kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST, "rollout": START}
+_NEEDS = {
+    "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "seen": FIRST, "rollout": START,
+    "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS,
+}  # fmt: skip
 ADDED = ("most_added", "least_added")
 _MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
@@ -106,6 +111,7 @@ class Writer:
             AWAY: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
             FIRST: (TensorProto.INT64, [1]),
             START: (TensorProto.FLOAT, ["attnx_rows", "attnx_queries"]),
+            PAIRS: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
         }
         read = {name for node in self._proto.graph.node for name in node.input}
         for name in reduction.inputs:
@@ -142,6 +148,8 @@ class Writer:
             return self._sum(self._node("Mul", [last, AWAY]))
         if stat == "received":
             return self._sum(last, -2)
+        if stat in ("pair", "pair_at", "pairs", "pairs_head"):
+            return self._pairs(self._node("Mul", [last, PAIRS]), place, stat)
         if stat in ("mean", "most", "most_masked"):
             return self._over_heads("ReduceMean" if stat == "mean" else "ReduceMax", last, place)
         if stat == "seen":
@@ -191,6 +199,18 @@ class Writer:
         for mean in reversed(means):
             state = self._node("Mul", [self._node("Add", [self._node("MatMul", [state, mean]), state]), half])
         return state
+
+    def _pairs(self, last: str, place: Place, stat: str) -> str:
+        """The largest of some cells, by head or by cell, and where it stands."""
+        outer = outer_words(place.layout)
+        if stat == "pairs":
+            return self._over_heads("ReduceMax", last, place)
+        if stat == "pairs_head":
+            return self._node("ArgMax", [last], axis=next(i for i, w in enumerate(outer) if "h" in w), keepdims=0)
+        flat = self._node("Reshape", [last, self._ints([0] * len(outer) + [-1])])
+        if stat == "pair_at":
+            return self._node("ArgMax", [flat], axis=-1, keepdims=0)
+        return self._node("ReduceMax", [flat, *self._axes()], **self._axes_attribute(), keepdims=0)
 
     def _over_heads(self, kind: str, last: str, place: Place) -> str:
         """A matrix reduced over all axes but q and k."""
@@ -291,6 +311,8 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
     Raises:
         ValueError: The array does not fit the place.
     """
+    if stat in ("pair", "pair_at"):
+        return np.asarray(arrange(array, " ".join(outer_words(place.layout)), "bh", batch))
     if stat in OVER_HEADS:
         return np.asarray(array, np.float32)
     outer = " ".join(outer_words(place.layout))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ WITHIN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
+class Cells:
     """Cells of a matrix that are picked out, by what they are picked for."""
 
     flat: Array
@@ -53,7 +54,7 @@ class _Cells:
         return np.where(np.isin(np.arange(count), rows), out, np.nan)
 
 
-def _cells(tokens: Tokens) -> _Cells:
+def _cells(tokens: Tokens) -> Cells:
     count = len(tokens)
     ids = np.asarray(tokens.ids).reshape(-1)
     plain = ~np.asarray(tokens.special, bool)
@@ -74,7 +75,7 @@ def _cells(tokens: Tokens) -> _Cells:
         start += len(rows)
     at = np.concatenate([rows for rows, _ in found.values()]).astype(np.int64)
     keys = np.concatenate([columns for _, columns in found.values()]).astype(np.int64)
-    return _Cells(at * count + keys, at, parts)
+    return Cells(at * count + keys, at, parts)
 
 
 def heads(
@@ -98,17 +99,24 @@ def heads(
     from attnx.measure import describe_heads
 
     made = fed(model, told)
-    found = None if made is None else _reduced(model, made, made.sites(model, layers))
+    found = None if made is None else reduced(model, made, made.sites(model, layers))
     if made is None or found is None:
         whole = choose(model.trace(**told, layers=layers, quantities=("masked", "weights")))
         return describe_heads(whole), _bare(whole)
     trace, stats, cells = found
     trace = choose(trace)
+    return table_of(trace, stats, cells), trace
+
+
+def table_of(trace: Trace, stats: Mapping[int, Mapping[str, Array]], cells: Cells) -> HeadTable:
+    """The measures of a trace without arrays, from the statistics of its sites."""
+    from attnx.measure import describe_heads
+
     kept = [stats[a.site.index] for a in trace.attentions]
     measures = describe_heads(_small(trace, [len(s["total"]) for s in kept])).measures
     pairs = zip(trace.attentions, kept, strict=True)
     columns = [_measure(a.site, one, trace.tokens, cells) for a, one in pairs]
-    return _table(measures, columns, _repeats(cells)), trace
+    return _table(measures, columns, _repeats(cells))
 
 
 def _bare(trace: Trace) -> Trace:
@@ -116,25 +124,38 @@ def _bare(trace: Trace) -> Trace:
     return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
 
 
-def _reduced(
-    model: Model, made: Fed, sites: Sequence[Site]
-) -> tuple[Trace, Mapping[int, Mapping[str, Array]], _Cells] | None:
-    """The trace without arrays and the statistics by site; None where the graph or the text does not allow it."""
+def reduced(
+    model: Model,
+    made: Fed,
+    sites: Sequence[Site],
+    more: Mapping[int, Collection[str]] = MappingProxyType({}),
+    extra: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[Trace, Mapping[int, Mapping[str, Array]], Cells] | None:
+    """The trace without arrays, and statistics by site; None where the graph or the text does not allow it.
+
+    Args:
+        model: The model.
+        made: What it is fed.
+        sites: The sites.
+        more: By a site's index, statistics besides those that the measures need.
+        extra: The arrays that these need.
+    """
     tokens = made.tokens
     plan = _plan(sites, tokens, made.own)
     if plan is None:
         return None
     cells, some = _cells(tokens), sample(len(tokens))
-    found = reduce(model, made, sites, (*plan, *CHECKED), {**_inputs(tokens, cells), ROWS: some})
-    if found is None:
+    wanted = {site.index: (*plan, *more.get(site.index, ()), *CHECKED) for site in sites}
+    done = reduce(model, made, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
+    if done is None:
         return None
-    trace, tapped, values = found
+    trace, tapped, values = done
     stats = {site.index: read_stats(site, tapped, values) for site in sites}
     if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
         return None
-    checked = checked_rows(sites, tapped, values, some)
     attentions = tuple(
-        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in checked
+        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:]))
+        for a in checked_rows(sites, tapped, values, some)
     )
     return replace(trace, attentions=attentions), stats, cells
 
@@ -170,7 +191,7 @@ def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
     return plan if good else None
 
 
-def _inputs(tokens: Tokens, cells: _Cells) -> dict[str, Array]:
+def _inputs(tokens: Tokens, cells: Cells) -> dict[str, Array]:
     from attnx.measure.special import is_punctuation
 
     places = np.arange(len(tokens))
@@ -217,7 +238,7 @@ def _small(trace: Trace, counts: Sequence[int]) -> Trace:
     return replace(trace, tokens=two, attentions=attentions, sides={})
 
 
-def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: _Cells) -> dict[str, Array]:
+def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: Cells) -> dict[str, Array]:
     """The measures of one site's heads by name, [H]."""
     total = stats["total"].astype(np.float64)
     count = total.shape[1]
@@ -258,7 +279,7 @@ def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: _Cel
     }
 
 
-def _repeats(cells: _Cells) -> int:
+def _repeats(cells: Cells) -> int:
     """How many queries have a key to look at for induction."""
     return len(np.unique(cells.row[cells.parts["induction"]]))
 

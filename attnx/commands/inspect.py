@@ -25,6 +25,9 @@ from attnx.options import (
 )
 from attnx.start import Start
 
+LONG = 600
+"""Characters of a text that may be long."""
+
 
 @starts("file", *WRITING, *SENSES, "json")
 def inspect(
@@ -89,7 +92,9 @@ def inspect(
 
     opened = run.opened
     rows = save is None and not several(given) and asked.query is not None and asked.wants_row(opened.sites)
-    if run.text is not None and run.target is None and run.generate is None:
+    # Of a long text the overview is reduced in the graph: by a session that is opened when its length is known.
+    long = asked.view == "overview" and len(run.text or "") > LONG
+    if run.text is not None and run.target is None and run.generate is None and not long:
         reduced = asked.combines_heads and not rows
         quantities = asked.reduced if reduced else asked.quantities
         opened.prepare(quantities, asked.traced_layers, rows=rows or reduced)

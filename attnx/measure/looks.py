@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.records import Array, Axis, Measurement, Trace
+from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.rows import Rows, read
 
 SINK = 0.3
@@ -49,14 +50,26 @@ def looks(trace: Trace, site: int, top: int = 3) -> tuple[tuple[Look, ...], ...]
     """
     rows = read(trace, trace.attentions[site])
     weights = np.where(_pairs(rows), rows.weights, -1.0)
+    return looks_of(site, weights.max(axis=0, initial=-1.0), weights.argmax(axis=0), top)
+
+
+def looks_of(site: int, best: Array, heads: Array, top: int = 3) -> tuple[tuple[Look, ...], ...]:
+    """See `looks`: from the largest weight of each cell over heads, [Q,K] (not above 0 where it does not count), and
+    the head that gives it.
+    """
     out = []
-    for query in range(weights.shape[1]):
-        best = weights[:, query].max(axis=0, initial=-1.0)
-        order = [key for key in np.argsort(-best, kind="stable")[:top] if best[key] > 0]
-        found = [Look(site, int(weights[:, query, k].argmax()), query, int(k), float(best[k])) for k in order]
+    for query, row in enumerate(best):
+        order = [key for key in np.argsort(-row, kind="stable")[:top] if row[key] > 0]
+        found = [Look(site, int(heads[query, k]), query, int(k), float(row[k])) for k in order]
         if found:
             out.append(tuple(found))
     return tuple(out)
+
+
+def pairs_of(tokens: Tokens) -> Array:
+    """Bool [Q,K]: cells of a self-attention over a text that count: both tokens real, not special, not the same."""
+    plain = ~np.asarray(tokens.special, bool) & np.asarray(tokens.mask, bool)
+    return np.asarray(plain[:, None] & plain[None, :] & ~np.eye(len(tokens), dtype=bool))
 
 
 def strongest_pair(trace: Trace, site: int, head: int) -> Look | None:
@@ -137,13 +150,48 @@ def gathered(trace: Trace, *, special: bool) -> tuple[Look, ...]:
 
     Source: attnx.
     """
+    return gathered_of(columns_of(trace), special=special)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the keys of one site get."""
+
+    sums: Array
+    """float64 [H,K]: the weight of all rows on each key."""
+    rows: int
+    """Rows that count, over all heads."""
+    kinds: tuple[str, ...]
+    """[K]: the kind of each key."""
+    parked: Array
+    """bool [K]: special tokens, and the first real token."""
+    real: Array
+    """bool [K]: no padding."""
+
+
+def columns_of(trace: Trace) -> tuple[Column, ...]:
+    """What the keys of each site get.
+
+    Args:
+        trace: With weights [B,H,Q,K].
+    """
+    return tuple(_column(read(trace, attention)) for attention in trace.attentions)
+
+
+def _column(rows: Rows) -> Column:
+    weights = np.where(rows.real[..., None], rows.weights, 0.0)
+    names, parked = _kinds(rows)
+    real = rows.key_flags(rows.keys.mask)
+    return Column(weights.sum(axis=1, dtype=np.float64), int(rows.real.sum()), tuple(names), parked, real)
+
+
+def gathered_of(columns: Sequence[Column], *, special: bool) -> tuple[Look, ...]:
+    """See `gathered`: of what the keys of each site get."""
     out = []
-    for site, attention in enumerate(trace.attentions):
-        rows = read(trace, attention)
-        weights = np.where(rows.real[..., None], rows.weights, 0.0).astype(np.float64)
-        total = weights.sum(axis=(1, 2))
-        share = weights.sum(axis=1) / np.where(total > 0, total, np.nan)[:, None]
-        keep = _parked(rows) if special else ~_parked(rows) & rows.key_flags(rows.keys.mask)
+    for site, column in enumerate(columns):
+        total = column.sums.sum(axis=1)
+        share = column.sums / np.where(total > 0, total, np.nan)[:, None]
+        keep = column.parked if special else ~column.parked & column.real
         if not keep.any():
             continue
         share = np.where(keep & ~np.isnan(share), share, -1.0)
@@ -170,17 +218,18 @@ def mass(trace: Trace) -> Measurement:
 
     Source: attnx, after Clark et al. 2019, section 3.2.
     """
+    return mass_of(columns_of(trace))
+
+
+def mass_of(columns: Sequence[Column]) -> Measurement:
+    """See `mass`: of what the keys of each site get."""
     sums: dict[str, float] = {}
     parked: set[str] = set()
-    count = 0
-    for attention in trace.attentions:
-        rows = read(trace, attention)
-        names, is_parked = _kinds(rows)
-        parked |= {name for name, flag in zip(names, is_parked, strict=True) if flag}
-        count += int(rows.real.sum())
-        weights = np.where(rows.real[..., None], rows.weights, 0.0).sum(axis=(0, 1), dtype=np.float64)
-        for name, weight in zip(names, weights, strict=True):
+    for column in columns:
+        parked |= {name for name, flag in zip(column.kinds, column.parked, strict=True) if flag}
+        for name, weight in zip(column.kinds, column.sums.sum(axis=0), strict=True):
             sums[name] = sums.get(name, 0.0) + float(weight)
+    count = sum(column.rows for column in columns)
     values = {name: total / count if count else float("nan") for name, total in sums.items()}
     labels = [f"{n} (sink)" if n in parked and values[n] > SINK else n for n in values]
     return Measurement(
@@ -211,17 +260,33 @@ def _pairs(rows: Rows) -> Array:
 
 def _parked(rows: Rows) -> Array:
     """Bool [K]: special tokens, and the first real token (a causal model parks weight there)."""
-    flags = rows.key_flags(rows.keys.special) & rows.key_flags(rows.keys.mask)
     real = rows.key_flags(rows.keys.mask)
-    if real.any() and rows.attention.site.kind == "self" and len(rows.keys) == rows.weights.shape[2]:
+    first = rows.attention.site.kind == "self" and len(rows.keys) == rows.weights.shape[2]
+    return _parking(rows.key_flags(rows.keys.special), real, first)
+
+
+def _parking(special: Array, real: Array, first: bool) -> Array:
+    flags = special & real
+    if first and real.any():
         flags[int(np.argmax(real))] = True
     return np.asarray(flags)
 
 
 def _kinds(rows: Rows) -> tuple[list[str], Array]:
     """The kind of every key, and whether it is one where weight is parked."""
-    parked, pieces = _parked(rows), rows.key_labels
-    special = rows.key_flags(rows.keys.special)
+    parked = _parked(rows)
+    return _named(rows.key_labels, rows.key_flags(rows.keys.special), parked), parked
+
+
+def column_of(tokens: Tokens, sums: Array) -> Column:
+    """What the keys of a self-attention over a text get, from the sums over all its rows, [H,K]; all rows count."""
+    special, real = np.asarray(tokens.special, bool), np.asarray(tokens.mask, bool)
+    parked = _parking(special, real, first=True)
+    kinds = _named(tokens.pieces, special, parked)
+    return Column(np.asarray(sums, np.float64), len(sums) * len(tokens), tuple(kinds), parked, real)
+
+
+def _named(pieces: Sequence[str], special: Array, parked: Array) -> list[str]:
     names = []
     for at, piece in enumerate(pieces):
         bare = piece.strip()
@@ -233,4 +298,4 @@ def _kinds(rows: Rows) -> tuple[list[str], Array]:
             names.append("punctuation")
         else:
             names.append("words")
-    return names, parked
+    return names

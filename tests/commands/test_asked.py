@@ -127,6 +127,29 @@ def test_a_mean_over_heads_is_made_in_the_graph(
     assert "mean of 12 heads" in attnx("inspect", ANIMAL, "--layer", "5", "--mean", "heads").out
 
 
+@pytest.mark.parametrize("args", [(), ("--view", "overview", "--layer", "0-2")], ids=" ".join)
+def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
+    attnx: Run, fetched: list[tuple[int, ...]], args: tuple[str, ...]
+) -> None:
+    text = " ".join([LONG] * 4)
+    got = attnx("inspect", text, *args, "--json").document
+    count = len(got["tokens"]["pieces"])
+    assert [shape[-2:] for shape in fetched if shape.count(count) > 1] == [(count, count)] * 2  # over heads, the last
+    shown = attnx("inspect", text, *args).out
+    alike(got, whole(attnx, "inspect", text, *args, "--json"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnx.fed._PLAIN", ())
+        assert attnx("inspect", text, *args).out == shown
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, ids: bool) -> None:
+    monkeypatch.setattr("attnx.glance.LARGE", 0)
+    given = ("--ids", "5,6,7,8,5,6,7,8,9,5,6,7") if ids else ("The cat sat on the mat. The cat sat on the mat.",)
+    args = ("inspect", "-m", "tiny-gpt", *given, "--json")
+    alike(attnx(*args).document, whole(attnx, *args))
+
+
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
     attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
     assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
