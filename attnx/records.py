@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from attnx.errors import UnsupportedError
@@ -23,6 +24,11 @@ QUANTITIES: tuple[Quantity, ...] = (
 """Every quantity of an attention computation, in the order in which it is computed."""
 STAGES: tuple[Quantity, ...] = ("scores", "scaled", "capped", "masked", "weights")
 """The quantities of shape [B,H,Q,K], in the order in which they are computed."""
+Stage = Quantity | Literal["bias"]
+SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "bias", "masked", "weights")
+"""What can be shown of a head: the stages, and what is added between two of them (see `Attention.bias`)."""
+HIDES = -9000.0
+"""What a mask adds at most to a cell that it hides; exporters add -10000 or less."""
 Component = Literal["encoder", "decoder"]
 Kind = Literal["self", "cross", "additive", "pooling"]
 Origin = Literal["tapped", "computed"]
@@ -174,7 +180,19 @@ class Attention:
         """False where one of the checks that were made failed: its numbers must not be shown as good."""
         return all(check.holds for check in self.checks)
 
-    def need(self, quantity: Quantity) -> Array:
+    @property
+    def bias(self) -> Array | None:
+        """[B,H,Q,K]: what is added to the scores besides a mask (relative positions, ALiBi); -inf where a mask hides.
+
+        It is masked - capped; None where the site has none, or one of these is not at hand.
+        """
+        if self.site.bias is None or self.masked is None or self.capped is None:
+            return None
+        with np.errstate(all="ignore"):
+            added = np.asarray(self.masked - self.capped, dtype=np.float32)
+        return np.where(added > HIDES, added, np.float32(-np.inf))
+
+    def need(self, quantity: Stage) -> Array:
         """The array of that name.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from attnx.errors import UsageError
 from attnx.measure.combine import How
-from attnx.records import QUANTITIES, STAGES, Quantity, Site
+from attnx.records import QUANTITIES, SHOWN, Quantity, Site, Stage
 
 ScaleKind = Literal["linear", "log", "row"]
 SCALES = ("linear", "log", "row")
@@ -21,6 +21,7 @@ NEEDS: dict[str, tuple[Quantity, ...]] = {
     "scores": ("query", "key", "scores"),
     "scaled": ("query", "key", "scores", "scaled"),
     "capped": ("query", "key", "scores", "scaled", "capped"),
+    "bias": ("query", "key", "scores", "scaled", "capped", "masked", "weights"),
     "masked": ("masked", "weights"),
     "weights": ("masked", "weights"),
 }
@@ -46,7 +47,7 @@ class Request:
     """None given: all."""
     query: str | None = None
     site: str | None = None
-    stage: Quantity = "weights"
+    stage: Stage = "weights"
     top: int | None = None
     words: bool = False
     mute: bool = False
@@ -113,8 +114,8 @@ def ask(
     Raises:
         UsageError: One that cannot be read, or two that exclude each other.
     """
-    if stage not in STAGES:
-        raise UsageError(f"there is no stage {stage!r}", f"Choose from {', '.join(STAGES)}.")
+    if stage not in SHOWN:
+        raise UsageError(f"there is no stage {stage!r}", f"Choose from {', '.join(SHOWN)}.")
     if scale not in SCALES:
         raise UsageError(f"there is no colour scale {scale!r}", f"Choose from {', '.join(SCALES)}.")
     if words and stage != "weights":

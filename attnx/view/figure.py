@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.records import Array, Quantity, Trace
+from attnx.records import Array, Stage, Trace
 from attnx.view import scale
 from attnx.view.matrix import Matrix, block_means, edges
 from attnx.view.plot import Figure, Plot
@@ -80,7 +80,7 @@ def heatmap_figure(
 def grid_figure(
     trace: Trace,
     ending: str = ".svg",
-    stage: Quantity = "weights",
+    stage: Stage = "weights",
     *,
     shared: bool = False,
     inches: float = 7.0,
@@ -142,7 +142,7 @@ def grid_figure(
         return plot.finish(figure, (said,) if block != (1, 1) else ())
 
 
-def _reduced(layer: Array, rows: int, columns: int, stage: Quantity) -> tuple[Array, tuple[int, int]]:
+def _reduced(layer: Array, rows: int, columns: int, stage: Stage) -> tuple[Array, tuple[int, int]]:
     """Block means of [H,Q,K], hidden cells left out, and the size of the largest block."""
     down, across = edges(layer.shape[1], rows), edges(layer.shape[2], columns)
     shown = np.where((layer == 0) & (stage == "weights"), np.nan, layer)

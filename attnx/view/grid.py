@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnx.errors import UsageError
-from attnx.records import Array, Quantity, Trace
+from attnx.records import Array, Stage, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, in_ascii, number, safe
 from attnx.view.colour import Ramp
@@ -32,7 +32,7 @@ _MARK, _MARK_ASCII = "▸", ">"
 
 def grid(
     trace: Trace,
-    stage: Quantity = "weights",
+    stage: Stage = "weights",
     *,
     kind: scale.ScaleKind = "linear",
     shared: bool = False,

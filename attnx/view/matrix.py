@@ -12,7 +12,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.formula import visible
-from attnx.records import STAGES, Array, Attention, Measurement, Quantity, Tokens, Trace
+from attnx.records import SHOWN, Array, Attention, Measurement, Stage, Tokens, Trace
 from attnx.spans import axis_labels
 from attnx.view.cells import number, safe
 
@@ -147,14 +147,14 @@ class Matrix:
         )
 
 
-def of_attention(trace: Trace, attention: Attention, head: int, stage: Quantity = "weights") -> Matrix:
+def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "weights") -> Matrix:
     """Take one head's matrix from a trace.
 
     Args:
         trace: Gives the tokens.
         attention: One of its attentions.
         head: From 0.
-        stage: One of `STAGES`.
+        stage: One of `SHOWN`.
 
     Returns:
         The first sequence's [Q,K]. What the mask hides is marked where it can be known and the stage is the masked
@@ -164,8 +164,8 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Quantity 
         UsageError: No such head or stage.
         UnsupportedError: The stage was not traced or does not exist there.
     """
-    if stage not in STAGES:
-        raise UsageError(f"{stage!r} is no stage of attention.", f"Choose from {', '.join(STAGES)}.")
+    if stage not in SHOWN:
+        raise UsageError(f"{stage!r} is no stage of attention.", f"Choose from {', '.join(SHOWN)}.")
     whole = attention.need(stage)
     if not 0 <= head < whole.shape[1]:
         raise UsageError(
@@ -174,7 +174,7 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Quantity 
         )
     values = whole[0, head]
     hidden = np.zeros(values.shape, bool)
-    if stage in ("masked", "weights") and attention.masked is not None:
+    if stage in ("bias", "masked", "weights") and attention.masked is not None:
         weights = None if attention.weights is None else attention.weights[0, head]
         capped = None if attention.capped is None else attention.capped[0, head]
         hidden = ~visible(attention.masked[0, head], capped, weights)
