@@ -123,8 +123,8 @@ class Desk:
         return self.reader.has(self.site)
 
     def trace(self) -> Trace:
-        """The arrays of the site that is looked at; the model is run where they are not in memory."""
-        return self.reader.trace(self.site, words=self.words)
+        """The arrays of the head that is looked at, its only one; the model is run where they are not in memory."""
+        return self.reader.trace(self.site, self.head, words=self.words)
 
     def matrix(self) -> Matrix:
         """The matrix of the head and stage that is looked at.
@@ -148,14 +148,13 @@ class Desk:
         if self.stage == UNSCALED:
             return self._unscaled(trace, attention)
         stage: Quantity = self.stage if self.stage in QUANTITIES else "weights"
-        return replace(of_attention(trace, attention, self.head, stage), title=self.place)
+        return replace(of_attention(trace, attention, 0, stage), title=self.place)
 
     def _unscaled(self, trace: Trace, attention: Attention) -> Matrix:
         """The weights as they would be had the scores not been scaled."""
-        one = only_head(attention, self.head)
-        alone = replace(trace, attentions=(one,))
-        weights = np.exp(both_ways(alone, 0).unscaled)[None].astype(np.float32)
-        drawn = of_attention(replace(alone, attentions=(other := replace(one, weights=weights),)), other, 0, "weights")
+        weights = np.exp(both_ways(trace, 0).unscaled)[None].astype(np.float32)
+        other = replace(attention, weights=weights)
+        drawn = of_attention(replace(trace, attentions=(other,)), other, 0, "weights")
         return replace(drawn, name=UNSCALED, title=self.place)
 
     def muted(self) -> tuple[int, ...]:
@@ -167,8 +166,7 @@ class Desk:
         if self.sinks:
             key = (self.site, self.head, self.words)
             if self._parked is None or self._parked[0] != key:
-                one = only_head(trace.attentions[0], self.head)
-                taken = read(replace(trace, attentions=(one,)), one).importance()[0]
+                taken = read(trace, trace.attentions[0]).importance()[0]
                 self._parked = (key, tuple(int(at) for at in np.flatnonzero(np.nan_to_num(taken) > SINK)))
             out.update(self._parked[1])
         return tuple(sorted(out))
@@ -222,16 +220,3 @@ class Desk:
         from attnx.tokens import find
 
         self.query = find(self.queries(), what)[0]
-
-
-def only_head(attention: Attention, head: int) -> Attention:
-    """One head of an attention as an attention of one head; keys and values of the group it belongs to."""
-    site = attention.site
-    arrays = {}
-    for name in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"):
-        whole = getattr(attention, name)
-        if whole is not None:
-            at = head * whole.shape[1] // (site.heads or whole.shape[1])
-            arrays[name] = whole[:, at : at + 1]
-    scale = site.scale[head] if isinstance(site.scale, tuple) else site.scale
-    return replace(attention, site=replace(site, heads=1, kv_heads=1, scale=scale), **arrays)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnx.measure.words import merge_trace
-from attnx.records import STAGES, Site, Tokens, Trace
+from attnx.records import QUANTITIES, STAGES, Attention, Site, Tokens, Trace
 from attnx.reduced import heads
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Reader:
     """The run without arrays: tokens, and the sites in the order of the table."""
     _stretches: tuple[Stretch, ...] = field(init=False)
     _read: OrderedDict[Stretch, Trace] = field(default_factory=OrderedDict, init=False)
-    _words: dict[int, Trace] = field(default_factory=dict, init=False)
+    _words: dict[tuple[int, int], Trace] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         sides = [
@@ -91,8 +91,11 @@ class Reader:
         while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
             self._read.popitem(last=False)
 
-    def trace(self, site: int, *, words: bool = False) -> Trace:
-        """One site's arrays, read first where they are not in memory; weights alone where pieces are merged to words.
+    def trace(self, site: int, head: int, *, words: bool = False) -> Trace:
+        """One head of one site, read first where it is not in memory; weights alone where pieces are merged to words.
+
+        Returns:
+            A trace with one attention of one head.
 
         Raises:
             AttnxError: The run failed; a site whose pieces cannot be merged.
@@ -102,12 +105,12 @@ class Reader:
         self._read.move_to_end(stretch)
         whole = self._read[stretch]
         index = self.sites[site].index
-        one = replace(whole, attentions=tuple(a for a in whole.attentions if a.site.index == index))
+        one = replace(whole, attentions=tuple(only_head(a, head) for a in whole.attentions if a.site.index == index))
         if not words:
             return one
-        if site not in self._words:
-            self._words = {site: merge_trace(one)}
-        return self._words[site]
+        if (site, head) not in self._words:
+            self._words = {(site, head): merge_trace(one)}
+        return self._words[site, head]
 
 
 def prepare(model: Model, told: Mapping[str, Any]) -> Reader:
@@ -160,3 +163,16 @@ def size(trace: Trace) -> int:
     return sum(
         array.nbytes for a in trace.attentions for array in (getattr(a, stage) for stage in STAGES) if array is not None
     )
+
+
+def only_head(attention: Attention, head: int) -> Attention:
+    """One head of an attention as an attention of one head; keys and values of the group it belongs to."""
+    site = attention.site
+    arrays = {}
+    for name in QUANTITIES:
+        whole = getattr(attention, name)
+        if whole is not None:
+            at = head * whole.shape[1] // (site.heads or whole.shape[1])
+            arrays[name] = whole[:, at : at + 1]
+    scale = site.scale[head] if isinstance(site.scale, tuple) else site.scale
+    return replace(attention, site=replace(site, heads=1, kv_heads=1, scale=scale), **arrays)

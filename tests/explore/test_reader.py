@@ -10,9 +10,9 @@ import pytest
 
 import attnx
 from attnx.explore import reader as reading
-from attnx.explore.desk import Desk, only_head
+from attnx.explore.desk import Desk
 from attnx.explore.panes import grid, grid_width, status
-from attnx.explore.reader import Reader, size, stretches
+from attnx.explore.reader import Reader, only_head, size, stretches
 from attnx.explore.saving import save_view
 from attnx.records import STAGES, Site, Trace
 
@@ -56,7 +56,7 @@ def test_a_stretch_is_read_once_and_old_ones_are_let_go(model: attnx.Model, monk
     assert not one.has(0)
     assert one.near(0) is None  # nothing is in memory yet
     for at in (0, 1, 0):
-        assert one.trace(at).attentions[0].site.index == at
+        assert one.trace(at, 3).attentions[0].site.index == at
     assert runs == [(0, 1)]
     assert one.near(0) is None
     assert one.near(1) == 2
