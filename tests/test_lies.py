@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx import cli
-from attnx.records import Attention
+from attnx.records import Attention, Site
 from attnx.sites import find
 from attnx.trace import check, compute
 from tests.idioms import HEADS, SIZE, Form, build, code, save
@@ -217,3 +220,131 @@ def test_heads_are_as_many_as_were_planted(tmp_path: Path) -> None:
     for layout, kv in (("bhqd", HEADS), ("merged", HEADS), ("grouped", 2), ("grouped", 1), ("einsum", HEADS)):
         attention = traced(Form(layout=layout, kv_heads=kv), tmp_path)
         assert (attention.site.heads, attention.site.kv_heads, attention.site.head_size) == (HEADS, kv, SIZE)
+
+
+# A wrong reading of one layer of the bundled model, through every command that shows what it touches
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+
+
+def scale_missed(site: Site) -> Site:
+    assert isinstance(site.scale, float)
+    return replace(site, scale=site.scale * 2)
+
+
+def swapped(site: Site) -> Site:
+    query, key = site.places["query"], site.places["key"]
+    there = {
+        "query": replace(key, layout=key.layout.replace("k", "q")),
+        "key": replace(query, layout=query.layout.replace("q", "k")),
+    }
+    return replace(site, places={**site.places, **there})
+
+
+def key_for_value(site: Site) -> Site:
+    return replace(site, places={**site.places, "value": site.places["key"]})
+
+
+def scores_for_weights(site: Site) -> Site:
+    return replace(site, places={**site.places, "weights": site.places["masked"]})
+
+
+LIES = {
+    scale_missed: [
+        ["inspect", "--layer", "2", "--stage", "scaled"], ["inspect", "-H", "2.1", "--stage", "scaled"], ["scale"],
+        ["scale", "-H", "2.1"], ["qkv", "-H", "2.1", "-q", "it"], ["report"], ["trace"], ["diff"],
+    ],
+    swapped: [
+        ["inspect", "-H", "2.1", "--stage", "scores"], ["scale"], ["qkv", "-H", "2.1", "-q", "it"], ["report"],
+        ["trace"], ["diff"],
+    ],
+    key_for_value: [["qkv", "-H", "2.1", "-q", "it"], ["trace"]],
+    scores_for_weights: [
+        ["inspect"], ["inspect", "--layer", "2"], ["inspect", "-H", "2.1"], ["inspect", "-q", "it"], ["coref"],
+        ["inspect", "--view", "grid"], ["inspect", "--mean", "heads", "--layer", "2"], ["heads"], ["flow"], ["report"],
+        ["flow", "-q", "it"], ["mask"], ["qkv", "-H", "2.1", "-q", "it"], ["trace"], ["diff"], ["scan"],
+    ],
+}  # fmt: skip
+SAID = re.compile("NOT TRUSTED|not trusted|does not hold|do not hold")
+
+
+def line(args: list[str]) -> list[str]:
+    command, *rest = args
+    given = {
+        "trace": ["minilm", SENTENCE],
+        "diff": ["minilm", "minilm", SENTENCE],
+        "scan": ["c.txt", "-o", "x.parquet"],
+    }
+    return [command, *given.get(command, [SENTENCE]), *rest]
+
+
+@pytest.fixture
+def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Site], Site]], None]:
+    """Makes recognition wrong in layer 2."""
+    from attnx import sites
+
+    real = sites.find
+    monkeypatch.setenv("ATTNX_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").write_text(f"{SENTENCE}\nIt slept.\n", encoding="utf-8")
+
+    def plant(lie: Callable[[Site], Site]) -> None:
+        def find_wrongly(*args: Any, **more: Any) -> Any:
+            found = real(*args, **more)
+            return replace(found, sites=tuple(lie(s) if s.layer == 2 else s for s in found.sites))
+
+        monkeypatch.setattr(sites, "find", find_wrongly)
+
+    return plant
+
+
+CASES = [(lie, args) for lie, lines in LIES.items() for args in lines]
+
+
+@pytest.mark.parametrize(("lie", "args"), CASES, ids=lambda v: " ".join(v) if isinstance(v, list) else v.__name__)
+def test_every_command_that_is_touched_says_so(
+    lie: Callable[[Site], Site], args: list[str], lying: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*line(args), *(["--force"] if args[0] == "scan" else [])]) == 0  # as it is, nothing is said
+    told = capsys.readouterr()
+    assert not SAID.search(told.out + told.err), told.out + told.err
+    lying(lie)
+    forced = ["--force"] if args[0] in ("scan", "report") else []
+    code_ = cli.run([*line(args), *forced])
+    told = capsys.readouterr()
+    assert code_ in (0, 3)
+    assert SAID.search(told.out + told.err), told.out + told.err
+    assert "L2" in told.out + told.err
+    if code_ == 0 and args[0] not in ("report", "scan"):  # as JSON it is told as well
+        cli.run([*line(args), "--json"])
+        told = capsys.readouterr()
+        marked = re.search('"trusted":false|"holds":false', told.out)
+        assert marked or SAID.search(told.out + told.err), told.out[:2000] + told.err
+
+
+def test_a_layer_that_is_not_trusted_is_in_no_page_and_no_scan(
+    lying: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    lying(scores_for_weights)
+    assert cli.run(["scan", "c.txt", "-o", "x.parquet"]) == 0
+    assert cli.run(["report", SENTENCE, "-o", "x.html"]) == 0
+    capsys.readouterr()
+    assert set(parquet.read_table("x.parquet").column("layer").to_pylist()) == {f"L{i}" for i in (0, 1, 3, 4, 5)}
+    page = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert re.findall(r'"label":\s*"(L\d)"', page) == ["L0", "L1", "L3", "L4", "L5"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["inspect", "--mean", "heads", "--layer", "2"], "mean"), (["inspect", "--mean", "all"], "mean"),
+        (["inspect", "--max", "heads", "--layer", "2"], "largest|max"), (["flow"], "mean"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_is_an_average_is_called_one(
+    args: list[str], said: str, form: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*line(args), *form]) == 0
+    assert re.search(said, capsys.readouterr().out)

@@ -1,0 +1,165 @@
+"""The arrays of an attention held against one another: what the graph says must follow from what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attnx import formula
+from attnx.records import Array, Check, Site
+
+TOLERANCE = {"float32": 1e-4, "low": 2e-2}
+"""Largest difference, relative to the larger of 1 and the reference, that a check lets pass: float32, and half
+precision or integer graphs."""
+_ROWS = 16
+"""Queries for which scores are made only to be checked."""
+_ENOUGH = 4
+"""Cells free to differ that show a factor; two numbers are proportional to any two others."""
+_HIDDEN = -1000.0
+"""What is added to a cell to hide it is less than this, where it is not minus infinity."""
+
+
+def difference(got: Array, want: Array) -> float:
+    """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
+    if got.shape != want.shape:
+        return float("inf")
+    finite = np.isfinite(want)
+    if not finite.any():
+        return 0.0
+    gap = np.abs(got[finite].astype(np.float64) - want[finite])
+    return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
+
+
+def check(
+    site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool, sample: Sequence[int] | None = None
+) -> tuple[Check, ...]:
+    """Hold the tapped arrays against one another: what the graph says must follow from what it holds."""
+    with np.errstate(all="ignore"):  # what overflows is off, and that is the finding
+        return _check(site, arrays, origin, low, sample)
+
+
+def _check(
+    site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool, sample: Sequence[int] | None
+) -> tuple[Check, ...]:
+    tolerance = TOLERANCE["low" if low else "float32"]
+    checks: list[Check] = []
+
+    def compare(name: str, got: Array, want: Array, within: float = tolerance) -> None:
+        checks.append(Check(name, difference(got, want), within))
+
+    weights, masked = arrays.get("weights"), arrays.get("masked")
+    if weights is not None and origin.get("weights") == "tapped":
+        total = weights.sum(axis=-1)
+        over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))  # a fully hidden row is 0
+        checks.append(
+            Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
+        )
+        if sample is not None:
+            arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
+            weights, masked = arrays["weights"], arrays.get("masked")
+            total = weights.sum(axis=-1)
+        if masked is not None:
+            own = formula.softmax(masked)
+            if site.sink:
+                own = own * total[..., None]
+            own = np.where(total[..., None] == 0, 0.0, own)
+            compare("weights = softmax(masked)", weights, own)
+    if origin.get("capped") == "tapped" and site.softcap is not None and "scaled" in arrays:
+        compare(
+            "capped = softcap(scaled)", formula.capped(arrays["scaled"], site.softcap), arrays["capped"], tolerance * 10
+        )
+    before = arrays.get("scaled" if site.softcap is None else "capped")
+    if masked is not None and before is not None and origin.get("masked") == "tapped" and site.bias is None:
+        checks.append(Check("masked has the scale of scaled", _factor_missed(masked, before, weights), tolerance * 10))
+    elif origin.get("masked") == "tapped":
+        checks += [Check(name, off, tolerance * 10) for name, off in _from_query_and_key(site, arrays)]
+    value = arrays.get("value")
+    alike = weights is not None and value is not None and len(value) == len(weights)
+    if origin.get("context") == "tapped" and weights is not None and value is not None and alike and not site.gated:
+        compare("weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10)
+    if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
+        own = formula.scores(arrays["query"], arrays["key"])
+        compare("query x key = scores", own, arrays["scores"], tolerance * 10)
+    if origin.get("scaled") == "tapped" and site.scale is not None and "scores" in arrays:
+        compare(
+            "scores x scale = scaled", formula.scaled(arrays["scores"], site.scale), arrays["scaled"], tolerance * 10
+        )
+    return tuple(checks)
+
+
+def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[str, float]]:
+    """What query, key and scale make of a few rows, held against the masked scores, where no scores were asked for.
+
+    Returns:
+        Checks by name, and by how much each is off; none where the arrays do not allow them, or a bias is added.
+    """
+    if not {"query", "key", "masked"} <= arrays.keys() or site.scale is None or site.bias is not None:
+        return []
+    scale, softcap = site.scale, site.softcap
+    query, key, masked, weights = arrays["query"], arrays["key"], arrays["masked"], arrays.get("weights")
+    shape = (query.shape[2], key.shape[2], query.shape[3])
+    if site.kind not in ("self", "cross") or (*masked.shape[2:], key.shape[3]) != shape or len(query) != len(masked):
+        return []
+    some = np.linspace(0, shape[0] - 1, min(shape[0], _ROWS)).astype(int)
+    masked = masked[:1, :, some]
+    seen = weights[:1, :, some] if weights is not None and weights.shape[1:] == arrays["masked"].shape[1:] else None
+
+    def made(one: Array, other: Array) -> Array:
+        return formula.capped(formula.scaled(formula.scores(one[:1, :, some], other[:1]), scale), softcap)
+
+    before = made(query, key)
+    found = [("masked has the scale of scaled", _factor_missed(masked, before, seen))]
+    if query.shape == key.shape:
+        other = made(key, query)
+        apart = _added(masked, before, seen)
+        # A mask may add anything; but it does not add what makes of every score the one with query and key swapped.
+        found.append(("query and key are in their places", apart if _added(masked, other, seen) < apart / 100 else 0.0))
+    return found
+
+
+def _added(masked: Array, before: Array, weights: Array | None) -> float:
+    """How much is added to visible cells, but for what is the same along a row, relative to 1 or their own size."""
+    with np.errstate(all="ignore"):
+        gap = masked.astype(np.float64) - before
+        seen = (gap > _HIDDEN) & np.isfinite(gap)
+        if weights is not None:
+            seen &= weights > 0
+        mean = np.where(seen, gap, 0.0).sum(-1, keepdims=True) / np.maximum(seen.sum(-1, keepdims=True), 1)
+        size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
+        return float(np.abs(np.where(seen, gap - mean, 0.0)).max(initial=0.0) / size)
+
+
+def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float:
+    """By how much visible cells differ from the scores that they were, where that is a factor and nothing else.
+
+    A mask or a bias adds to the scores what it likes, and rounding adds noise; a scale missed by a factor makes the
+    difference proportional to the scores themselves. What is added to a whole row, a softmax does not see.
+
+    Returns:
+        The largest difference, relative to the larger of 1 and the scores' own size; 0 where it is no factor.
+    """
+    if masked.shape != before.shape:
+        return 0.0
+    with np.errstate(all="ignore"):
+        gap = masked.astype(np.float64) - before
+        seen = (gap > _HIDDEN) & np.isfinite(gap)
+        if weights is not None and weights.shape == masked.shape:
+            seen &= weights > 0
+        count = seen.sum(-1, keepdims=True)
+
+        def centred(array: Array) -> Array:
+            mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
+            return np.where(seen, array - mean, 0.0)
+
+        gaps, scores = centred(gap), centred(before.astype(np.float64))
+        size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
+        power = float((scores * scores).sum())
+        if np.maximum(count - 1, 0).sum() < _ENOUGH or power == 0.0:
+            return 0.0
+        apart = float(np.abs(gaps).max(initial=0.0))
+        left = float(np.abs(centred(masked.astype(np.float64))).max(initial=0.0))
+        rest = float(np.abs(gaps - scores * ((gaps * scores).sum() / power)).max(initial=0.0))
+    if left <= 0.02 * apart:
+        return 0.0  # nothing is left of the scores: quantised to death, which is a finding and no scale
+    return float(apart / size) if rest <= 0.01 * apart else 0.0
