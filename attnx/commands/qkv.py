@@ -39,10 +39,15 @@ def qkv(
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
     from attnx.reporting import base, heading, site_object
+    from attnx.strongest import strongest_layer
     from attnx.surroundings import output_projection, surroundings
 
     opened, feed = run.opened, run.feed
-    trace, doubts = run.trace(QUANTITIES, layers=layers_of([head] if head else [], None), site=site)
+    layers = layers_of([head] if head else [], None)
+    if head is None and site is None and (there := strongest_layer(run, query, key)) is not None:
+        layers = (there[0],)
+        head = None if there[1] is None else f"{there[0]}.{there[1]}"
+    trace, doubts = run.trace(QUANTITIES, layers=layers, site=site)
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
     at = looks.strongest(

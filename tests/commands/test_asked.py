@@ -150,6 +150,20 @@ def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, 
     alike(attnx(*args).document, whole(attnx, *args))
 
 
+@pytest.mark.parametrize(
+    "args",
+    [(), ("--query", "it@10"), ("--query", "it@10", "--key", "animal@2")],
+    ids=lambda args: " ".join(args) or "-",
+)
+def test_of_a_long_text_one_layer_is_taken_apart(
+    attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("attnx.strongest.LARGE", 0)
+    got = attnx("qkv", LONG, *args, "--json").document
+    assert len([shape for shape in fetched if shape.count(TOKENS) > 1]) <= 4  # scores, scaled, masked, weights
+    alike(got, whole(attnx, "qkv", LONG, *args, "--json"))
+
+
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
     attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
     assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
