@@ -36,9 +36,12 @@ def scan(
     field: Annotated[
         str, typer.Option("--field", metavar="NAME", help="The field or column that holds the text.")
     ] = "text",
-    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Texts a batch.", min=1)] = 32,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Texts a batch.", min=1, max=1 << 20)] = 32,
     part: Annotated[
-        int, typer.Option("--part", metavar="N", help="Texts a part: what is lost at most when it is killed.", min=1)
+        int,
+        typer.Option(
+            "--part", metavar="N", help="Texts a part: what is lost at most when it is killed.", min=1, max=1 << 20
+        ),
     ] = 512,
     engine: Annotated[str, typer.Option("--engine", metavar="ENGINE", help="local, or ray (Ray Data).")] = "local",
     address: Annotated[
