@@ -1,8 +1,14 @@
 """The lock file pins what pyproject.toml asks for, with hashes, and names no registry."""
 
+import importlib.util
 import re
+import shutil
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -51,3 +57,42 @@ def test_readme_gives_a_reason_for_every_dependency() -> None:
         assert re.match(r"[A-Za-z0-9_.-]+", requirement)[0] in table  # type: ignore[index]
     for extra in PROJECT["optional-dependencies"]:
         assert f"`{extra}`" in table
+
+
+def _build_hook() -> ModuleType:
+    """hatch_build.py, without the builder that it plugs into."""
+    places = ("hatchling", "builders", "hooks", "plugin", "interface")
+    stubs = {".".join(places[: i + 1]): ModuleType(".".join(places[: i + 1])) for i in range(len(places))}
+    stubs[".".join(places)].BuildHookInterface = object  # type: ignore[attr-defined]
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stub in stubs.items():
+            patch.setitem(sys.modules, name, stub)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_the_build_holds_the_models_against_their_sha256(tmp_path: Path) -> None:
+    hook = _build_hook()
+    assert PROJECT  # read above; the hook is named there
+    assert "hatch_build.py" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert hook.faults(ROOT / "models") == []
+    shutil.copytree(ROOT / "models" / "tiny-gpt", tmp_path / "models" / "tiny-gpt")
+    assert hook.faults(tmp_path / "models") == []
+    config = tmp_path / "models" / "tiny-gpt" / "config.json"
+    content = config.read_bytes()
+    for change in (content + b" ", content[:-1] + b" ", b""):
+        config.write_bytes(change)
+        (said,) = hook.faults(tmp_path / "models")
+        assert "config.json is not the file" in said
+        builder = hook.Hook()
+        builder.root = tmp_path
+        with pytest.raises(SystemExit, match="is not the file"):
+            builder.initialize("standard", {})
+    config.write_bytes(content)
+    (config.parent / "more.py").touch()
+    assert "does not name more.py" in hook.faults(tmp_path / "models")[0]
+    assert "no models" in hook.faults(tmp_path / "none")[0]
