@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from attnx.graph import caches
 from attnx.graph.index import Graph, op_name
-from attnx.graph.mask_probe import PROBE, Hides, Probed, hides
+from attnx.graph.mask_probe import PROBE, hides
+from attnx.graph.mask_reading import Hides, Probed
 from attnx.graph.origins import streams
 from attnx.graph.paths import depends
 from attnx.layout import axis_of
@@ -27,7 +28,7 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
     probed = [
-        Probed(f.product, f.places.get("masked"), f.places["weights"])
+        Probed(f.product, f.beside, f.places.get("masked"), f.places["weights"])
         for f in by_place
         if _can_probe(f) and f.causal is not False
     ]
@@ -52,13 +53,20 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
                 node=f.node.name or key_of(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size,
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
-                bias=f.bias if seen is None or seen.bias == "" else seen.bias, sink=f.sink, places=f.places,
+                bias=_bias(f, seen), sink=f.sink, places=f.places,
                 gated=f.gated, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
         if f.replacement is not None:
             fused_of[index] = key_of(f.node)
     return tuple(sites), fused_of
+
+
+def _bias(f: Finding, seen: Hides | None) -> str | None:
+    """What is added to the scores: seen in the mask, else read off the graph, as where the queries make it too."""
+    if seen is None or seen.bias == "" or (seen.bias is None and f.beside):
+        return f.bias
+    return seen.bias
 
 
 def _can_probe(f: Finding) -> bool:

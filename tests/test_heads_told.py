@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import attnx
 from tests.graphs import RNG, D, G, H, S, qkv, sites, trace
 
 
@@ -84,3 +85,61 @@ def test_two_tensors_with_a_scale_each_keep_it(tmp_path: Path) -> None:
     (a,) = trace(path, x=RNG.standard_normal((1, S, 16)).astype(np.float32)).attentions
     assert a.site.scale == 1.0
     assert a.trusted
+
+
+def test_scores_written_into_again_with_a_bias_are_followed(tmp_path: Path) -> None:
+    """MViT v2: the class token's row and column stay as they are; the rest is cut out, biased by q R, and put back."""
+    g = G()
+    x = g.input("x", [2, 1 + S, 16])
+    q, k, v = qkv(g, x)
+    scores = g.scores(q, k)
+    rest = scores
+    for axis in (2, 3):
+        rest = str(g.op("Slice", rest, g.const([1], np.int64), g.const([1 + S], np.int64), g.const([axis], np.int64)))
+    patches = g.op("Slice", q, g.const([1], np.int64), g.const([1 + S], np.int64), g.const([2], np.int64))
+    rest = str(g.op("Add", rest, g.op("MatMul", patches, g.weight(D, S))))
+    at = np.stack(np.meshgrid(*map(np.arange, (2, H)), *[np.arange(1, 1 + S)] * 2, indexing="ij"), -1)
+    written = g.op("ScatterND", scores, g.const(at, np.int64), rest)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(written)), v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, 1 + S, 16)).astype(np.float32)).attentions
+    assert a.trusted
+    assert (a.site.kind, a.site.causal, a.site.heads, a.site.scale) == ("self", False, H, pytest.approx(D**-0.5))
+    assert a.site.bias == "one a head"
+    assert a.masked is not None
+    assert a.scaled is not None
+    assert np.allclose(a.masked[:, :, 0], a.scaled[:, :, 0], atol=1e-5)
+    assert not np.allclose(a.masked[:, :, 1:, 1:], a.scaled[:, :, 1:, 1:], atol=1e-2)
+
+
+def test_a_share_mixed_with_weights_by_position_is_no_mask(tmp_path: Path) -> None:
+    """ConViT: (1 - g) softmax(q k) + g softmax(positions), normalised: the softmax's own weights are shown."""
+    g = G()
+    x = g.input("x", ["b", S, 16])
+    q, k, v = qkv(g, x)
+    gate = g.op("Sigmoid", g.weight(1, H, 1, 1))
+    own = g.op("Mul", g.op("Sub", g.const(1.0, np.float32), gate), g.softmax(g.scores(q, k)))
+    weights = g.op("Add", own, g.op("Mul", gate, g.softmax(g.weight(1, H, S, S))))
+    weights = g.op("Div", weights, g.op("ReduceSum", weights, g.const([-1], np.int64)))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", weights, v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.trusted
+    assert a.weights is not None
+    assert np.allclose(a.weights.sum(-1), 1, atol=1e-5)
+    assert a.context is None
+    assert any("combined" in note for note in a.site.notes)
+
+
+def test_bands_cut_out_of_blocks_are_named_as_a_near_miss(tmp_path: Path) -> None:
+    """Longformer: scores of blocks are written into a tensor of zeros, one diagonal after another."""
+    g = G()
+    x = g.input("x", [2, S, 16])
+    q, k, v = qkv(g, x)
+    empty = g.op("ConstantOfShape", g.const([2, H, S, 3], np.int64))
+    first = g.op("Slice", g.scores(q, k), g.const([0], np.int64), g.const([3], np.int64), g.const([3], np.int64))
+    at = np.stack(np.meshgrid(*map(np.arange, (2, H, S, 3)), indexing="ij"), -1)
+    band = g.softmax(str(g.op("ScatterND", empty, g.const(at, np.int64), first)))
+    v = g.op("Slice", v, g.const([0], np.int64), g.const([3], np.int64), g.const([2], np.int64))
+    model = attnx.open(g.save(tmp_path, g.out(str(g.op("MatMul", band, v)))), device="cpu")
+    assert not model.sites
+    assert [m.op for m in model.find().misses] == ["Softmax"]
+    assert "axes" in model.find().misses[0].reason

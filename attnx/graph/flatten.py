@@ -54,6 +54,11 @@ def outer_names(graph: GraphProto) -> set[str]:
     return read - own
 
 
+def reads_of(node: NodeProto) -> set[str]:
+    """What a node reads, in its subgraphs too."""
+    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))
+
+
 def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
     """Replace each If whose branch `choose` tells by the nodes of that branch, in place, repeatedly.
 

@@ -8,8 +8,8 @@ small sizes and the masks given, evaluates what a site hides (see sites.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,11 @@ import numpy as np
 
 from attnx.graph.evaluate import evaluate, steady
 from attnx.graph.index import attributes
+from attnx.graph.symbols import input_shape, note_clash, primes, probe_sizes, reconcile
 from attnx.records import Array
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, ValueInfoProto
+    from onnx import NodeProto
 
     from attnx.graph.index import Graph
 
@@ -42,39 +43,14 @@ class Fact:
 UNKNOWN = Fact()
 
 
-def primes(start: int = 1009) -> Iterator[int]:
-    """Primes from `start` on."""
-    n = start
-    while True:
-        if all(n % p for p in range(2, int(n**0.5) + 1)):
-            yield n
-        n += 1
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a graph to walk, and what is known beforehand of the values around it."""
 
-
-def probe_sizes(graph: Graph) -> dict[str, int]:
-    """A prime for each named dimension of the inputs."""
-    supply = primes()
-    sizes: dict[str, int] = {}
-    for info in graph.inputs.values():
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param and dim.dim_param not in sizes:
-                sizes[dim.dim_param] = next(supply)
-    return sizes
-
-
-def input_shape(info: ValueInfoProto, sizes: Mapping[str, int], spare: Iterator[int] | None = None) -> Shape | None:
-    """An input's shape, named dimensions bound by `sizes`; unnamed unknown ones from `spare`, else None."""
-    if not info.type.tensor_type.HasField("shape"):
-        return None
-    out: list[int | None] = []
-    for dim in info.type.tensor_type.shape.dim:
-        if dim.HasField("dim_value"):
-            out.append(dim.dim_value if dim.dim_value >= 0 else None)
-        elif dim.dim_param in sizes:
-            out.append(sizes[dim.dim_param])
-        else:
-            out.append(next(spare) if spare is not None else None)
-    return tuple(out)
+    nodes: Sequence[NodeProto]
+    """In the graph's order."""
+    known: Mapping[str, Fact] = field(default_factory=dict)
+    """What a walk over the rest has found; nothing where empty."""
 
 
 def infer(
@@ -84,6 +60,7 @@ def infer(
     limit: int = SMALL_VALUE,
     wanted: Collection[str] | None = None,
     seen: Callable[[str, dict[str, Fact]], None] | None = None,
+    part: Part | None = None,
 ) -> dict[str, Fact]:
     """Walk the graph once.
 
@@ -95,6 +72,7 @@ def infer(
         wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
         seen: Called with the name of each value and all facts so far as soon as it is known. Numbers of `wanted` are
             then forgotten when nothing later in the graph reads them, so that one site's matrices are held at a time.
+        part: Walk these nodes alone.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.
@@ -104,45 +82,13 @@ def infer(
         for _ in range(12):
             clashes: list[tuple[int, int]] = []
             facts = _walk(graph, bound, given or {}, limit, clashes, None)
-            rebound = _reconcile(bound, clashes)
+            rebound = reconcile(bound, clashes)
             if rebound == bound:
                 break
             bound = rebound
         graph.sizes = bound
         return facts
-    return _walk(graph, sizes, given or {}, limit, None, wanted, seen)
-
-
-def _reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:
-    """Bind dimensions that must be equal, though they have different names, to one size.
-
-    Exporters name the length of the attention mask "total_sequence_length" and feed it beside a past and a sequence of
-    their own; where the graph adds the two, the sizes must agree for anything behind it to have a shape.
-    """
-    out = dict(sizes)
-    symbol = {size: name for name, size in sizes.items()}
-    for pair in clashes:
-        a, b = _without_common_factor(pair, symbol)
-        mine = a if a in symbol else b
-        other = b if mine == a else a
-        if mine in symbol and out[symbol[mine]] == mine:
-            if other in symbol and other > mine:  # both are names: the later one follows the earlier
-                mine, other = other, mine
-            out[symbol[mine]] = other
-    return out
-
-
-def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> tuple[int, int]:
-    """Of "4 x batch" and "4 x batch_1", the two batches."""
-    a, b = pair
-    if a in symbol or b in symbol:
-        return pair
-    for p in symbol:
-        if a % p == 0:
-            q = next((q for q in symbol if q != p and b % q == 0 and b // q == a // p), None)
-            if q is not None:
-                return min(p, q), max(p, q)
-    return pair
+    return _walk(graph, sizes, given or {}, limit, None, wanted, seen, part)
 
 
 def _walk(
@@ -153,27 +99,32 @@ def _walk(
     clashes: list[tuple[int, int]] | None,
     wanted: Collection[str] | None,
     seen: Callable[[str, dict[str, Fact]], None] | None = None,
+    part: Part | None = None,
 ) -> dict[str, Fact]:
-    spare = primes(5003)
-    last = _last_reads(graph, wanted) if seen is not None and wanted is not None else {}
-    facts: dict[str, Fact] = {}
-    for name, info in graph.inputs.items():
-        facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
+    nodes = graph.nodes if part is None else part.nodes
+    last = _last_reads(nodes, wanted) if seen is not None and wanted is not None else {}
+    facts = {} if part is None else dict(part.known)
+    if not facts:
+        spare = primes(5003)
+        for name, info in graph.inputs.items():
+            facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
     for name, tensor in graph.initializers.items():
+        if name in facts and (wanted is None or name not in wanted):
+            continue
         shape = tuple(int(d) for d in tensor.dims)
         most = limit if wanted is None or name in wanted else SMALL_VALUE
         small = prod(shape) <= most
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
-    for at, node in enumerate(graph.nodes):
+    for at, node in enumerate(nodes):
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
         if clashes is not None:
             shapes = [facts[n].shape for n in node.input if n in facts]
             if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
-                _note_clash(shapes, clashes)
+                note_clash(shapes, clashes)
             elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
-                _note_clash([s[:-2] for s in shapes if s is not None], clashes)
+                note_clash([s[:-2] for s in shapes if s is not None], clashes)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
                 facts[name] = fact
@@ -187,11 +138,11 @@ def _walk(
     return facts
 
 
-def _last_reads(graph: Graph, wanted: Collection[str]) -> dict[str, int]:
+def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str, int]:
     """The place of the last node that reads each wanted value that is large; of its maker where none does."""
     last: dict[str, int] = {}
     inside = 0
-    for at, node in enumerate(graph.nodes):
+    for at, node in enumerate(nodes):
         if any(a.type == 5 for a in node.attribute):
             inside = at  # a body may read any value outside it
         for name in (*node.input, *node.output):
@@ -264,15 +215,6 @@ def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -
         if all(f.shape is not None for f in best):
             break
     return best
-
-
-def _note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
-    known = [s for s in shapes if s is not None]
-    for i in range(1, min((len(s) for s in known), default=0) + 1):
-        sizes = {d for s in known if (d := s[-i]) not in (1, None)}
-        if len(sizes) == 2:
-            a, b = sorted(n for n in sizes if n is not None)
-            clashes.append((a, b))
 
 
 def _whole(shape: Shape) -> tuple[int, ...]:

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.infer import Fact, infer, input_shape
-from attnx.graph.window_probe import band_width, windows
-from attnx.layout import arrange, parse
-from attnx.records import Array, Place
+from attnx.graph.flatten import reads_of
+from attnx.graph.infer import Fact, Part, infer
+from attnx.graph.mask_reading import Hides, Probed, Reader
+from attnx.graph.symbols import input_shape
+from attnx.graph.window_probe import windows
+from attnx.records import Array
 
 if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
 PROBE = 1000
 """Probe sizes are larger than this."""
-PADDED = -1e4
-"""A cell at or below this is hidden, where what is added to it is all that it holds."""
 LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """A site to look at, by the names of its values."""
-
-    product: str
-    """The score product: set to zero."""
-    masked: Place | None
-    weights: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Hides:
-    """What the mask of a site hides when nothing is padded, and what is added where nothing is hidden."""
-
-    causal: bool
-    """Every later key is hidden, and not everything is."""
-    window: int | None = None
-    """How many keys a query sees at most, itself included, where what it sees is a band; None without one."""
-    bias: str | None = None
-    """What is added to visible cells, in words; "" where that cannot be told; None where nothing is."""
 
 
 def small_sizes(graph: Graph, length: int) -> dict[str, int]:
@@ -120,7 +98,7 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
         return {}
     found: dict[str, Hides] = {}
     graph.facts  # noqa: B018  binds graph.sizes
-    cone = _cone(graph, sites)
+    masks = _Masks(graph, sites)
     # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
     # everything is the one that pads nothing.
     kinds: dict[str, tuple[float, bool]] = {}
@@ -129,7 +107,7 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     ]:
         left = [s for s in sites if s.weights.value not in found]
         if left:
-            seen = _hides(graph, left, cone, small_sizes(graph, length), floats, bools)
+            seen = masks.read(left, small_sizes(graph, length), floats, bools)
             kinds |= dict.fromkeys(seen, (floats, bools))
             found |= seen
     # A sliding window shows only in a text longer than itself.
@@ -139,17 +117,21 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
         def look(
             length: int, given: Mapping[str, Fact], mine: list[Probed] = mine, kind: tuple[float, bool] = kind
         ) -> dict[str, int]:
-            seen = _hides(graph, mine, cone, small_sizes(graph, length), kind[0], kind[1], given)
+            seen = masks.read(mine, small_sizes(graph, length), kind[0], kind[1], given)
             return {name: h.window for name, h in seen.items() if h.window is not None}
 
-        for name, width in windows(graph, cone, look).items() if mine else ():
+        for name, width in windows(graph, masks.cone, look).items() if mine else ():
             found[name] = replace(found[name], window=width)
     return found
 
 
+def _products(sites: list[Probed]) -> set[str]:
+    return {name for site in sites for name in (site.product, *site.beside)}
+
+
 def _cone(graph: Graph, sites: list[Probed]) -> set[str]:
     """The values that the masks are made from."""
-    stop = {s.product for s in sites}
+    stop = _products(sites)
     cone: set[str] = set()
     stack = [s.weights.value for s in sites] + [s.masked.value for s in sites if s.masked is not None]
     while stack:
@@ -169,133 +151,61 @@ def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
     return sorted({d for shape in shapes if shape for d in shape[-2:] if d is not None and 1 < d < PROBE} - {6, 32})[:3]
 
 
-def _hides(
-    graph: Graph,
-    sites: list[Probed],
-    cone: set[str],
-    sizes: dict[str, int],
-    floats: float,
-    bools: bool,
-    given: Mapping[str, Fact] | None = None,
-) -> dict[str, Hides]:
-    inputs = {**_inputs(graph, sizes, floats, bools, cone), **(given or {})}
-    shapes = infer(graph, sizes, inputs, LIMIT, cone)
-    products: dict[str, Fact] = {}
-    for site in sites:
-        fact = shapes.get(site.product)
-        if fact is not None and fact.shape is not None and None not in fact.shape:
-            whole = tuple(int(d) for d in fact.shape if d is not None)
-            if np.prod(whole, dtype=np.float64) <= LIMIT:
-                zero = np.zeros((), np.float16 if fact.dtype == 10 else np.float32)
-                products[site.product] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
-    if not products:
-        return {}
-    reader = _Reader(sites)
-    reader.finish(infer(graph, sizes, {**inputs, **products}, LIMIT, cone, reader.seen))
-    return reader.found
+class _Masks:
+    """Evaluates masks: of the graph, only what they are made from, and what tells the shapes of that."""
+
+    def __init__(self, graph: Graph, sites: list[Probed]) -> None:
+        self.graph = graph
+        self.cone = _cone(graph, sites)
+        self._nodes = [n for n in graph.nodes if any(o in self.cone for o in n.output)]
+        above = _above(graph, self.cone | _products(sites))
+        self._above = [n for n in graph.nodes if any(o in above for o in n.output)]
+        self._shapes: dict[tuple[tuple[str, int], ...], dict[str, Fact]] = {}
+
+    def read(
+        self,
+        sites: list[Probed],
+        sizes: dict[str, int],
+        floats: float,
+        bools: bool,
+        given: Mapping[str, Fact] | None = None,
+    ) -> dict[str, Hides]:
+        """What sites hide, by the name of their weights; `given` replaces what the graph holds."""
+        inputs = {**_inputs(self.graph, sizes, floats, bools, self.cone), **(given or {})}
+        shapes = self._shapes_for(sizes, inputs)
+        products: dict[str, Fact] = {}
+        for product in _products(sites):
+            fact = shapes.get(product)
+            if fact is not None and fact.shape is not None and None not in fact.shape:
+                whole = tuple(int(d) for d in fact.shape if d is not None)
+                if np.prod(whole, dtype=np.float64) <= LIMIT:
+                    zero = np.zeros((), np.float16 if fact.dtype == 10 else np.float32)
+                    products[product] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
+        if not products:
+            return {}
+        reader = Reader(sites)
+        part = Part(self._nodes, shapes)
+        reader.finish(infer(self.graph, sizes, {**inputs, **products}, LIMIT, self.cone, reader.seen, part))
+        return reader.found
+
+    def _shapes_for(self, sizes: dict[str, int], inputs: dict[str, Fact]) -> dict[str, Fact]:
+        """Every shape above the masks; what a mask input holds makes no difference to them."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._shapes:
+            self._shapes[key] = infer(self.graph, sizes, inputs, part=Part(self._above))
+        return self._shapes[key]
 
 
-class _Reader:
-    """Reads each site's mask as soon as its numbers are there, so that they need not be kept."""
-
-    def __init__(self, sites: list[Probed]) -> None:
-        self.found: dict[str, Hides] = {}
-        self._masked: dict[str, Array] = {}
-        self._by_masked = _by_value(sites, lambda s: s.masked)
-        self._by_weights = _by_value(sites, lambda s: s.weights)
-
-    def seen(self, name: str, facts: dict[str, Fact]) -> None:
-        for site in self._by_masked.get(name, ()):
-            if site.masked is not None and (value := _value(facts, site.masked)) is not None:
-                self._masked[site.weights.value] = value
-        for site in self._by_weights.get(name, ()):
-            weights = _value(facts, site.weights)
-            if weights is not None:
-                hidden = weights <= weights.max(axis=-1, keepdims=True) * 1e-9
-                self._keep(site, hidden)
-
-    def finish(self, facts: dict[str, Fact]) -> None:
-        """Read the sites whose weights were not known, off what their softmax gets."""
-        for site in [s for sites in self._by_weights.values() for s in sites]:
-            for place in (site.masked, site.weights):  # a mask that is an input of the graph is no node's output
-                if place is not None and place.value in facts and site.weights.value not in self.found:
-                    self.seen(place.value, facts)
-            if site.weights.value not in self.found and (masked := self._masked.get(site.weights.value)) is not None:
-                self._keep(site, hidden_cells(masked))
-
-    def _keep(self, site: Probed, hidden: Array) -> None:
-        read = _read(hidden, self._masked.pop(site.weights.value, None))
-        if read is not None:
-            self.found[site.weights.value] = read
-
-
-def _by_value(sites: list[Probed], of: Callable[[Probed], Place | None]) -> dict[str, list[Probed]]:
-    out: dict[str, list[Probed]] = {}
-    for site in sites:
-        place = of(site)
-        if place is not None:
-            out.setdefault(place.value, []).append(site)
-    return out
-
-
-def _value(facts: dict[str, Fact], place: Place) -> Array | None:
-    """A stage of a site as [B,H,Q,K] float64; None where its numbers are not known."""
-    fact = facts.get(place.value)
-    if fact is None or fact.value is None or not fact.value.size:
-        return None
-    value = np.asarray(fact.value)
-    rank = len(parse(place.layout))
-    if value.ndim < rank:
-        value = value.reshape((1,) * (rank - value.ndim) + value.shape)
-    try:
-        out = arrange(value, _without_sizes(place.layout, value.shape), "bhqk")
-    except ValueError:
-        return None
-    if place.window is not None:
-        out = out[..., slice(*place.window)]
-    return np.asarray(out, dtype=np.float64)
-
-
-def _without_sizes(layout: str, shape: tuple[int, ...]) -> str:
-    """The layout, for a tensor whose head axis may be 1 where a mask is shared by all heads."""
-    words = layout.split(" ")
-    if len(words) == len(shape):
-        words = [w.partition(":")[0] if not w.startswith("(") else w for w in words]
-    return " ".join(words)
-
-
-def hidden_cells(masked: Array) -> Array:
-    """Cells that a softmax over the last axis hides: -inf, or far below the row's best. bool, same shape."""
-    best = np.max(np.where(np.isfinite(masked), masked, -np.inf), axis=-1, keepdims=True)
-    return np.asarray(~(masked > best - 5e3))
-
-
-def _read(hidden: Array, masked: Array | None) -> Hides | None:
-    """Read a mask off [B,H,Q,K]."""
-    bias = _bias(hidden, masked)
-    hidden = hidden.reshape(-1, *hidden.shape[-2:])
-    queries, keys = hidden.shape[-2:]
-    if hidden.all() or (masked is not None and masked.size and np.max(masked) <= PADDED):
-        return None  # with every cell as far down, the softmax is that of no mask: this probe pads everything
-    if queries < 2 or not hidden.any():
-        return Hides(False, None, bias)
-    causal = False
-    for offset in dict.fromkeys((max(keys - queries, 0), 0)):
-        later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
-        present = hidden[:, np.arange(queries), np.minimum(np.arange(queries) + offset, keys - 1)]
-        # Behind a past each query sees its own key; a band that ends before it is a block's neighbourhood.
-        reaches = offset == 0 or not present.all(axis=0).any()
-        causal = causal or bool(later.any() and reaches and hidden[:, later].all() and not hidden[:, ~later].all())
-    return Hides(causal, band_width(~hidden[0]), bias)
-
-
-def _bias(hidden: Array, masked: Array | None) -> str | None:
-    """What is added to visible cells, in words; "" where the numbers are not known; None for nothing."""
-    if masked is None or masked.shape[-2:] != hidden.shape[-2:]:
-        return ""
-    shape = np.broadcast_shapes(hidden.shape, masked.shape)
-    shown = np.where(np.broadcast_to(hidden, shape), 0.0, np.broadcast_to(masked, shape))
-    if not np.isfinite(shown).all() or np.abs(shown).max(initial=0.0) < 1e-6:
-        return None
-    by_head = shown.shape[1] > 1 and bool(np.abs(shown - shown[:, :1]).max() > 1e-6)
-    return "by position, one a head" if by_head else "by position"
+def _above(graph: Graph, values: set[str]) -> set[str]:
+    """These values and all that they are made from."""
+    found: set[str] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if value in found:
+            continue
+        found.add(value)
+        node = graph.producer(value)
+        if node is not None:
+            stack += reads_of(node)
+    return found

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _BACK = frozenset(
     "Add Sub Mul Div Where Cast Reshape Transpose Slice Concat Clip Tanh Expand Pad Unsqueeze Squeeze Identity Min Max "
-    "QuantizeLinear DequantizeLinear QLinearAdd QLinearMul Flatten Sum Split Neg Dropout CastLike Sigmoid Relu".split()
+    "QuantizeLinear DequantizeLinear QLinearAdd QLinearMul Flatten Sum Split Neg Dropout CastLike Sigmoid Relu "
+    "ScatterND ScatterElements".split()
 )
 _ON = frozenset(
     "Where Cast Mul Slice Reshape Transpose QuantizeLinear DequantizeLinear DynamicQuantizeLinear Add Sub Div Identity "
@@ -94,6 +95,8 @@ def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
             pass
         elif node.op_type == "QLinearAdd":
             inputs = [inputs[0], inputs[3]]
+        elif node.op_type in ("ScatterND", "ScatterElements"):  # scores into which a part is written again, with a bias
+            inputs = [inputs[0], inputs[2]]
         else:
             inputs = inputs[:1]
         for name in inputs:

@@ -91,7 +91,8 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
             else:
                 last = -1  # scaled again behind a bias or mask: the scaled scores alone are no tensor
         elif (
-            step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd") and i != cap
+            step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd", *_WRITING)
+            and i != cap
         ):
             contiguous = False
             if step.node.op_type != "Tanh":
@@ -167,6 +168,7 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     return (before or None, -after or None) if before or after else None
 
 
+_WRITING = ("ScatterND", "ScatterElements")
 _BOOL = 9
 """ONNX's data type of what selects cells and adds nothing to them."""
 

@@ -57,6 +57,8 @@ class Finding:
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
+    beside: tuple[str, ...] = ()
+    """Products that are summed with it, which a probe overwrites too."""
     replacement: Replacement | None = None
     also: list[Finding] = field(default_factory=list)
     """Further sites that the same node makes (Longformer: the global queries)."""

@@ -10,7 +10,7 @@ import numpy as np
 from attnx.graph.axes import MIXING, Axes, forward, fresh, leaves
 from attnx.graph.letters import Letters
 from attnx.graph.pairing import Candidate, Use
-from attnx.graph.paths import Way, depends, float_of
+from attnx.graph.paths import Way, depends, float_of, scalar
 from attnx.graph.score_path import Factor, Reading
 from attnx.layout import ORDER, parse
 from attnx.ops.finding import Finding
@@ -78,11 +78,14 @@ class Placing:
         window: Window = None
         if use is not None:
             current: Axes | None = chosen.axes
+            others = mixed(self.graph, use.way)
             for i, step in enumerate(use.way.steps):
                 node = step.node
                 current = forward(self.graph, node, current, step.source) if current is not None else None
                 if node.op_type in MIXING or current is None or is_sum(self.graph, node):
                     break
+                if others and node.op_type in ("Mul", "Div"):
+                    break  # a share of what is mixed with other weights: these are the softmax's own before it
                 renormalised = any(s.node.op_type == "Div" for s in use.way.steps[i + 1 :])
                 if node.op_type == "Mul" and not renormalised and not self.masks(node, step.source):
                     self.finding.gated = True
@@ -126,8 +129,8 @@ class Placing:
 
 
 def is_sum(graph: Graph, node: NodeProto) -> bool:
-    """Whether a node adds or subtracts two tensors of data."""
-    return node.op_type in ("Sub", "Add") and sum(depends(graph, n) for n in node.input if n) > 1
+    """Whether a node adds two tensors, of data or stored (ConViT's weights by position), or subtracts them."""
+    return node.op_type in ("Sub", "Add", "Sum") and sum(scalar(graph, n) is None for n in node.input if n) > 1
 
 
 def mixed(graph: Graph, way: Way) -> bool:

@@ -41,14 +41,15 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             return None
     axis %= max(len(shape), 1)
     on = ways_on(graph, out)
-    candidates = [c for way in ways_back(graph, logits) if (c := follow(graph, way, axis)) is not None]
+    back = ways_back(graph, logits)
+    candidates = [c for way in back if (c := follow(graph, way, axis)) is not None]
     data = [c for c in candidates if depends(graph, c.key)]
     both = [c for c in data if depends(graph, c.query)]
     if not both:
         talking = [c for way in ways_back(graph, logits, mixed=True) if (c := follow(graph, way, axis)) is not None]
         both = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
     if not candidates and not both:
-        return _none_before(node, on)
+        return _not_followed(graph, node, back) or _none_before(node, on)
     if not data and not both:
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = content(graph, both or data, on)
@@ -63,7 +64,10 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
                 node.name, node.op_type, "a softmax over a product of two tensors whose weights multiply no value"
             )
         )
-    return _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, summed=both)
+    made = _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, summed=both)
+    if isinstance(made, Finding):
+        made.beside = tuple(w.product.out for w in back if w.product.out != made.product and w.product.contracted)
+    return made
 
 
 def _asked_by_data(graph: Graph, use: Use) -> bool:
@@ -80,6 +84,18 @@ def _asked_by_data(graph: Graph, use: Use) -> bool:
             return False
         value = onward.output[0]
     return False
+
+
+def _not_followed(graph: Graph, node: NodeProto, back: list[Way]) -> Miss | None:
+    """Scores that are moved about between their product and the softmax: bands cut out of blocks (Longformer)."""
+    if not any(depends(graph, way.product.left) and depends(graph, way.product.right) for way in back):
+        return None
+    return Miss(
+        node.name,
+        node.op_type,
+        "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
+        "other places or cut out of blocks",
+    )
 
 
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
