@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -22,7 +24,7 @@ SIZE = 32
 WINDOW = 8
 """Batches that are sorted by length together: more of them pad less, and hold more in memory."""
 CELLS = 1 << 25
-"""At most this many cells of a site's matrices in one batch, whatever its size: long texts run in smaller ones."""
+"""At most this many cells of all matrices in one batch, 128 MB, whatever its size: long texts run in smaller ones."""
 
 
 def trace_many(
@@ -97,13 +99,37 @@ def together(model: Model) -> bool:
 
 
 def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE) -> Iterator[Batch]:
-    """Run texts in batches of like length, where the model allows that (`together`). Which texts share a batch follows
-    from their lengths and their order alone.
+    """Run texts in batches of like length, where the model allows that (`together`), on the CPU several at once.
+
+    Which texts share a batch, and in which order batches come, follows from their lengths and their order alone.
     """
     order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-    pads = bool(_how(model))
-    for part in _batches(order, [len(tokens) for tokens in texts], size, heads=_heads(model), pads=pads):
-        yield _run(model, part, [texts[at] for at in part], wanted)
+    stages = sum(name in STAGES for name in wanted.quantities) or 1
+    cut = _batches(order, [len(tokens) for tokens in texts], size, _matrices(model) * stages, pads=bool(_how(model)))
+
+    def one(part: Sequence[int]) -> Batch:
+        return _run(model, part, [texts[at] for at in part], wanted)
+
+    first = next(cut, None)
+    if first is None:
+        return
+    done = one(first)  # opens the session, and shows where it runs
+    yield done
+    lanes = model.opening.lanes() if done.device == "cpu" else 1
+    if lanes == 1:
+        yield from map(one, cut)
+        return
+    ahead: deque[Future[Batch]] = deque()
+    pool = ThreadPoolExecutor(lanes, "attnx-batch")
+    try:
+        for part in cut:
+            ahead.append(pool.submit(one, part))
+            if len(ahead) > lanes:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _single(model: Model, tokens: Tokens, wanted: Wanted) -> Trace:
@@ -116,8 +142,8 @@ def _tokens(model: Model, text: str | Tokens) -> Tokens:
     return text if isinstance(text, Tokens) else model.encode(text)
 
 
-def _heads(model: Model) -> int:
-    return max((site.heads or 1 for site in model.sites), default=1)
+def _matrices(model: Model) -> int:
+    return sum(site.heads or 1 for site in model.sites) or 1
 
 
 def _how(model: Model) -> bool | None:
@@ -136,11 +162,11 @@ def _how(model: Model) -> bool | None:
     return any(named(slot, "mask") for slot in slots) or all(site.causal is True for site in model.sites)
 
 
-def _batches(order: Sequence[int], lengths: Sequence[int], size: int, heads: int, pads: bool) -> Iterator[list[int]]:
+def _batches(order: Sequence[int], lengths: Sequence[int], size: int, matrices: int, pads: bool) -> Iterator[list[int]]:
     """Cut texts that are sorted by length into batches."""
     part: list[int] = []
     for at in order:
-        cells = (len(part) + 1) * heads * lengths[at] ** 2
+        cells = (len(part) + 1) * matrices * lengths[at] ** 2
         if part and (len(part) == size or cells > CELLS or (not pads and lengths[at] != lengths[part[0]])):
             yield part
             part = []

@@ -6,6 +6,7 @@ A model that was seen before is run without reading its graph: neither onnx nor 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from attnx.taps import Tapped, places_for, tap
 if TYPE_CHECKING:
     from attnx.sites import Found
 
+LANES = 4
+"""Batches that run at once on the CPU, at most. Threads that share one small product wait for one another more than
+those that have a batch each."""
 FEW = 2
 """A session that is opened for one or two runs skips what pays only later: see `Opening.session`."""
 
@@ -41,7 +45,7 @@ class Opening:
     def __init__(self, path: Path, device: str) -> None:
         self.path, self.device = path, device
         self.threads: int | None = None
-        """Threads inside an operator of the sessions opened from now on; onnxruntime's choice where None."""
+        """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
         self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
@@ -111,8 +115,8 @@ class Opening:
             quantities: What is wanted of each, or by a site's index: quantities, and statistics of `reduce.STATS`.
             outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
             rows: Only the rows of chosen queries.
-            many: It will run many times, or on a long text: it is opened for that. Otherwise it is opened as fast as
-                can be, and opened again where it then runs more than `FEW` times after all.
+            many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
+                as can be, and opened again where it then runs more than `FEW` times after all.
         """
         if self._pending is not None:
             self._pending.join()
@@ -132,7 +136,7 @@ class Opening:
     ) -> _Open:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows)
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many)
         have = self._sessions.get(key)
         if have is None:
             tapped = inventories.load_tapped(known, wanted, [outputs, rows])
@@ -140,18 +144,34 @@ class Opening:
                 tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
                 inventories.save_tapped(known, wanted, [outputs, rows], tapped)
             have = self._sessions[key] = self._open(tapped, many)
-        elif not have.thorough and (many or have.runs >= FEW):
+        elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
             del have, self._sessions[key]  # the old one goes first: each may hold the weights
-            have = self._sessions[key] = self._open(tapped, True)
+            have = self._sessions[key] = self._open(tapped, False, thorough=True)
         return have
+
+    def lanes(self) -> int:
+        """How many batches run at once on the CPU, each in a thread of the caller's."""
+        return min(LANES, self._processors())
+
+    def _processors(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        try:
+            return len(os.sched_getaffinity(0))
+        except AttributeError:  # not Linux
+            return os.cpu_count() or 1
 
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
         tapped = tap(self.graph(known.branch), {})
         return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
 
-    def _open(self, tapped: Tapped, thorough: bool) -> _Open:
-        thorough = thorough or not tapped.plain
-        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=self.threads)
+    def _open(self, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
+        thorough = thorough or many or not tapped.plain
+        threads = self.threads
+        if many:
+            # The threads that run the lanes compute as well: together they make up the processors.
+            threads = self._processors() - self.lanes() + 1
+        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=threads)
         return _Open(session, tapped, thorough)

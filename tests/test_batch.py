@@ -43,7 +43,7 @@ def test_texts_share_a_batch_with_texts_of_like_length() -> None:
     order = range(6)
     assert list(_batches(order, lengths, 4, 1, pads=True)) == [[0, 1, 2, 3], [4, 5]]
     assert list(_batches(order, lengths, 4, 1, pads=False)) == [[0, 1, 2], [3], [4, 5]]
-    assert list(_batches([0, 1], [4000, 4000], 4, 2, pads=True)) == [[0], [1]]
+    assert list(_batches([0, 1], [4000, 4000], 4, 3, pads=True)) == [[0], [1]]
 
 
 def test_a_window_is_read_no_further_than_it_must(minilm: Model) -> None:
