@@ -179,6 +179,8 @@ class Lines:
                 names.append("-- " if here.ascii else "━━ ", colour.head_style(at, here.depth))
                 names.append(here.spell(safe(head.title)) or str(at))
             yield names
+            if here.depth != "none" and len(self.heads) > len(colour.HEADS):
+                yield Text(f"Colours repeat after {len(colour.HEADS)} heads; draw fewer to tell them apart.", "dim")
             if here.depth == "none":
                 yield Text("Heads are told apart by colour, and there is none here; draw one head at a time.", "dim")
         what = f"{first.name} of at least {number(self.least)}" if np.isfinite(self.least) else first.name

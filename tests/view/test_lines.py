@@ -130,3 +130,15 @@ def test_refusals() -> None:
         lines([made(), made(pieces=samples.WIDE)])
     with pytest.raises(UsageError, match="0 to 15"):
         lines([made()], query=16)
+
+
+def test_more_heads_than_colours_are_said() -> None:
+    matrix = made()
+
+    def text(heads: int) -> str:
+        return "".join(s.text for line in segments(lines([matrix] * heads), 100, 60, "truecolor") for s in line)
+
+    assert "Colours repeat after 7 heads" in text(8)
+    assert "Colours repeat" not in text(7)
+    assert "Colours repeat" not in plain(lines([matrix] * 8), 100)
+    assert "Heads are told apart by colour" in plain(lines([matrix] * 8), 100)
