@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnx.fed import fed, reduce
+from attnx.fed import fed
 from attnx.gathered import gather
 from attnx.inspection import Inspection, choose_sort, inspect, position_of
-from attnx.records import Attention
-from attnx.reduce import ROWS, fits
-from attnx.reduced import checked_rows, read_stats, rows_sum_to_one, sample
+from attnx.merged import over_heads
 
 if TYPE_CHECKING:
     from attnx.intake import Given
@@ -41,8 +38,12 @@ def look(run: Start, asked: Request, *, matrices: bool, rows: bool) -> Iterator[
         return
     sort, others = choose_sort((*model.encoder_sites, *model.find(run.feed["inputs"]).sites), asked)
     (one,) = run.given
-    if not others and not rows and asked.combines_heads and (made := combined(model, run.feed, asked)) is not None:
-        trace, counts = made
+    if not others and not rows and asked.combines_heads and (made := fed(model, run.feed)) is not None:
+        found = over_heads(model, made, made.sites(model, asked.traced_layers), asked.reduced)
+    else:
+        found = None
+    if found is not None:
+        trace, counts = found
         yield one, inspect(trace, asked, sort, others, matrices=matrices, combined=counts)
         return
     if not others and asked.view == "overview" and not asked.words and not asked.mute:
@@ -51,8 +52,8 @@ def look(run: Start, asked: Request, *, matrices: bool, rows: bool) -> Iterator[
         if (seen := glance(model, run.feed, asked)) is not None:
             yield one, Inspection(asked, seen.trace, sort, (), (), None, (), (), seen)
             return
-    found = _row(model, run.feed, asked) if rows and not others else None
-    trace = found or model.trace(**run.feed, layers=asked.traced_layers, quantities=asked.quantities)
+    row = _row(model, run.feed, asked) if rows and not others else None
+    trace = row or model.trace(**run.feed, layers=asked.traced_layers, quantities=asked.quantities)
     yield one, inspect(trace, asked, sort, others, matrices=matrices)
 
 
@@ -62,33 +63,3 @@ def _row(model: Model, told: Mapping[str, Any], asked: Request) -> Trace | None:
         return None
     at = position_of(made.tokens, asked)
     return gather(model, made, made.sites(model, asked.traced_layers), [at], asked.quantities)
-
-
-def combined(model: Model, told: Mapping[str, Any], asked: Request) -> tuple[Trace, dict[int, int]] | None:
-    """The mean or the largest over the heads of each site, made in the graph, and over how many heads, by site's index.
-
-    None where the graph or the text does not allow it, or a check does not hold.
-    """
-    made = fed(model, told)
-    sites = [] if made is None else made.sites(model, asked.traced_layers)
-    total, stat, masked, *_ = asked.reduced
-    if (
-        made is None
-        or not sites
-        or not made.single
-        or not all(fits(s, one) for s in sites for one in (total, stat, masked))
-    ):
-        return None
-    some = sample(len(made.tokens))
-    done = reduce(model, made, sites, asked.reduced, {ROWS: some})
-    if done is None:
-        return None
-    trace, tapped, values = done
-    attentions, counts = [], {}
-    for attention in checked_rows(sites, tapped, values, some):
-        found = read_stats(attention.site, tapped, values)
-        counts[attention.site.index] = len(found[total])
-        if not attention.trusted or not rows_sum_to_one(attention, found[total]).holds:
-            return None
-        attentions.append(Attention(attention.site, masked=found[masked][None, None], weights=found[stat][None, None]))
-    return replace(trace, attentions=tuple(attentions)), counts

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx import memory
 from attnx.errors import UnsupportedError, UsageError
+from attnx.fed import fed
 from attnx.formula import average
+from attnx.gathered import gather
 from attnx.layered import head_mean
 from attnx.measure import flow as flows
 from attnx.measure import rollout as rollouts
 from attnx.measure.norms import value_norms
+from attnx.merged import over_heads
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.spans import axis_labels
 from attnx.surroundings import output_projection
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
+LARGE = 32 << 20
+"""Bytes of matrices up to which they are fetched whole."""
 QUICK = 4_000_000
 """Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
 
@@ -65,6 +71,7 @@ def follow(
     *,
     relative: bool = False,
     inputs: Mapping[str, Array] | None = None,
+    row: Trace | None = None,
 ) -> Streams:
     """Follow attention through one side of a model.
 
@@ -75,6 +82,7 @@ def follow(
         side: "encoder", "decoder" or "cross"; cross, where there is one, by default.
         relative: Divide by what uniform attention gives.
         inputs: What the model was fed, where a graph has branches.
+        row: The query's row at the last site, with value, where the trace has means over heads alone.
 
     Raises:
         UsageError: No such side or token.
@@ -105,7 +113,9 @@ def follow(
         notes += [said] if said else []
     site = _last(trace, chosen, tokens)
     norms = None
-    if where is not None and trace.attentions[site].value is not None:
+    if where is not None and row is not None:
+        norms = _norms(row, 0, 0, output_projection(model, row.attentions[0].site, inputs))
+    elif where is not None and trace.attentions[site].value is not None:
         norms = _norms(trace, site, where, output_projection(model, trace.attentions[site].site, inputs))
     return Streams(
         side=chosen,
@@ -119,6 +129,28 @@ def follow(
         flow=exact,
         notes=tuple(notes),
     )
+
+
+def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trace, Trace | None] | None:
+    """Of a long text the means over heads, made in the graph, and the query's row at the last site.
+
+    Returns:
+        None where the text is short, or where the graph or the text does not allow it.
+
+    Raises:
+        UsageError: There is no such token.
+    """
+    made = fed(model, told)
+    sites = [] if made is None else made.sites(model)
+    if made is None or memory.needed(sites, made.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+        return None
+    found = over_heads(model, made, sites)
+    if found is None or query is None:
+        return None if found is None else (found[0], None)
+    from attnx.chosen import position
+
+    row = gather(model, made, sites[-1:], [position(made.tokens, query)], ARRAYS)
+    return None if row is None or not row.attentions[0].trusted else (found[0], row)
 
 
 def _has(trace: Trace, side: str) -> bool:

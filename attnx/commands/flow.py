@@ -38,11 +38,15 @@ def flow(
     """
     from attnx import output
     from attnx.reporting import base, heading
-    from attnx.streams import ARRAYS, follow
+    from attnx.streams import ARRAYS, follow, long
 
     arrays = ARRAYS if query is not None else ARRAYS[:2]
-    trace, doubts = run.trace(arrays)
-    found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"))
+    reduced = None if relative else long(run.opened, run.feed, query)
+    if reduced is None:
+        (trace, doubts), row = run.trace(arrays), None
+    else:
+        (trace, row), doubts = reduced, ()
+    found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"), row=row)
     notes = [*trace.notes, *doubts, *found.notes]
     output.notes(notes)
     if run.json:

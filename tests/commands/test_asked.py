@@ -164,6 +164,16 @@ def test_of_a_long_text_one_layer_is_taken_apart(
     alike(got, whole(attnx, "qkv", LONG, *args, "--json"))
 
 
+@pytest.mark.parametrize("args", [(), ("--query", "it@10")], ids=["all", "query"])
+def test_a_long_text_flows_through_means(
+    attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("attnx.streams.LARGE", 0)
+    got = attnx("flow", LONG, *args, "--json").document
+    assert {shape for shape in fetched if shape.count(TOKENS) > 1} == {(TOKENS, TOKENS)}
+    alike(got, whole(attnx, "flow", LONG, *args, "--json"))
+
+
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
     attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
     assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
