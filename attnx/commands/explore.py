@@ -22,6 +22,8 @@ def explore(run: Start) -> None:
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
     """
+    from rich.console import Console
+
     from attnx.errors import UsageError
 
     try:
@@ -44,7 +46,9 @@ def explore(run: Start) -> None:
         # Another text takes the place of ids; what goes with a text (a target, a picture) stays.
         return run.fed(given if text == (given.text or "") else replace(given, text=text, ids=None))
 
-    app = Explorer(Desk(run.opened, given.text or "", feed))
+    with Console(stderr=True).status("running the model"):
+        desk = Desk(run.opened, given.text or "", feed)
+    app = Explorer(desk)
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import signal
 import struct
@@ -139,4 +140,25 @@ def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) 
     with contextlib.closing(Terminal(PYTHONPATH=f"{tmp_path}{os.pathsep}{old}")) as one:
         assert one.over() not in (0, None)
         assert b"a bug of ours" in one.said
+        assert one.restored
+
+
+@pytest.mark.parametrize(
+    ("more", "codes"),
+    [
+        ({"TERM": "xterm", "COLORTERM": ""}, rb"\x1b\[[0-9;]*\b[34]8;[25]"),
+        ({"TERM": "xterm-256color", "COLORTERM": ""}, rb"\x1b\[[0-9;]*\b[34]8;2"),
+        # Textual keeps greys, which a theme of its own needs for its panes.
+        ({"NO_COLOR": "1"}, rb"[34]8;2;(\d+);(?!\1;\1\b)[0-9;]*|\b[349][1-6]m"),
+    ],
+    ids=["16", "256", "none"],
+)
+def test_no_more_colours_than_there_are(more: dict[str, str], codes: bytes) -> None:
+    with contextlib.closing(Terminal(**more)) as one:
+        one.wait(b"help")
+        one.wait(b"tired")
+        one.press("jjvvx")
+        one.press("q")
+        assert one.over() == 0
+        assert not re.findall(codes, one.said)
         assert one.restored
