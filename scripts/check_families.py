@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,19 @@ def main() -> int:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "families").absolute()
     folders = [p for p in sorted(root.iterdir()) if (p / "about.json").is_file()]
     told = lines()
-    os.chdir(root.parent)
+    apart = tempfile.TemporaryDirectory()  # what the lines write is of no use to anyone
+    (Path(apart.name) / "families").symlink_to(root)
+    os.chdir(apart.name)
     wrong = 0
     for folder in folders:
         said = faults(folder)
-        for line in told.get(folder.name, []) if root.name == "families" else []:
+        for line in told.get(folder.name, []):
             code, out, err = run(line)
             said += [] if code == 0 and out + err else [f"{line} ends with {code}: {err}"]
         wrong += bool(said)
         print(f"{folder.name}: {'; '.join(said) or 'holds'}")
+    os.chdir(root)
+    apart.cleanup()
     print(f"{len(folders) - wrong} of {len(folders)} hold")
     return 1 if wrong or not folders else 0
 
