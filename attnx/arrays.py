@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def load_feed(path: Path) -> dict[str, Array]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{path} holds one array without a name", "Save it with numpy.savez(FILE, name=array).")
         with archive:
+            _foresee(path, archive)
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", "--inputs takes an .npz file.") from None
@@ -35,6 +37,46 @@ def load_feed(path: Path) -> dict[str, Array]:
             f"{path} is not an .npz file of plain arrays: {str(error)[:150]}",
             "Save it with numpy.savez(FILE, name=array).",
         ) from None
+
+
+def _foresee(path: Path, archive: Any) -> None:
+    """Hold what an archive says of its arrays against what is in it, and against memory, before any is made.
+
+    Raises:
+        InputError: An array that is larger than its bytes, or arrays that do not fit in memory.
+    """
+    from attnx import memory
+
+    total = 0
+    for item in archive.zip.infolist():
+        total += item.file_size
+        with archive.zip.open(item) as file:
+            check_declared(file, item.file_size, f"{item.filename.removesuffix('.npy')} in {path}")
+    free = memory.available()
+    if free is not None and total > free:
+        raise InputError(
+            f"{path} unpacks to {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free",
+            "Give a smaller feed, or free some memory.",
+        )
+
+
+def check_declared(file: IO[bytes], size: int, name: str) -> None:
+    """Hold the shape that the head of a .npy file declares against the bytes that are there.
+
+    Raises:
+        InputError: More are needed.
+        ValueError: It is no .npy file.
+    """
+    kind = np.lib.format
+    version = kind.read_magic(file)
+    read = kind.read_array_header_1_0 if version == (1, 0) else kind.read_array_header_2_0
+    shape, _, dtype = read(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > size and not dtype.hasobject:
+        raise InputError(
+            f"{name} declares the shape {list(shape)} of {dtype}, which takes {needed} bytes; there are {size}",
+            "The file is cut short or damaged; save it again with numpy.",
+        )
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool = False) -> None:

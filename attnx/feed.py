@@ -106,7 +106,7 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
                 raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
     if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and end the process
         raise InputError(f"input {slot.name} has shape {shape}: there is no row to run on", "Give at least one.")
-    if array.dtype == object or array.dtype.kind in "SU":
+    if array.dtype.kind not in "biuf" and array.dtype != slot.dtype:  # text, times, records; bfloat16 is of kind V
         raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}", _HOW)
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise InputError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attnx.arrays import check_declared
 from attnx.errors import InputError, UsageError
 from attnx.records import Array
 from attnx.session import Slot
@@ -124,6 +125,9 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
 
 def _from_file(slot: Slot, path: Path) -> Array:
     try:
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                check_declared(file, path.stat().st_size, str(path))
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", f"--set {slot.name}=@FILE takes a .npy file.") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,6 +163,22 @@ def _cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
+def declared(shape: tuple[int, ...], dtype: str = "<f4", content: bytes = b"") -> Callable[[Path], None]:
+    """An .npz whose array says that it has another shape than its bytes fill."""
+
+    def write(path: Path) -> None:
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, {"descr": dtype, "fortran_order": False, "shape": shape})
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x.npy", head.getvalue() + content)
+
+    return write
+
+
+def _of_type(dtype: object) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, x=np.zeros((1, 4, code(1, 4).shape[2]), dtype))  # type: ignore[call-overload]
+
+
 FEEDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "wrong name": (lambda p: np.savez(p, z=code(1, 4)), "x: tensor"),
     "one too many": (lambda p: np.savez(p, x=code(1, 4), z=code(1, 4)), "no input z"),
@@ -174,4 +192,12 @@ FEEDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "one array": (_array_alone, "without a name"),
     "no archive": (_no_archive, "not an .npz"),
     "cut short": (_cut_short, "not an .npz"),
+    "declared huge": (declared((1, 10**12, 64)), "declares the shape [1, 1000000000000, 64]"),
+    "declared beyond 64 bits": (declared((2**40, 2**40, 2)), "declares the shape"),
+    "declared negative": (declared((1, -5, 64)), ""),
+    "records": (_of_type([("a", "<f4"), ("b", "<i4")]), "values"),
+    "times": (_of_type("<M8[s]"), "values"),
+    "complex": (_of_type("<c8"), "values"),
+    "raw bytes": (_of_type("|V4"), "values"),
+    "40 axes": (lambda p: declared((1,) * 40, content=bytes(4))(p), ""),
 }  # fmt: skip
