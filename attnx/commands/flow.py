@@ -10,7 +10,7 @@ from attnx.options import SENSES, QueryOption, TopOption, starts
 from attnx.start import Start
 
 if TYPE_CHECKING:
-    from attnx.records import Measurement
+    from attnx.records import Measurement, Trace
     from attnx.streams import Streams
     from attnx.view.columns import Columns
 
@@ -78,7 +78,24 @@ def flow(
         else:
             output.show(line(heading(trace)), heatmap(of_measurement(last), kind="log"), *_said(found.rollout))
         return
-    output.show(line(heading(trace)), _one(found, top), "", _layers(found, top))
+    output.show(line(heading(trace)), _one(found, top), "", *_map(found, trace), _layers(found, top))
+
+
+def _map(found: Streams, trace: Trace) -> list[Any]:
+    """Rollout from one patch to the patches of a picture, as a map of it; nothing where the keys are no patches."""
+    from dataclasses import replace
+
+    from attnx.patches import grid_of
+    from attnx.patchmap import patch_matrix
+    from attnx.view.heatmap import heatmap
+    from attnx.view.matrix import of_measurement
+
+    sides = [tokens for tokens in (trace.tokens, trace.memory) if tokens is not None]
+    grid = next((grid_of(tokens) for tokens in sides if len(tokens) == len(found.keys)), None)
+    if grid is None or found.query is None:
+        return []
+    matrix = replace(of_measurement(found.last), title="")
+    return [heatmap(patch_matrix(matrix, found.query, grid), kind="log"), ""]
 
 
 def _said(measure: Measurement) -> list[Any]:

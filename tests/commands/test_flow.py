@@ -131,3 +131,19 @@ def test_a_long_text_has_no_exact_flow_and_says_so(attnx: Run) -> None:
 def test_misuse(attnx: Run) -> None:
     attnx("flow", ANIMAL, "-q", "dog", code=2)
     attnx("flow", ANIMAL, "--side", "cross", code=2)
+
+
+def test_patches_are_followed_on_the_map_of_their_picture(attnx: Run) -> None:
+    """Rollout by numpy: half of each layer's mean weights and half of the identity, one upon the other."""
+    folder = Path(__file__).parents[1] / "families" / "dinov2"
+    picture = ("--image", str(folder / "picture.png"), "-m", str(folder))
+    found = attnx("flow", *picture, "--query", "r1c2", "--json").document
+    with np.load(folder / "truth.npz") as truth:
+        layers = [truth[f"weights.{i}"][0].astype(np.float64).mean(axis=0) for i in range(2)]
+    want = np.eye(17)
+    for weights in layers:
+        want = (weights + np.eye(17)) / 2 @ want
+    np.testing.assert_allclose(np.array(found["rollout"]["values"])[-1, 7], want[7], atol=1e-4)
+    shown = attnx("flow", *picture, "--query", "r1c2").out
+    assert "from r1c2 · rollout" in shown
+    assert f"not on the map: [CLS] {want[7, 0]:.3f}" in shown
