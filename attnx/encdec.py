@@ -13,7 +13,7 @@ from attnx.inputs import Needs, is_ids, is_past
 from attnx.kvcache import is_cross, pair_by_name
 from attnx.naming import join, labelled, numbered
 from attnx.prefix import opening, read_rules, settings
-from attnx.records import Array, Attention, Tokens
+from attnx.records import Array, Attention, Site, Tokens
 from attnx.running import Run, Runs, Wanted
 from attnx.session import Slot
 from attnx.trace import measure_causal
@@ -193,11 +193,24 @@ def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attenti
     return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate([*encoded.run.attentions, *decoder]))
 
 
+def sites_of(model: Runs) -> tuple[Site, ...]:
+    """The sites of all files of a model, numbered through as in a trace of it."""
+    if model.encoder is None:
+        return tuple(model.sites)
+    own = [s for s in model.sites if s.kind == "self"]
+    settled = all(s.component == "decoder" for s in own)
+    decoder = [
+        replace(s, component="decoder", layer=s.layer if settled else own.index(s)) if s.kind == "self" else s
+        for s in model.sites
+    ]
+    return tuple(replace(s, index=i) for i, s in enumerate([*model.encoder.sites, *decoder]))
+
+
 def _all_decoder(attentions: Sequence[Attention]) -> bool:
     return all(a.site.component == "decoder" for a in attentions if a.site.kind == "self")
 
 
 __all__ = [
-    "Encoded", "check_layers", "check_names", "encode", "for_inputs", "of_file", "special_tokens", "target_tokens",
-    "together",
+    "Encoded", "check_layers", "check_names", "encode", "for_inputs", "of_file", "sites_of", "special_tokens",
+    "target_tokens", "together",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ def sites(
 ) -> None:
     """List every attention computation in a model, and every near miss with its reason. The model is not run."""
     from attnx import output, pipeline
+    from attnx.encdec import sites_of
 
     opened = pipeline.open(model)
     if feed_template:
@@ -30,11 +31,13 @@ def sites(
     found = opened.find()
     if found.note is not None:
         output.note(found.note)
+    there = sites_of(opened)
+    misses = (*(opened.encoder.misses if opened.encoder is not None else ()), *found.misses)
     if json:
         from attnx.view.contract import sites_document
 
-        output.emit_json(sites_document(opened.name, found.sites, found.misses))
+        output.emit_json(sites_document(opened.name, there, misses))
     else:
         from attnx.view.sites import sites_table
 
-        output.show(sites_table(found.sites, found.misses, places=places))
+        output.show(sites_table(there, misses, places=places))

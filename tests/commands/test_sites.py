@@ -77,3 +77,17 @@ def test_a_text_without_a_tokenizer_says_what_to_give(attnx: Run, classifier: Pa
     done = attnx("inspect", "It.", "-m", str(classifier), code=3)
     assert "--ids" in done.err
     assert "--tokenizer" in done.err
+
+
+def test_both_files_of_an_encoder_decoder_numbered_as_in_a_trace(attnx: Run, tmp_path: Path) -> None:
+    w = small_models.weights()
+    place = small_models.save(
+        tmp_path / "m", config={"decoder_start_token_id": 5}, encoder_model=small_models.encoder(w),
+        decoder_model=small_models.cross_decoder(w, cached=False),
+    )  # fmt: skip
+    listed = attnx("sites", str(place), "--json").document["sites"]
+    sorts = [(s["index"], s["component"], s["kind"], s["layer"]) for s in listed]
+    own = [(2, "decoder", "self", 0), (3, "decoder", "cross", 0), (4, "decoder", "self", 1), (5, "decoder", "cross", 1)]
+    assert sorts == [(0, "encoder", "self", 0), (1, "encoder", "self", 1), *own]
+    ran = attnx("trace", str(place), "--ids", "4,9,2", "--generate", "3", "--json").document["sites"]
+    assert [(s["index"], s["component"], s["kind"], s["layer"]) for s in ran] == sorts
