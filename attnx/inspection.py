@@ -75,7 +75,8 @@ def sort_of(site: Site) -> str:
 def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str, ...]]:
     """The sort of site that is shown, and the others that there are; layers and heads are held against it.
 
-    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder.
+    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder. One query that
+    gathers all (pooling) is shown where there is nothing else.
 
     Raises:
         UsageError: There is no such sort, layer or head.
@@ -83,7 +84,7 @@ def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str
     sorts = tuple(dict.fromkeys(sort_of(site) for site in sites))
     if not sorts:
         return "", ()
-    sort = sorts[-1]
+    sort = next((s for s in reversed(sorts) if s != "pooling"), sorts[-1])
     if request.site is not None:
         wanted = request.site.strip().lower()
         names = {name: name for name in sorts}

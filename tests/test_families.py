@@ -57,3 +57,13 @@ def test_lines_of_the_readme_run(name: str, line: str, tmp_path: Path, monkeypat
     code, out, err = check_families.run(line)
     assert code == 0, err
     assert (out + err).strip()
+
+
+def test_what_gathers_the_patches_is_not_what_is_shown_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = SHIPPED / "siglip"
+    line = f'attnx inspect "a photo of a cat" --image {place}/picture.png -m {place}'
+    code, out, err = check_families.run(f"{line} --query r1c2 --head 1.0")
+    assert code == 0, err
+    assert "from r1c2" in out
+    assert "encoder attention; --site shows the others: pooling" in out
