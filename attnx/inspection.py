@@ -75,8 +75,8 @@ def sort_of(site: Site) -> str:
 def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str, ...]]:
     """The sort of site that is shown, and the others that there are; layers and heads are held against it.
 
-    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder. One query that
-    gathers all (pooling) is shown where there is nothing else.
+    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder. Pooling,
+    one query that gathers all, is shown where there is nothing else.
 
     Raises:
         UsageError: There is no such sort, layer or head.
