@@ -18,6 +18,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import Resize
 from textual.widgets import Input, Static
 
 from attnx.errors import INTERRUPTED, AttnxError
@@ -56,7 +57,8 @@ class Explorer(App[None]):
     #status { height: 1; background: $panel; }
     .few #status { background: transparent; text-style: reverse; }
     Input { layer: over; dock: bottom; display: none; height: 3; }
-    #help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1; }
+    #help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1;
+      max-width: 100%; max-height: 100%; }
     #help.shown { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
@@ -84,6 +86,7 @@ class Explorer(App[None]):
         super().__init__(ansi_color=Console().color_system == "standard")
         self.desk = desk
         self._asked = ""
+        self._extent: tuple[int, int] | None = None  # while the event is handled, `size` is still the old one
         self._at_work = False
         self._failed: dict[int, AttnxError] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -111,9 +114,14 @@ class Explorer(App[None]):
         """End as an interrupted program does."""
         self.exit(return_code=INTERRUPTED)
 
-    def on_resize(self) -> None:
-        """Draw anew for another size."""
+    def on_resize(self, event: Resize) -> None:
+        """Lay out anew for another size."""
+        self._extent = event.size
         self._place()
+
+    def on_pane_resized(self) -> None:
+        """Draw for another size."""
+        self.draw()
 
     @property
     def busy(self) -> bool:
@@ -130,7 +138,7 @@ class Explorer(App[None]):
 
     def _place(self) -> None:
         """Give the panes their sizes, then draw."""
-        width, height = self.size
+        width, height = self._extent or self.size
         self.query_one("#looks").styles.height = max(min(height // 3, 12), 4)
         self.query_one("#grid").styles.width = panes.grid_width(self.desk, max(width * 2 // 5, 20), height)
         self.call_after_refresh(self.draw)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -19,9 +20,16 @@ from textual.widget import Widget
 class Pane(Widget):
     """Lines of a fixed place."""
 
+    class Resized(Message):
+        """A pane has another size, and is to be drawn for it."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lines: list[Strip] = []
+
+    def on_resize(self) -> None:
+        """Say that there is another size: only now, after the layout, is it known."""
+        self.post_message(self.Resized())
 
     def show(self, lines: Iterable[Sequence[Segment]]) -> None:
         """Show these lines, from the top; what is below them stays empty."""

@@ -268,3 +268,24 @@ def test_a_run_that_fails_is_said_and_the_rest_goes_on(model: attnx.Model, monke
         assert "L2 H0 · weights" in screen(app)
 
     drive(Desk(model, TEXT), steps)
+
+
+def test_another_size_is_drawn_as_if_it_had_been_the_first(model: attnx.Model) -> None:
+    first: list[str] = []
+
+    async def note(app: Explorer, pilot: Pilot[None]) -> None:
+        first.append(still(app))
+
+    async def resize(app: Explorer, pilot: Pilot[None]) -> None:
+        for size in ((140, 44), (50, 14), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await settled(app, pilot)
+            await settled(app, pilot)
+            assert len(screen(app).splitlines()) == size[1]
+            assert screen(app).splitlines()[-1].rstrip().endswith("? help")
+            assert "L5 H11 · weights" in screen(app)
+        first.append(still(app))
+
+    drive(Desk(model, TEXT, site=5, head=11), note, (80, 24))
+    drive(Desk(model, TEXT, site=5, head=11), resize, (80, 24))
+    assert first[0] == first[1]
