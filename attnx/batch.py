@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attnx import feed as feeding
-from attnx.errors import ModelError, UsageError
+from attnx.errors import ModelError, RunError, UsageError
 from attnx.inputs import fixed_length, is_past, named, takes_target
+from attnx.kvcache import is_static, slides
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
 from attnx.running import Wanted
 from attnx.tokens.given import pad
 
 if TYPE_CHECKING:
     from attnx.pipeline import Model
+    from attnx.session import Slot
 
 SIZE = 32
 """Texts a batch."""
 WINDOW = 8
 """Batches that are sorted by length together: more of them pad less, and hold more in memory."""
+BYTES = 256 << 20
+"""And at most so many bytes of matrices: however many and long the texts are, no more is held."""
+CLOSE = (1e-3, 1e-3)
+"""Relative and absolute difference up to which a text of a batch is what it is alone."""
+ALONE = (
+    "run one by one: in a batch this model gives a text other numbers (one scale for all that is quantised), or none"
+)
 CELLS = 1 << 25
 """At most this many cells of all matrices in one batch, 128 MB, whatever its size: long texts run in smaller ones."""
+
+
+def matrix_bytes(model: Model, quantities: Collection[str], layers: Collection[int] | None) -> Callable[[Tokens], int]:
+    """Tells how many bytes the matrices of a text have."""
+    stages = sum(name in STAGES for name in quantities)
+    heads = sum(site.heads or 1 for site in model.sites if layers is None or site.layer in layers)
+    return lambda tokens: 4 * heads * stages * len(tokens) ** 2
+
+
+def within(texts: Iterable[Tokens], size: Callable[[Tokens], int], most: int = SIZE * WINDOW) -> Iterator[list[Tokens]]:
+    """Texts in parts of at most `most`, whose matrices take at most `BYTES` together where they are more than one."""
+    part: list[Tokens] = []
+    held = 0
+    for tokens in texts:
+        takes = size(tokens)
+        if part and (len(part) == most or held + takes > BYTES):
+            yield part
+            part, held = [], 0
+        part.append(tokens)
+        held += takes
+    if part:
+        yield part
 
 
 def trace_many(
@@ -56,8 +88,8 @@ def trace_many(
     if size < 1:
         raise UsageError(f"a batch of {size} texts", "Give 1 or more.")
     wanted = Wanted(layers, quantities, verify=verify)
-    source = iter(texts)
-    while window := [_tokens(model, text) for text in islice(source, size * WINDOW)]:
+    tokens_of = (_tokens(model, text) for text in texts)
+    for window in within(tokens_of, matrix_bytes(model, quantities, layers), size * WINDOW):
         if not together(model):
             yield from (_single(model, tokens, wanted) for tokens in window)
             continue
@@ -113,7 +145,10 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
     first = next(cut, None)
     if first is None:
         return
-    done = one(first)  # opens the session, and shows where it runs
+    done = _proved(model, first, [texts[at] for at in first], wanted)
+    if done is None:
+        yield from (replace(one([at]), notes=(ALONE,)) for at in order)
+        return
     yield done
     lanes = model.opening.lanes() if done.device == "cpu" else 1
     if lanes == 1:
@@ -130,6 +165,33 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
             yield ahead.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _proved(model: Model, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
+    """The first batch, where its shortest and its longest text come out of it as they do alone; else None.
+
+    Some graphs take one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
+    one and cannot take more.
+    """
+    try:
+        batch = _run(model, part, texts, wanted)
+    except RunError:
+        if len(texts) == 1:
+            raise
+        return None
+    if len(texts) == 1:
+        return batch
+    traces = list(batch.traces())
+    for at in (0, -1):
+        alone = _run(model, [0], [texts[at]], wanted)
+        for got, want in zip(traces[at].attentions, alone.attentions, strict=True):
+            for name in QUANTITIES:
+                one, other = getattr(got, name), getattr(want, name)
+                if one is not None and (
+                    one.shape != other.shape or not np.allclose(one, other, *CLOSE, equal_nan=True)
+                ):
+                    return None
+    return batch
 
 
 def _single(model: Model, tokens: Tokens, wanted: Wanted) -> Trace:
@@ -153,13 +215,19 @@ def _how(model: Model) -> bool | None:
         model.encoder is not None
         or takes_target(slots)
         or fixed_length(slots) is not None
-        or any(is_past(slot) for slot in slots)
+        or (any(is_past(slot) for slot in slots) and not grows(slots))
         or any(slot.shape and isinstance(slot.shape[0], int) for slot in slots)
         or any(site.kind != "self" for site in model.sites)
     )
     if alone:
         return None
     return any(named(slot, "mask") for slot in slots) or all(site.causal is True for site in model.sites)
+
+
+def grows(slots: Sequence[Slot]) -> bool:
+    """Whether a model's caches begin empty and grow, with a row for each text."""
+    shapes = [slot.shape for slot in slots if is_past(slot)]
+    return not is_static(slots) and not slides(slots) and all(not isinstance(shape[0], int) for shape in shapes)
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], size: int, matrices: int, pads: bool) -> Iterator[list[int]]:
@@ -185,7 +253,12 @@ def _run(model: Model, places: Sequence[int], texts: Sequence[Tokens], wanted: W
         whole = pad(list(texts), pad_id, piece)
     else:
         whole = tuple(texts)
-    feed = feeding.derive(model.slots(), feeding.batch_of(whole))
+    needs = feeding.batch_of(whole)
+    if any(is_past(slot) for slot in model.slots()):
+        from attnx.generate import sized
+
+        needs = sized(needs, model)
+    feed = feeding.derive(model.slots(), needs)
     done = model.run(feed, wanted, many=True)
     return Batch(model.name, done.device, tuple(places), tuple(texts), done.attentions, done.misses, done.notes)
 

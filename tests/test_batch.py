@@ -1,5 +1,7 @@
 """Batches give what single runs give; every kind of corpus is read, and what cannot be read is said."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 
 import attnx
 from attnx import memory
-from attnx.batch import _batches
+from attnx.batch import _batches, _run, run, together
 from attnx.corpus import find, read, size
 from attnx.errors import InputError, RunError
 from attnx.pipeline import Model
+from attnx.running import Wanted
+from attnx.tokens.given import from_ids
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9]) for at in range(70)]
@@ -38,6 +42,55 @@ def test_batches_give_what_single_runs_give(minilm: Model, size: int) -> None:
                 np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=3e-5, err_msg=name)
 
 
+def test_decoders_with_a_cache_run_in_batches() -> None:
+    gpt = attnx.open("tiny-gpt", device="cpu")
+    assert together(gpt)
+    for got in gpt.trace_many(TEXTS[:9], quantities=("key", "masked", "weights")):
+        want = gpt.trace(tokens=got.tokens, quantities=("key", "masked", "weights"))
+        for one, other in zip(got.attentions, want.attentions, strict=True):
+            assert one.trusted
+            np.testing.assert_allclose(one.need("weights"), other.need("weights"), atol=1e-5)
+            np.testing.assert_allclose(one.need("key"), other.need("key"), atol=1e-4)
+
+
+def test_a_model_whose_batches_mix_is_run_one_by_one() -> None:
+    """Dynamic quantisation takes one scale for a whole batch: a text's numbers would hang on those beside it."""
+    model = attnx.open(Path(__file__).parent / "zoo" / "int8-dynamic-ts17" / "model.onnx", device="cpu")
+    tokens = [from_ids(ids) for ids in ([3, 1, 2, 4], [4, 5, 6, 7], [2, 2, 1, 3], [5, 5, 5, 5], [1, 8, 1, 8])]
+    wanted = Wanted(None, ("masked", "weights"))
+    mixed = _run(model, range(5), tokens, wanted)
+    alone = [model.trace(tokens=one, quantities=("masked", "weights")) for one in tokens]
+    apart = [
+        np.abs(got.attentions[-1].need("weights") - want.attentions[-1].need("weights")).max()
+        for got, want in zip(mixed.traces(), alone, strict=True)
+    ]
+    assert max(apart) > 1e-3, "the batch of this model does not mix: it shows nothing"
+    for got, want in zip(model.trace_many(tokens), alone, strict=True):
+        assert any("run one by one" in note for note in got.notes)
+        for one, other in zip(got.attentions, want.attentions, strict=True):
+            np.testing.assert_allclose(one.need("weights"), other.need("weights"), atol=1e-6)
+
+
+def test_an_interrupted_batch_leaves_no_thread_behind(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm.opening, "lanes", lambda: 3)
+    traces = minilm.trace_many(TEXTS, size=2)
+    next(traces)
+    traces.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("attnx-batch")]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_the_order_does_not_hang_on_how_many_run_at_once(
+    minilm: Model, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    monkeypatch.setattr(minilm.opening, "lanes", lambda: lanes)
+    tokens = [minilm.encode(text) for text in TEXTS[:20]]
+    batches = list(run(minilm, tokens, Wanted(None, ("weights",)), 4))
+    order = sorted(range(20), key=lambda at: len(tokens[at]))
+    cut = _batches(order, [len(one) for one in tokens], 4, 72, pads=True)
+    assert [batch.places for batch in batches] == [tuple(part) for part in cut]
+
+
 def test_texts_share_a_batch_with_texts_of_like_length() -> None:
     lengths = [3, 3, 3, 5, 9, 9]
     order = range(6)
@@ -56,7 +109,7 @@ def test_a_window_is_read_no_further_than_it_must(minilm: Model) -> None:
             yield text
 
     next(minilm.trace_many(texts(), size=2))  # type: ignore[arg-type]
-    assert read_so_far == 16
+    assert read_so_far == 17  # eight batches of two, and one more to see that they are full
 
 
 def write_corpus(folder: Path) -> None:
@@ -136,3 +189,21 @@ def test_what_does_not_fit_in_memory_is_refused_before_it_is_run(
     with pytest.raises(RunError, match="masked, weights of 6 sites need"):
         minilm.trace(tokens=tokens, quantities=("masked", "weights"))
     assert minilm.heads(tokens=tokens).measures
+
+
+def test_no_more_is_read_ahead_than_memory_is_meant_for(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnx import batch
+
+    read: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for at in range(40):
+            read.append(at)
+            yield TEXTS[0]
+
+    one = 4 * 72 * len(minilm.encode(TEXTS[0])) ** 2
+    monkeypatch.setattr(batch, "BYTES", 5 * one)
+    traces = minilm.trace_many(texts(), quantities=("weights",))
+    next(traces)
+    assert len(read) == 6  # five, and the one that no longer fits
+    assert len(list(traces)) == 39
