@@ -50,11 +50,14 @@ def within(texts: Iterable[Tokens], size: Callable[[Tokens], int], most: int = S
     held = 0
     for tokens in texts:
         takes = size(tokens)
-        if part and (len(part) == most or held + takes > BYTES):
+        if part and held + takes > BYTES:
             yield part
             part, held = [], 0
         part.append(tokens)
         held += takes
+        if len(part) == most:
+            yield part
+            part, held = [], 0
     if part:
         yield part
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from attnx.antecedents import ARRAYS, maps, text_of
 from attnx.errors import InputError
-from attnx.many import of_texts
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Coreference, coreference
@@ -39,7 +38,7 @@ def judge(
     skipped: list[str] = []
     said: dict[str, None] = {}
     layers: tuple[str, ...] = ()
-    traces = of_texts(model, (example.text for example in examples), ARRAYS)
+    traces = model.trace_many((example.text for example in examples), quantities=ARRAYS)
     for at, (example, trace) in enumerate(zip(examples, traces, strict=True), start=1):
         text = text_of(trace)
         try:
