@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx import batch as batching
-from attnx import surveys
+from attnx import headsums, surveys
 from attnx.batch import Batch
 from attnx.corpus import Text
 from attnx.errors import AttnxError, InputError
+from attnx.headsums import LONG
 from attnx.observed import Rows
 from attnx.parts import Note, encode
 from attnx.records import QUANTITIES, Array, Attention, Measurement, Tokens, Trace
@@ -109,18 +110,39 @@ class _Part:
         for at, tokens in enumerate(self.tokens):
             for note in tokens.notes:
                 self._leave("notes", at, note)
-        wanted = Wanted(None, self.job.arrays)
+        reduced = set(self.job.batched) <= set(surveys.load("heads").BATCHED) and all(
+            surveys.load(name).BATCHED for name in self.job.measures
+        )
+        long = [at for at, tokens in enumerate(self.tokens) if reduced and len(tokens) > LONG]  # reduced in the graph
+        others = [at for at in range(len(self.texts)) if at not in set(long)]
+        for at in long:
+            self._reduced(at)
         if batching.together(self.model):
-            for batch in batching.run(self.model, self.tokens, wanted, self.job.size):
-                self._batch(batch)
+            wanted = Wanted(None, self.job.arrays)
+            for batch in batching.run(self.model, [self.tokens[at] for at in others], wanted, self.job.size):
+                self._batch(replace(batch, places=tuple(others[at] for at in batch.places)))
         else:
-            for at in range(len(self.texts)):
+            for at in others:
                 self._single(at)
         for like, values, there in self._quick.values():
             places = sorted(there)
             numbers = [self.start + at for at in places]
             lengths = [len(self.tokens[at]) for at in places]
             self.rows.add_many(numbers, [self.texts[at] for at in places], lengths, like, values[places])
+
+    def _reduced(self, at: int) -> None:
+        """A long text, whose matrices are reduced in the graph and never fetched."""
+        from attnx.reduced import heads
+
+        def trusted(trace: Trace) -> Trace:
+            return replace(trace, attentions=self._trusted(trace.attentions))
+
+        table, trace = heads(self.model, {"tokens": self.tokens[at]}, None, trusted)
+        self.device = trace.device
+        if trace.attentions:
+            found = {one.name: one for one in table.measures}
+            names = self.job.batched
+            self.rows.add(self.start + at, self.texts[at], len(trace.tokens), [found[name] for name in names])
 
     def _single(self, at: int) -> None:
         trace = self.model.trace(tokens=self.tokens[at], quantities=self.job.arrays)
@@ -130,10 +152,9 @@ class _Part:
             self._survey(at, replace(trace, attentions=kept), self.job.measures)
 
     def _batch(self, batch: Batch) -> None:
-        from attnx import headsums
-
         kept = self._trusted(batch.attentions)
         self.device = batch.device
+        self.notes.update(dict.fromkeys(batch.notes))
         if not kept:
             return
         batch = replace(batch, attentions=kept)

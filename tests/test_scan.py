@@ -16,12 +16,15 @@ import pytest
 import attnx
 from attnx import scanning, surveys
 from attnx.begun import alone
+from attnx.corpus import Text
 from attnx.errors import InputError, RunError, UsageError
+from attnx.headsums import LONG
 from attnx.measure import describe_heads
 from attnx.observed import COLUMNS, schema
 from attnx.parts import SCAN, note_of
 from attnx.pipeline import Model
 from attnx.scanning import Progress, scan
+from attnx.surveying import Job, measure
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9] + WORDS[: at % 3]) for at in range(30)]
@@ -174,7 +177,39 @@ def test_lists_in_csv_are_json(minilm: Model, tmp_path: Path) -> None:
     assert sum(key[1] == "entropy" for key in got) == 2 * 72
 
 
-def test_models_that_run_one_text_at_a_time(tmp_path: Path, corpus: Path) -> None:
+def test_long_texts_are_reduced_in_the_graph(minilm: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " ".join(WORDS * 15)
+    (tmp_path / "c.txt").write_text(f"it was tired\n{text}\nit slept\n", encoding="utf-8")
+    traced = minilm.trace(text, quantities=("masked", "weights"))
+    assert len(traced.tokens) > LONG
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "trace", None)  # no matrix of it is fetched
+        scan(minilm, [tmp_path / "c.txt"], tmp_path / "o.parquet")
+    rows = table(tmp_path / "o.parquet")
+    assert {key[0] for key in rows} == {0, 1, 2}
+    for one in describe_heads(traced).measures:
+        for (layer, head), value in np.ndenumerate(one.values):
+            got = rows.get((1, one.name, None, f"L{layer}", head))
+            assert (got is None) == bool(np.isnan(value))
+            assert got is None or got == pytest.approx(value, rel=1e-4, abs=1e-5), one.name
+    scan(minilm, [tmp_path / "c.txt"], tmp_path / "p.parquet", measures=["sinks"])  # has what is not reduced so
+    assert table(tmp_path / "p.parquet")[1, "sink", None, "L4", 5] == pytest.approx(
+        rows[1, "sink", None, "L4", 5], rel=1e-4
+    )
+
+
+def test_the_bytes_do_not_hang_on_the_threads() -> None:
+    """So that parts of machines of any size are the same."""
+    texts = [Text("c.txt", at, text) for at, text in enumerate(TEXTS, 1)]
+    made = set()
+    for threads in (1, 3, 6):
+        model = attnx.open("minilm", device="cpu")
+        model.opening.threads = threads
+        made.add(measure(model, Job(size=5), 0, 0, texts))
+    assert len(made) == 1
+
+
+def test_decoders(tmp_path: Path, corpus: Path) -> None:
     model = attnx.open("tiny-gpt", device="cpu")
     scan(model, [corpus], tmp_path / "o.parquet", measures=["sinks"], part=PART)
     got = table(tmp_path / "o.parquet")
