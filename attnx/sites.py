@@ -11,6 +11,7 @@ from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_node
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
 from attnx.graph.soundness import check_nodes, contradiction
+from attnx.graph.unroll import unroll
 from attnx.numbering import key_of, number
 from attnx.ops import softmax
 from attnx.ops.finding import Finding, Replacement
@@ -19,6 +20,9 @@ from attnx.records import Miss, Site
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
+
+_NESTED = 3
+"""How deep loops within loops are unrolled."""
 
 
 @dataclass(slots=True)
@@ -92,7 +96,14 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
         copy.CopyFrom(proto)
         proto = copy
         branches = splice_ifs(proto.graph, choose)
-    return _indexed(loaded, proto), branches
+    graph = _indexed(loaded, proto)
+    for _ in range(_NESTED):
+        unrolled = unroll(graph, lambda body: _may_attend(list(body.node)))
+        if unrolled is None:
+            break
+        branches += splice_ifs(unrolled.graph, choose)
+        graph = _indexed(loaded, unrolled)
+    return graph, branches
 
 
 def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
@@ -123,6 +134,13 @@ def _has_attention(nodes: list[NodeProto]) -> bool:
         n.op_type == "Softmax" or "Attention" in n.op_type or any(_has_attention(g.node) for _, g in subgraphs(n))
         for n in nodes
     )
+
+
+def _may_attend(nodes: list[NodeProto]) -> bool:
+    """Whether a body holds attention, or a softmax that is written out between two products."""
+    ops = [n.op_type for n in nodes]
+    written = "Exp" in ops and "ReduceSum" in ops and sum(op in ("MatMul", "Einsum", "Gemm") for op in ops) > 1
+    return _has_attention(nodes) or written or any(_may_attend(list(g.node)) for n in nodes for _, g in subgraphs(n))
 
 
 def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement]], list[Finding], list[Miss]]:
@@ -181,7 +199,7 @@ def _inside_subgraphs(graph: Graph) -> list[Miss]:
     misses: list[Miss] = []
     for node in graph.nodes:
         for name, inner in subgraphs(node):
-            if _has_attention(inner.node):
+            if _may_attend(list(inner.node)):
                 reason = f"holds attention in its {name}, which runs as often as {node.op_type} says; it is not tapped"
                 misses.append(Miss(node.name, op_name(node), reason))
     return misses

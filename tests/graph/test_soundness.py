@@ -209,12 +209,15 @@ def attention_without_bias(inside: bool) -> list[onnx.NodeProto]:
          helper.make_tensor_value_info("v", 1, None)],
         [helper.make_tensor_value_info("c_out", 9, []), helper.make_tensor_value_info("v_out", 1, None)],
     )  # fmt: skip
-    return [helper.make_node("Loop", ["trips", "", "x"], ["y"], name="loop", body=body)]
+    return [  # as many steps as the input says: such a loop stays a loop
+        helper.make_node("ReduceMax", ["x"], ["top"], name="top", keepdims=0),
+        helper.make_node("Cast", ["top"], ["trips"], name="trips", to=7),
+        helper.make_node("Loop", ["trips", "", "x"], ["y"], name="loop", body=body),
+    ]
 
 
 WEIGHTS = [
     numpy_helper.from_array(np.concatenate([np.zeros((16, 32)), np.eye(16)], 1).astype(np.float32), "w"),
-    numpy_helper.from_array(np.array(1), "trips"),
 ]
 
 
