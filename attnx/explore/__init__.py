@@ -1,4 +1,5 @@
-"""The explorer in the terminal: `desk.py` holds what is looked at, `panes.py` draws it, `app.py` answers keys.
+"""The explorer in the terminal: the model is run in `reader.py`, what is looked at is held in `desk.py`.
 
-Only app.py imports textual (extra `explore`).
+It is drawn by `panes.py` and put on the screen by `pane.py` (`frame.py` says where), `app.py` answers keys, and
+`saving.py` writes files. Only app.py and pane.py import textual (extra `explore`).
 """

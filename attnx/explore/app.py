@@ -24,43 +24,16 @@ from textual.widgets import Input, Static
 from attnx.errors import INTERRUPTED, AttnxError
 from attnx.explore import panes
 from attnx.explore.desk import STAGES, VIEWS, Desk
+from attnx.explore.frame import CSS, HELP
 from attnx.explore.pane import Pane
 from attnx.explore.saving import save_view
 from attnx.view.page import Depth
-
-HELP = """arrows, hjkl   layer (up, down) and head (left, right)
-n p            next and previous token (also tab)
-/              find a token, by its text or position
-1 2 3 4 5      weights, softmax without scaling,
-               scores, scaled, masked
-m M            the measure that colours the grid
-v              heatmap, lines, numbers
-c              colours: linear, log, each row its own
-w              pieces or words
-x z            mute special tokens; leave sinks out
-e              edit the text and run it
-s              save the head: txt svg html png pdf
-               csv npz parquet
-? esc  q       this help, and away with it; quit"""
 
 
 class Explorer(App[None]):
     """`attnx explore`."""
 
-    CSS = """
-    Screen { layout: vertical; layers: base over; }
-    #top { height: 1fr; }
-    #grid { margin: 0 1; }
-    #head { margin: 0 1 0 0; width: 1fr; height: 100%; }
-    #grid { height: 100%; }
-    #looks { margin: 0 1; }
-    #status { height: 1; background: $panel; }
-    .few #status { background: transparent; text-style: reverse; }
-    Input { layer: over; dock: bottom; display: none; height: 3; }
-    #help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1;
-      max-width: 100%; max-height: 100%; }
-    #help.shown { display: block; }
-    """
+    CSS = CSS
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [

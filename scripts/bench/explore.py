@@ -138,9 +138,7 @@ def main() -> None:
                 begun, last, count = terminal.answer()
                 spent = terminal.processor() - before
                 sizes.append(count)
-                more = (
-                    terminal.settle()
-                )  # what runs beside is no part of the answer
+                more = terminal.settle()  # what runs beside is no part of the answer
                 if kind == "another layer" and (more or last - begun > AWAY):
                     took.append((begun - start) * 1e3)
                     later.append(((more or last) - start) * 1e3)
