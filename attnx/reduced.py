@@ -7,7 +7,7 @@ allow the reduction, the matrices are fetched and measured there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from attnx import trace as tracing
 from attnx.fed import Fed, fed, reduce
 from attnx.formula import average
+from attnx.marked import WITHIN, Cells, cells_of, repeats
 from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Trace
 from attnx.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
 
@@ -29,53 +30,6 @@ CHECKED = ("masked", "weights")
 """Of what a few rows are gathered, to hold against one another."""
 SAMPLED = 4
 """How many rows these are."""
-WITHIN = 2
-"""Distance that `locality` counts as near."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Cells of a matrix that are picked out, by what they are picked for."""
-
-    flat: Array
-    """int64 [P]: i x K + j."""
-    row: Array
-    """int64 [P]: i."""
-    parts: Mapping[object, slice]
-    """Offset -2 to 2, "duplicate", "induction" -> its part of them."""
-
-    def sums(self, values: Array, part: object, count: int) -> Array:
-        """Sum over the cells of each row, float64 [H,Q]; NaN for rows without any."""
-        at = self.parts[part]
-        rows = self.row[at]
-        out = np.zeros((len(values), count))
-        for head, of_head in enumerate(values[:, at].astype(np.float64)):
-            out[head] = np.bincount(rows, of_head, count)
-        return np.where(np.isin(np.arange(count), rows), out, np.nan)
-
-
-def _cells(tokens: Tokens) -> Cells:
-    count = len(tokens)
-    ids = np.asarray(tokens.ids).reshape(-1)
-    plain = ~np.asarray(tokens.special, bool)
-    same = (ids[:, None] == ids[None, :]) & plain[:, None] & plain[None, :]
-    after = np.zeros_like(same)
-    after[:, 1:] = (same & np.tri(count, k=-2, dtype=bool))[:, :-1]
-    found: dict[object, tuple[Array, Array]] = {}
-    for offset in range(-WITHIN, WITHIN + 1):
-        rows = np.arange(max(0, -offset), min(count, count - offset))
-        found[offset] = (rows, rows + offset)
-    for name, mask in (("duplicate", same & np.tri(count, k=-1, dtype=bool)), ("induction", after)):
-        row, column = np.nonzero(mask)
-        found[name] = (row, column)
-    parts: dict[object, slice] = {}
-    start = 0
-    for part, (rows, _) in found.items():
-        parts[part] = slice(start, start + len(rows))
-        start += len(rows)
-    at = np.concatenate([rows for rows, _ in found.values()]).astype(np.int64)
-    keys = np.concatenate([columns for _, columns in found.values()]).astype(np.int64)
-    return Cells(at * count + keys, at, parts)
 
 
 def heads(
@@ -116,7 +70,7 @@ def table_of(trace: Trace, stats: Mapping[int, Mapping[str, Array]], cells: Cell
     measures = describe_heads(_small(trace, [len(s["total"]) for s in kept])).measures
     pairs = zip(trace.attentions, kept, strict=True)
     columns = [_measure(a.site, one, trace.tokens, cells) for a, one in pairs]
-    return _table(measures, columns, _repeats(cells))
+    return _table(measures, columns, repeats(cells))
 
 
 def _bare(trace: Trace) -> Trace:
@@ -144,7 +98,7 @@ def reduced(
     plan = _plan(sites, tokens, made.own)
     if plan is None:
         return None
-    cells, some = _cells(tokens), sample(len(tokens))
+    cells, some = cells_of(tokens), sample(len(tokens))
     wanted = {site.index: (*plan, *more.get(site.index, ()), *CHECKED) for site in sites}
     done = reduce(model, made, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
     if done is None:
@@ -279,11 +233,6 @@ def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: Cell
     }
 
 
-def _repeats(cells: Cells) -> int:
-    """How many queries have a key to look at for induction."""
-    return len(np.unique(cells.row[cells.parts["induction"]]))
-
-
 def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
     """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
     from attnx.headsums import measure
@@ -304,7 +253,7 @@ def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadT
         if not template:
             template = describe_heads(_small(trace, [heads for _, heads in places])).measures
         columns = [{name: values[name][at, site, :heads] for name in names} for site, heads in places]
-        out.append((_table(template, columns, _repeats(_cells(trace.tokens))), trace))
+        out.append((_table(template, columns, repeats(cells_of(trace.tokens))), trace))
     return out
 
 

@@ -1,0 +1,64 @@
+"""Cells of a matrix that measures of heads pick out of it: their weights leave a session, not the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.records import Array, Tokens
+
+WITHIN = 2
+"""Distance that `locality` counts as near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells of a matrix that are picked out, by what they are picked for."""
+
+    flat: Array
+    """int64 [P]: i x K + j."""
+    row: Array
+    """int64 [P]: i."""
+    parts: Mapping[object, slice]
+    """Offset -2 to 2, "duplicate", "induction" -> its part of them."""
+
+    def sums(self, values: Array, part: object, count: int) -> Array:
+        """Sum over the cells of each row, float64 [H,Q]; NaN for rows without any."""
+        at = self.parts[part]
+        rows = self.row[at]
+        out = np.zeros((len(values), count))
+        for head, of_head in enumerate(values[:, at].astype(np.float64)):
+            out[head] = np.bincount(rows, of_head, count)
+        return np.where(np.isin(np.arange(count), rows), out, np.nan)
+
+
+def cells_of(tokens: Tokens) -> Cells:
+    """The cells that measures of heads look at: near the diagonal, earlier copies, and what followed them."""
+    count = len(tokens)
+    ids = np.asarray(tokens.ids).reshape(-1)
+    plain = ~np.asarray(tokens.special, bool)
+    same = (ids[:, None] == ids[None, :]) & plain[:, None] & plain[None, :]
+    after = np.zeros_like(same)
+    after[:, 1:] = (same & np.tri(count, k=-2, dtype=bool))[:, :-1]
+    found: dict[object, tuple[Array, Array]] = {}
+    for offset in range(-WITHIN, WITHIN + 1):
+        rows = np.arange(max(0, -offset), min(count, count - offset))
+        found[offset] = (rows, rows + offset)
+    for name, mask in (("duplicate", same & np.tri(count, k=-1, dtype=bool)), ("induction", after)):
+        row, column = np.nonzero(mask)
+        found[name] = (row, column)
+    parts: dict[object, slice] = {}
+    start = 0
+    for part, (rows, _) in found.items():
+        parts[part] = slice(start, start + len(rows))
+        start += len(rows)
+    at = np.concatenate([rows for rows, _ in found.values()]).astype(np.int64)
+    keys = np.concatenate([columns for _, columns in found.values()]).astype(np.int64)
+    return Cells(at * count + keys, at, parts)
+
+
+def repeats(cells: Cells) -> int:
+    """How many queries have a key to look at for induction."""
+    return len(np.unique(cells.row[cells.parts["induction"]]))
