@@ -95,7 +95,7 @@ def reduced(
         extra: The arrays that these need.
     """
     tokens = made.tokens
-    plan = _plan(sites, tokens, made.own)
+    plan = _plan(sites, tokens, made.own) if made.single else None
     if plan is None:
         return None
     cells, some = cells_of(tokens), sample(len(tokens))

@@ -102,6 +102,14 @@ def test_arrays_of_ones_own(attnx: Run, tmp_path: Path, args: tuple[str, ...], m
     )
 
 
+@pytest.mark.parametrize("args", [("heads",), ("mask",), ("inspect", "--query", "2"), ("inspect", "--mean", "heads")])
+def test_of_a_batch_the_first_sequence_is_shown(attnx: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
+    case = causal(tmp_path, ids=((3, 5, 7, 2, 9, 5), (4, 4, 1, 2, 6, 8)))
+    command, *options = args
+    got = attnx(command, *case.args, *options, "--json").document
+    alike(got, whole(attnx, command, *case.args, *options, "--json"))
+
+
 def test_a_mask_is_fetched_once_for_all_heads(attnx: Run, fetched: list[tuple[int, ...]], tmp_path: Path) -> None:
     got = attnx("mask", LONG, "--json").document
     assert max(math.prod(shape) for shape in fetched) <= TOKENS**2
