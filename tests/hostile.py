@@ -106,6 +106,12 @@ def _many_inputs(model: onnx.ModelProto) -> None:
     model.graph.input.extend(helper.make_tensor_value_info(f"more_{i}", 1, [1]) for i in range(3000))
 
 
+def _enormous(model: onnx.ModelProto) -> None:
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    for dim, size in zip(dims, (0, 1 << 40, 1 << 40), strict=True):
+        dim.dim_value = size
+
+
 MODELS: dict[str, tuple[bytes, int, str]] = {
     "empty": (b"", 3, "empty"),
     "random": (np.random.default_rng(0).bytes(4096), 3, "not .*ONNX model"),
@@ -135,6 +141,7 @@ MODELS: dict[str, tuple[bytes, int, str]] = {
     "type unknown": (planted(_set("graph.initializer.0.data_type", 99)), 3, "unknown data type 99"),
     "shape too large": (planted(_set("graph.initializer.0.dims.0", 1 << 40)), 3, "needs .* bytes"),
     "shape negative": (planted(_set("graph.initializer.0.dims.0", -16)), 3, "negative size"),
+    "input of no row and 2**80 columns": (planted(_enormous), 4, "shape"),
     "external gone": (planted(_external("gone.bin")), 3, "gone.bin is missing"),
     "external outside": (planted(_external("../../etc/passwd")), 3, "outside the model's folder"),
     "external absolute": (planted(_external("/etc/passwd")), 3, "outside the model's folder"),

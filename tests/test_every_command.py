@@ -143,7 +143,15 @@ def test_sound_lines_work(command: str, run: Runner) -> None:
     assert out or command in ("report", "explore")
 
 
-READS_ONLY = ("operator unknown", "custom library", "external gone", "no attention", "thousands of inputs", "opset 999")
+READS_ONLY = (
+    "operator unknown",
+    "custom library",
+    "external gone",
+    "no attention",
+    "thousands of inputs",
+    "opset 999",
+    "input of no row and 2**80 columns",
+)
 
 
 @pytest.mark.parametrize("kind", MODELS)

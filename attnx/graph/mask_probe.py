@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,7 +65,7 @@ def _inputs(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, con
         if shape is None or None in shape or (not shape and kind not in (6, 7)):
             continue
         whole = tuple(int(d) for d in shape if d is not None)
-        if np.prod(whole, dtype=np.float64) > LIMIT:
+        if not _fits(whole):
             continue
         value: Array
         if kind in (6, 7):
@@ -178,7 +179,7 @@ class _Masks:
             fact = shapes.get(product)
             if fact is not None and fact.shape is not None and None not in fact.shape:
                 whole = tuple(int(d) for d in fact.shape if d is not None)
-                if np.prod(whole, dtype=np.float64) <= LIMIT:
+                if _fits(whole):
                     zero = np.zeros((), np.float16 if fact.dtype == 10 else np.float32)
                     products[product] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
         if not products:
@@ -194,6 +195,11 @@ class _Masks:
         if key not in self._shapes:
             self._shapes[key] = infer(self.graph, sizes, inputs, part=Part(self._above))
         return self._shapes[key]
+
+
+def _fits(shape: Sequence[int]) -> bool:
+    """Whether an array of that shape may be made; numpy refuses (0, 2**40, 2**40), though nothing is in it."""
+    return min(shape, default=0) >= 0 and prod(max(1, size) for size in shape) <= LIMIT
 
 
 def _above(graph: Graph, values: set[str]) -> set[str]:

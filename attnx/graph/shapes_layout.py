@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def _flatten(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape |
     axis = a.get("axis", 1)
     axis = axis + len(s) if axis < 0 else axis
     sizes = [int(d) for d in s if d is not None]
-    return [(int(np.prod(sizes[:axis])), int(np.prod(sizes[axis:])))]
+    return [(prod(sizes[:axis]), prod(sizes[axis:]))]
 
 
 def _gather_nd(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
