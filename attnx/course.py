@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,15 +20,16 @@ from attnx.encdec import (
 )
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.generate import Plan, decode, plan, say, sized, with_new
-from attnx.inputs import fixed_length, is_past, padded, takes_target
+from attnx.inputs import fixed_length, is_past, own_mask, padded, takes_target
 from attnx.joint import find_states, joint_tokens
 from attnx.kvcache import is_static
-from attnx.naming import name_axes, numbered, read_tokens
+from attnx.naming import masked, name_axes, numbered, read_tokens
 from attnx.patches import find_frames
 from attnx.prefix import opening as start_of
 from attnx.prefix import settings
 from attnx.records import Array, Tokens, Trace
 from attnx.running import Run, Runs, Wanted
+from attnx.session import Slot
 from attnx.tokens import from_ids
 from attnx.windows import is_windowed, put_back
 
@@ -111,6 +112,7 @@ def _plain(
     if tokens is None:
         run = model.run(feeding.check(slots, inputs), wanted)
         return _trace(model, run, None, None, name, whole)
+    tokens = _padded_as_given(slots, tokens, inputs)
     length = fixed_length(slots)
     if length is not None and length > 1:
         pad_id, piece = _padding(model)
@@ -122,6 +124,13 @@ def _plain(
             decoded = decode(model, tokens.ids.tolist(), Plan(0), wanted, given=inputs)
             return _trace(model, decoded.run, tokens, None)
     return _trace(model, model.run(feeding.derive(slots, needs, inputs), wanted), tokens, None, whole=whole)
+
+
+def _padded_as_given(slots: Sequence[Slot], tokens: Tokens, inputs: Mapping[str, Array]) -> Tokens:
+    """Tokens that a given mask has 0 for are padding, so that positions count from the first that is none."""
+    name = own_mask(slots, inputs)
+    fits = name is not None and inputs[name].shape == (1, len(tokens))
+    return masked(tokens, inputs[name][0]) if fits and name is not None else tokens
 
 
 def _with_target(
@@ -174,7 +183,7 @@ def _generated(
             raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
         if given.target is not None:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
-        prompt = given.tokens
+        prompt = _padded_as_given(model.slots(), given.tokens, inputs)
     decoded = decode(model, prompt.ids.tolist(), course, wanted, encoded, inputs)
     tokens = with_new(model, prompt, decoded)
     run = decoded.run

@@ -9,8 +9,8 @@ import numpy as np
 
 from attnx import feed as feeding
 from attnx.encdec import Encoded, for_inputs
-from attnx.errors import ModelError, UnsupportedError, UsageError
-from attnx.inputs import Needs, fixed_length, is_past, padded
+from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
+from attnx.inputs import Needs, fixed_length, is_past, own_mask, padded
 from attnx.kvcache import carry, pair, room, slides
 from attnx.naming import join
 from attnx.prefix import Rules, numbers, read_rules, settings
@@ -113,19 +113,39 @@ def decode(
             "Use a decoder (GPT, Llama, T5 ...).",
         )
     later = model.with_past or model
+    given = dict(given or {})
+    mask = own_mask(model.slots(), given) if encoded is None else None
+    padding = None if mask is None else np.asarray(given.pop(mask), dtype=np.int64)
+    if padding is not None and padding.shape != (1, len(prompt)):
+        raise InputError(
+            f"the given {mask} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
+            "It has one number for each token of the text; what is written needs none.",
+        )
+    text = Text(list(prompt), encoded, padding)
     # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
     if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
-        return _cached(model, list(prompt), plan, wanted, encoded, given or {})
-    return _recomputed(model, list(prompt), plan, wanted, encoded, given or {})
+        return _cached(model, text, plan, wanted, given)
+    return _recomputed(model, text, plan, wanted, given)
 
 
-def _needs(ids: Sequence[int], past: int, encoded: Encoded | None, model: Runs) -> Needs:
-    if encoded is not None:
-        needs = encoded.needs(ids, past)
-    else:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a decoder goes on from."""
+
+    ids: list[int]
+    encoded: Encoded | None
+    padding: Array | None
+    """int64 [1,Q]: 0 for what of the ids is padding."""
+
+    def needs(self, ids: Sequence[int], past: int, model: Runs) -> Needs:
+        """What the inputs are filled with for `ids` behind `past` cached ones."""
+        if self.encoded is not None:
+            return sized(self.encoded.needs(ids, past), model)
         new = np.array([ids], dtype=np.int64)
-        needs = Needs(new, np.ones((1, past + len(ids)), dtype=np.int64), np.zeros_like(new), past=past)
-    return sized(needs, model)
+        mask = np.ones((1, past + len(ids)), dtype=np.int64)
+        if self.padding is not None:
+            mask[:, : self.padding.shape[1]] = self.padding[:, : mask.shape[1]]
+        return sized(Needs(new, mask, np.zeros_like(new), past=past), model)
 
 
 def sized(needs: Needs, model: Runs) -> Needs:
@@ -137,11 +157,10 @@ def sized(needs: Needs, model: Runs) -> Needs:
     return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
-def _cached(
-    model: Runs, ids: list[int], plan: Plan, wanted: Wanted, encoded: Encoded | None, given: Mapping[str, Array]
-) -> Decoded:
+def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
     later = model.with_past or model
-    caches: dict[str, Array] = dict(encoded.caches or {}) if encoded is not None else {}
+    ids = list(text.ids)
+    caches: dict[str, Array] = dict(text.encoded.caches or {}) if text.encoded is not None else {}
     asked = replace(wanted, outputs=True, verify_outputs=False)
     draw = np.random.default_rng(plan.seed)
     size = room(later.slots())
@@ -154,12 +173,12 @@ def _cached(
         slots = runner.slots()
         chunk = ids[done : done + 1] if single or done else ids
         own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
-        run = runner.run(feeding.derive(slots, _needs(chunk, done, encoded, model), own), asked)
+        run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
         steps.append(run)
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
-            return _recomputed(model, ids[:start], plan, wanted, encoded, given)
+            return _recomputed(model, text, plan, wanted, given)
         caches = carry(pairs, run.outputs, caches)
         if done < len(ids):
             continue
@@ -175,10 +194,9 @@ def _cached(
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
-def _recomputed(
-    model: Runs, ids: list[int], plan: Plan, wanted: Wanted, encoded: Encoded | None, given: Mapping[str, Array]
-) -> Decoded:
+def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
     slots = model.slots()
+    ids = list(text.ids)
     own = for_inputs(slots, given)
     length = fixed_length(slots)
     draw = np.random.default_rng(plan.seed)
@@ -186,7 +204,7 @@ def _recomputed(
     largest = min((n for n in (length, plan.limit) if n is not None), default=None)
 
     def feed() -> dict[str, Array]:
-        needs = _needs(ids, 0, encoded, model)
+        needs = text.needs(ids, 0, model)
         if length is not None:
             from attnx.tokens import from_ids
 

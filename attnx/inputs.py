@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,6 +86,13 @@ def is_ids(slot: Slot) -> bool:
 def sided(slot: Slot, side: re.Pattern[str]) -> bool:
     """Whether an input's name says that it is of the encoder, or of the decoder."""
     return bool(side.search(slot.name.lower()))
+
+
+def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> str | None:
+    """Which of the given arrays says what of a text is padding: [B,Q] of whole numbers."""
+    memory = encoder_side(slots)
+    masks = (s for s in slots if s.name in given and s.name not in memory and named(s, "attention_mask"))
+    return next((s.name for s in masks if is_integer(s) and len(s.shape) == given[s.name].ndim == 2), None)
 
 
 def encoder_side(slots: Sequence[Slot]) -> set[str]:

@@ -45,6 +45,14 @@ def join(first: Tokens, second: Tokens) -> Tokens:
     )
 
 
+def masked(tokens: Tokens, mask: Array) -> Tokens:
+    """Tokens of which those that a mask [Q] has 0 for are padding: special, and of no word."""
+    real = tuple(bool(m) for m in mask)
+    special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
+    words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))
+    return replace(tokens, mask=real, special=special, words=words)
+
+
 def lengths(attention: Attention) -> tuple[int, int] | None:
     """Q and K of a site, from any array that has both."""
     for name in ("weights", "masked", "scaled", "scores"):
@@ -70,12 +78,7 @@ def read_tokens(
         tokens = from_ids(feed[slot.name][0])
         masks = (feed[s.name] for s in slots if "mask" in s.name.lower() and (s.name in memory) is wanted)
         mask = next((m[0] for m in masks if m.ndim == 2 and m.shape[1] == len(tokens)), None)
-        if mask is not None and not mask.all():
-            real = tuple(bool(m) for m in mask)
-            special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
-            words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))
-            tokens = replace(tokens, mask=real, special=special, words=words)
-        sides.append(tokens)
+        sides.append(tokens if mask is None else masked(tokens, mask))
     return sides[0], sides[1]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.errors import UnsupportedError, UsageError
+from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.generate import Plan, choose
 from attnx.models import bundled
 from attnx.prefix import Rules
@@ -124,6 +124,28 @@ def test_left_padding_moves_positions(tmp_path: Path) -> None:
     for attention, arrays in zip(trace.attentions, want, strict=True):
         np.testing.assert_allclose(attention.need("weights")[:, :, 3:, 3:], arrays["weights"], atol=1e-4)
         assert not attention.need("weights")[:, :, 3:, :3].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_padding_by_a_mask_of_ones_own_moves_positions_and_is_not_written_on(form: str, tmp_path: Path) -> None:
+    """Two tokens of padding at the left: positions count from the first real one, what is written is the same."""
+    place = small.save(tmp_path, model=FORMS[form])
+    mask = np.array([[0, 0, *[1] * len(PROMPT)]])
+    prompt = from_ids([9, 9, *PROMPT])
+    model = attnx.open(place, device="cpu")
+    trace = model.trace(tokens=prompt, inputs={"attention_mask": mask}, generate=4)
+    assert trace.tokens.ids.tolist() == [9, 9, *WANT[: len(PROMPT) + 4]]
+    assert trace.tokens.mask[:3] == (False, False, True)
+    want = small.decoder(W, WANT[: len(PROMPT) + 4]).decoder
+    for attention, arrays in zip(trace.attentions, want, strict=True):
+        np.testing.assert_allclose(attention.need("weights")[:, :, 2:, 2:], arrays["weights"], atol=1e-4)
+    if form != "static":  # whose mask has room for all that it holds
+        alone = model.trace(tokens=prompt, inputs={"attention_mask": mask})
+        np.testing.assert_allclose(
+            alone.attentions[0].need("weights")[:, :, 2:, 2:], small.decoder(W, PROMPT).decoder[0]["weights"], atol=1e-4
+        )
+    with pytest.raises(InputError, match="attention_mask has shape"):
+        model.trace(tokens=prompt, inputs={"attention_mask": mask[:, :3]}, generate=4)
 
 
 def test_a_cache_that_nothing_fills_is_not_used(tmp_path: Path) -> None:
