@@ -67,7 +67,7 @@ def scan(
     """
     from attnx import output, pipeline
     from attnx.corpus import find
-    from attnx.errors import UsageError
+    from attnx.errors import AttnxError, InputError, UsageError
     from attnx.scanning import local
     from attnx.scanning import scan as run
     from attnx.ticking import shown
@@ -90,8 +90,8 @@ def scan(
                 opened, files, out, field=field, measures=measures, size=batch, part=part, force=force, engine=make,
                 tell=tell,
             )  # fmt: skip
-    except KeyboardInterrupt:
-        _interrupted(out)
+    except (AttnxError, KeyboardInterrupt) as error:
+        _kept(out, isinstance(error, InputError))
         raise
     output.notes(_notes(scanned, out))
     if json:
@@ -115,18 +115,25 @@ def scan(
     else:
         from attnx.view.line import line
 
-        heading = f"{opened.name} · {scanned.texts} texts, {scanned.tokens} tokens · {scanned.device}"
+        texts = "1 text" if scanned.texts == 1 else f"{scanned.texts} texts"
+        heading = f"{opened.name} · {texts}, {scanned.tokens} tokens · {scanned.device}"
         output.show(line(heading), *(_summary(scanned.summary) if scanned.summary else ()))
 
 
-def _interrupted(out: Path) -> None:
-    """Say how to go on."""
+def _kept(out: Path, mended: bool) -> None:
+    """Say how to go on, where there is something to go on with.
+
+    Args:
+        out: The file that was to be.
+        mended: The corpus has to be mended first.
+    """
     from attnx import output
     from attnx.begun import has_parts
 
     folder = out.with_name(out.name + ".parts")
     if has_parts(folder):
-        output.note(f"what is done is kept in {folder}; the same command goes on from there")
+        how = "with --force the same command goes on from there, once the corpus is mended: parts before it are kept"
+        output.note(f"what is done is kept in {folder}; {how if mended else 'the same command goes on from there'}")
 
 
 def _notes(scanned: Scanned, out: Path) -> list[str]:
@@ -136,7 +143,7 @@ def _notes(scanned: Scanned, out: Path) -> list[str]:
         texts = "1 text" if count == 1 else f"{count} texts"
         what = f"{texts} with a note" if name == "notes" else f"{name}: {texts} left out"
         notes.append(f"{what}, the first: {first}")
-    said = f"{scanned.texts} texts in {scanned.seconds:.1f} s"
+    said = f"{'1 text' if scanned.texts == 1 else f'{scanned.texts} texts'} in {scanned.seconds:.1f} s"
     if scanned.kept:
         said += f", {scanned.kept} of them kept from before"
     notes.append(said)

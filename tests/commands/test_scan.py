@@ -96,6 +96,21 @@ def test_an_interrupt_says_how_to_go_on(attnx: Run, tmp_path: Path, monkeypatch:
     assert "3 texts in" in attnx("scan", "c.txt", "-o", "o.parquet", "--part", "1").err
 
 
+def test_a_corpus_that_must_be_mended_costs_one_part(attnx: Run, tmp_path: Path) -> None:
+    good = b"one\ntwo\nthree\nfour\n"
+    (tmp_path / "c.txt").write_bytes(good + b"\xff\nsix\n")
+    said = attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", code=4).err
+    assert "c.txt, line 5 is not UTF-8 text" in said
+    assert "what is done is kept in o.parquet.parts; with --force the same command goes on" in said
+    (tmp_path / "c.txt").write_bytes(good + b"five\nsix\n")
+    assert (
+        "c.txt has changed"
+        in attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", code=2).err
+    )
+    done = attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", "--force", "--json")
+    assert (done.document["texts"], done.document["kept"]) == (6, 4)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("the animal was tired and slept\n" * 4000)
