@@ -205,3 +205,12 @@ def test_texts_of_a_file_are_as_one_by_one(attnx: Run, tmp_path: Path, command: 
         with np.errstate(invalid="ignore"):
             want = np.where(there, parts, 0).sum(0) / there.sum(0)
         np.testing.assert_allclose(np.array(measure["values"], np.float64), want, atol=2e-6, err_msg=measure["name"])
+
+
+@pytest.mark.parametrize("command", ["heads", "scale", "mask", "flow", "qkv", "inspect"])
+def test_inputs_and_sizes_are_set_alike_everywhere(attnx: Run, tmp_path: Path, command: str) -> None:
+    case = causal(tmp_path)
+    values = ("input_ids=3,5,7,2,9,5", "attention_mask=ones", "position_ids=arange")
+    told = [part for value in values for part in ("--set", value)]
+    got = attnx(command, "-m", str(case.model), *told, "--dim", "batch=1", "--dim", "sequence=6", "--json").document
+    alike(got, attnx(command, *case.args, "--json").document)
