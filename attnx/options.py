@@ -77,7 +77,9 @@ SiteOption = Annotated[
     str | None,
     Option("--site", metavar="SORT", help="Which attention of an encoder-decoder: encoder, decoder or cross."),
 ]
-StageOption = Annotated[str, Option("--stage", metavar="STAGE", help="scores, scaled, capped, bias, masked or weights.")]
+StageOption = Annotated[
+    str, Option("--stage", metavar="STAGE", help="scores, scaled, capped, bias, masked or weights.")
+]
 ScaleOption = Annotated[
     str, Option("--scale", metavar="SCALE", help="Colours: linear, log, or row (each row to its own largest).")
 ]
