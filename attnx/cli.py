@@ -114,6 +114,11 @@ def _misused(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "attnx")
     message: str = error.format_message()
+    if "unexpected extra argument" in message:
+        return UsageError(
+            message[:1].lower() + message[1:].rstrip("."),
+            f'A text of several words goes in quotes: "The animal was tired." `{path} --help` lists the options.',
+        )
     return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
 
 

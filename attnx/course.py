@@ -95,7 +95,8 @@ def _follow(
         return _with_target(model, given.tokens, target_tokens(model, given.target), inputs, wanted, name)
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
-            f"{model.name} is an encoder-decoder: what does the decoder say?", "Give --target TEXT, or --generate N."
+            f"{model.name} is an encoder-decoder: what does the decoder say?",
+            "Give --target TEXT, or --generate N where the command takes it.",
         )
     return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 

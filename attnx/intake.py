@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from attnx.pipeline import Model
 
 STDIN = "-"
-_HOW = 'Give one: attnx COMMAND "The animal was tired.", - for stdin, --file, --ids or --inputs.'
+_HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin, --ids, --inputs, --set, --image or --audio.'
+_FILES = {
+    "a model": ({".onnx"}, "-m names the model: attnx COMMAND TEXT -m FILE."),
+    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image gives the model a picture."),
+    "a sound": ({".wav"}, "--audio gives the model a sound."),
+    "arrays": ({".npz"}, "--inputs gives the model arrays."),
+    "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file FILE takes one text a line; - < FILE, all as one."),
+}
+"""What a file holds, by its suffix, and how a command is given it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,27 @@ def take(
         text = _read_stdin().removesuffix("\n").removesuffix("\r")
         if not text.strip():
             raise InputError("stdin is empty", "Pipe a text into it, or give one as an argument.")
+    elif text is not None:
+        _refuse_path(text)
     return [Given(text=text, pair=pair, ids=ids, inputs=inputs, beyond=beyond)]
+
+
+def _refuse_path(text: str) -> None:
+    """A path of a file in place of a text: its name would be analysed, and nothing would say so.
+
+    Raises:
+        UsageError: There is a file of that name, of a kind that a command is given in another way.
+    """
+    path = Path(text)
+    there = False
+    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, _ in _FILES.values()):
+        with contextlib.suppress(OSError):  # a text that is too long for a name
+            there = path.is_file()
+    if there:
+        holds, how = next((h, how) for h, (suffixes, how) in _FILES.items() if path.suffix.lower() in suffixes)
+        raise UsageError(
+            f"the text is the path of a file with {holds}: {text}", f"{how} The name itself as a text: through -."
+        )
 
 
 class Lines:

@@ -122,7 +122,11 @@ def pick(names: Iterable[str]) -> str | None:
         return files[0]
     decoders = [f for f in files if _DECODER.fullmatch(f.rpartition("/")[2]) and "with_past" not in f]
     decoders = [f for f in decoders if "merged" in f] or decoders
-    return decoders[0] if len(decoders) == 1 else None
+    if len(decoders) != 1:
+        return None
+    # Its encoder lies beside it; a folder with models elsewhere in it as well is a shelf, and no one of them is meant.
+    beside = decoders[0].rpartition("/")[0]
+    return decoders[0] if all(f.rpartition("/")[0] == beside for f in files) else None
 
 
 def _in_folder(folder: Path, name: str | None = None) -> Location:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attnx import feed as feeding
 from attnx import lookups, memory
 from attnx import trace as tracing
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, ModelError, UsageError
+from attnx.inputs import is_ids
 from attnx.opening import Opening
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.running import Run, Wanted
@@ -133,7 +134,17 @@ class Model:
         """
         from attnx.tokens import load_tokenizer
 
-        return load_tokenizer(self._tokenizer_place or self.path.parent)
+        try:
+            return load_tokenizer(self._tokenizer_place or self.path.parent)
+        except ModelError:
+            slots = [*self.slots(), *(self.encoder.slots() if self.encoder is not None else ())]
+            if self._tokenizer_place is None and not any(map(is_ids, slots)):
+                raise ModelError(
+                    f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
+                    "--image or --audio for a picture or a sound; else --set NAME=VALUE, or --inputs FEED.npz "
+                    "(`attnx sites MODEL --feed-template` writes one).",
+                ) from None
+            raise
 
     def encode(self, text: str, pair: str | None = None) -> Tokens:
         """Text -> tokens, cut at the model's limit (a note says so)."""

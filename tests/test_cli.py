@@ -75,6 +75,7 @@ def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
         (["sites"], "MODEL"),
         (["--nothing"], "--nothing"),
         (["inspect", "a", "b"], "b"),
+        (["inspect", "The", "animal"], "goes in quotes"),
         (["inspect", "a", "--top", "x"], "x"),
     ],
 )

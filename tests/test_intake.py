@@ -93,3 +93,31 @@ def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UsageError, match="there are several"):
         only(given, "--save")
     assert [one.text for one in given] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("model.onnx", "-m names"),
+        ("a.PNG", "--image"),
+        ("a.wav", "--audio"),
+        ("a.npz", "--inputs"),
+        ("a.txt", "--file"),
+    ],
+)
+def test_the_path_of_a_file_is_no_text(tmp_path: Path, name: str, how: str) -> None:
+    """Else the words of the path would be analysed by the default model."""
+    path = tmp_path / name
+    assert take(str(path))[0].text == str(path)  # nothing is there: a text like any other
+    path.touch()
+    with pytest.raises(UsageError, match=r"is the path of a file") as said:
+        take(str(path))
+    assert how in str(said.value.hint)
+
+
+def test_the_name_of_a_file_of_no_known_kind_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat").touch()
+    assert take("cat")[0].text == "cat"
+    assert take("a\x00b.txt")[0].text == "a\x00b.txt"
+    assert take("x" * 5000 + ".txt")[0].text is not None

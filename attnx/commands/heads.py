@@ -218,6 +218,8 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
         "; ".join(f"{name}: {table.measure(name).formula}" for name in ("entropy", "mean distance")),
         f"Sources: {', '.join(papers)}",
     ]
+    if table.spread:
+        said.insert(1, "±: standard deviation over the texts")
     return columns("", parts, said=said, gap=1)
 
 

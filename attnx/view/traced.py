@@ -73,7 +73,11 @@ class Traced:
 
 
 def _groups(trace: Trace) -> list[tuple[str, list[tuple[str, str, str]], list[str]]]:
-    """Sites in a row that gave the same: their name ("L0 to L5"), their arrays, the checks that failed."""
+    """Sites of a kind in a row that gave the same: their name ("L0 to L5"), their arrays, the checks that failed.
+
+    Of a decoder, self- and cross-attention take turns; each is a row of its own.
+    """
+    latest: dict[str, int] = {}
     out: list[tuple[list[str], list[tuple[str, str, str]], list[str]]] = []
     for name, attention in zip(trace.labels, trace.attentions, strict=True):
         arrays: list[tuple[str, str, str]] = [
@@ -86,10 +90,13 @@ def _groups(trace: Trace) -> list[tuple[str, list[tuple[str, str, str]], list[st
             for check in attention.checks
             if not check.holds
         ]
-        if out and out[-1][1] == arrays:
-            out[-1][0].append(name)
-            out[-1][2].extend(failed)
+        sort, _, _ = name.rpartition(" ")
+        at = latest.get(sort)
+        if at is not None and out[at][1] == arrays:
+            out[at][0].append(name)
+            out[at][2].extend(failed)
         else:
+            latest[sort] = len(out)
             out.append(([name], arrays, failed))
     return [(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}", a, f) for names, a, f in out]
 

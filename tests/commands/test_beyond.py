@@ -103,3 +103,11 @@ def test_what_does_not_fit(args: tuple[str, ...], code: int, said: str, attnx: R
 def test_an_encoder_decoder_wants_to_know_what_is_said(attnx: Run, pair: Path) -> None:
     done = attnx("inspect", "--ids", "4,9", "-m", pair, code=2)
     assert "--target TEXT, or --generate N" in done.err
+
+
+def test_a_decoders_sites_of_a_kind_are_one_row(attnx: Run, pair: Path) -> None:
+    """Self- and cross-attention take turns in every layer; a block for each layer of each would fill pages."""
+    out = attnx("trace", pair, "--ids", "4,9", "--generate", "2", "--only", "weights").out
+    named = [line.rsplit("  weights", 1)[0].strip() for line in out.splitlines() if "  weights" in line]
+    assert len(named) == len(set(named)) == len({name.split()[0] for name in named})
+    assert {"encoder", "decoder", "cross"} == {name.split()[0] for name in named}

@@ -59,7 +59,8 @@ def test_over_a_file_means_and_spread(attnx: Run, tmp_path: Path) -> None:
     spread = dict(zip([m["name"] for m in got["measures"]], got["spread"], strict=True))
     np.testing.assert_allclose(values(spread["entropy"]), parts.std(0, ddof=1), atol=1e-6)
     assert got["texts"] == 2
-    assert "±" in attnx("heads", "--file", str(file), "-k", "2").out
+    shown = attnx("heads", "--file", str(file), "-k", "2").out
+    assert "±: standard deviation over the texts" in shown
 
 
 def test_similar_heads(attnx: Run) -> None:

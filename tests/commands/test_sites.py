@@ -38,6 +38,16 @@ def test_feed_template_is_a_program_that_writes_a_feed(attnx: Run, tmp_path: Pat
     attnx("trace", "minilm", "--inputs", "FEED.npz", "--only", "weights")
 
 
+def test_a_folder_with_other_models_beside_a_decoder_is_no_model(attnx: Run, tmp_path: Path) -> None:
+    """The one file that is called a decoder, somewhere below, is not taken for all of them."""
+    for place in ("a/decoder_model.onnx", "b/one.onnx"):
+        (tmp_path / "shelf" / place).parent.mkdir(parents=True)
+        (tmp_path / "shelf" / place).touch()
+    done = attnx("sites", tmp_path / "shelf", code=3)
+    assert "several models" in done.err
+    assert "a/decoder_model.onnx, b/one.onnx" in done.err
+
+
 @pytest.mark.parametrize("form", ["plain", "cached", "merged", "static", "one file", "gru", "dinov2", "siglip"])
 def test_a_feed_by_the_template_runs(attnx: Run, form: str, tmp_path: Path) -> None:
     """Masks are ones, positions count, caches are empty: what is printed runs as it is."""
@@ -73,10 +83,19 @@ def test_a_classifier_has_no_attention(attnx: Run, classifier: Path, tmp_path: P
     assert "attnx sites" in done.err
 
 
-def test_a_text_without_a_tokenizer_says_what_to_give(attnx: Run, classifier: Path) -> None:
-    done = attnx("inspect", "It.", "-m", str(classifier), code=3)
+def test_a_text_without_a_tokenizer_says_what_to_give(attnx: Run, tmp_path: Path) -> None:
+    small_models.save(tmp_path, model=small_models.plain_decoder(small_models.weights()))
+    done = attnx("inspect", "It.", "-m", tmp_path / "model.onnx", code=3)
     assert "--ids" in done.err
     assert "--tokenizer" in done.err
+
+
+def test_a_model_without_ids_says_that_it_takes_no_text(attnx: Run, classifier: Path) -> None:
+    """No tokenizer would help."""
+    done = attnx("inspect", "It.", "-m", str(classifier), code=3)
+    assert "takes no text: its inputs are x: tensor(float) [n, 4]" in done.err
+    assert "--set" in done.err
+    assert "--tokenizer" not in done.err
 
 
 def test_both_files_of_an_encoder_decoder_numbered_as_in_a_trace(attnx: Run, tmp_path: Path) -> None:
