@@ -348,3 +348,12 @@ def test_what_is_an_average_is_called_one(
 ) -> None:
     assert cli.run([*line(args), *form]) == 0
     assert re.search(said, capsys.readouterr().out)
+
+
+def test_both_the_json_and_the_title_say_so(lying: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    lying(scores_for_weights)
+    document = shown(capsys, "trace", "minilm", SENTENCE)
+    trusted = [site["trusted"] for site in document["sites"]]  # type: ignore[attr-defined]
+    assert trusted == [True, True, False, True, True, True]
+    assert cli.run(["inspect", SENTENCE, "-H", "2.1", "--view", "heatmap"]) == 0
+    assert re.search(r"^ *L2 H1.*NOT TRUSTED", capsys.readouterr().out, re.M)
