@@ -115,6 +115,13 @@ def memory_rollout(trace: Trace) -> Measurement:
     for attention in encoder:
         below = mixed(head_mean(trace, attention), 0.5) @ below
     count = cross[0][1].need("weights").shape[2]
+    others = {a.need("weights").shape[2] for a in trace.attentions if a.site.component == "decoder"} - {count}
+    if others:
+        raise UnsupportedError(
+            f"The decoder's layers are over {', '.join(map(str, sorted({count, *others})))} positions, as a picture at "
+            "several resolutions: nothing says which position became which between two of them.",
+            "Look at single layers: attnx inspect --site cross --layer 0.",
+        )
     state, out = np.zeros((count, size)), []
     for attention in trace.attentions:
         if attention.site.component == "encoder":
