@@ -154,7 +154,7 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
 
 
 def _is_quantised(site: Site) -> bool:
-    return any(site.places[q].value.startswith("attnx/quantised") for q in site.places)
+    return "QLinear" in site.op or any(p.value.startswith("attnx/quantised") for p in site.places.values())
 
 
 def compare_outputs(plain: Session, feed: Mapping[str, Array], tapped: Mapping[str, Array]) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def _walk(
         results = _node(graph, node, facts, most)
         if clashes is not None:
             shapes = [facts[n].shape for n in node.input if n in facts]
-            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
+            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub", "QLinearAdd", "QLinearMul"):
                 note_clash(shapes, clashes)
             elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
                 note_clash([s[:-2] for s in shapes if s is not None], clashes)

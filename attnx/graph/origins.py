@@ -38,6 +38,8 @@ def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = N
     """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise."""
     if node.op_type == "Neg":
         return -1.0
+    if node.op_type == "QLinearMul":
+        return _quantised_number(graph, node, source)
     if node.op_type not in ("Mul", "Div") or len(node.input) != 2 or node.input[0] == node.input[1]:
         return None
     other = node.input[1] if node.input[0] == source else node.input[0]
@@ -49,6 +51,21 @@ def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = N
     if number is None or np.any(np.asarray(number) == 0):
         return None
     return 1.0 / number if node.op_type == "Div" else number
+
+
+def _quantised_number(graph: Graph, node: NodeProto, source: str) -> float | None:
+    """The number that a QLinearMul multiplies by: (integer - zero point) x its scale.
+
+    Source: onnxruntime, contrib operators, QLinearMul (A, its scale and zero point, B, its scale and zero point, ...).
+    """
+    if len(node.input) < 6:
+        return None
+    at = 3 if node.input[0] == source else 0
+    held = [graph.stable(name) if name else np.zeros(()) for name in node.input[at : at + 3]]
+    if any(h is None or h.size != 1 for h in held):
+        return None
+    whole, scale, zero = (float(np.asarray(h, np.float64).ravel()[0]) for h in held)
+    return (whole - zero) * scale or None
 
 
 def rotary_source(graph: Graph, value: str) -> str | None:

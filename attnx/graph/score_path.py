@@ -81,6 +81,8 @@ def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -
     contiguous, last = True, 0
     for i, step in enumerate(way.steps):
         factor = multipliers[i]
+        if step.node.op_type.startswith("QLinear"):
+            contiguous = False  # rounded here, as by the two below
         if factor is not None and i != cap:
             if step.node.op_type == "Sub":
                 reading.biases += [n for n in step.node.input if n and n != step.source]

@@ -1,0 +1,83 @@
+"""Attention in integers throughout (QOperator): the scale in a QLinearMul, heads behind QLinearAdd, rounded weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import attnx
+
+RNG = np.random.default_rng(11)
+B, S, H, D = 2, 5, 2, 4
+W = H * D
+
+
+def quantised(folder: Path) -> Path:
+    """One attention whose every tensor is uint8, with a scale of its own."""
+    nodes: list[onnx.NodeProto] = []
+    held: dict[str, np.ndarray] = {}
+    scale_of: dict[str, tuple[str, str]] = {}
+
+    def const(name: str, value: object, dtype: object) -> str:
+        held[name] = np.asarray(value, dtype)
+        return name
+
+    def steps(name: str, step: float, zero: int) -> tuple[str, str]:
+        scale_of[name] = (const(f"{name}_scale", step, np.float32), const(f"{name}_zero", zero, np.uint8))
+        return scale_of[name]
+
+    def op(kind: str, out: str, inputs: list[str], step: float, zero: int, domain: str = "", **a: object) -> str:
+        read = [part for name in inputs for part in (name, *scale_of[name])]
+        nodes.append(helper.make_node(kind, [*read, *steps(out, step, zero)], [out], domain=domain, name=out, **a))
+        return out
+
+    def moved(kind: str, out: str, inputs: list[str], **a: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [out], name=out, **a))
+        scale_of[out] = scale_of[inputs[0]]
+        return out
+
+    nodes.append(helper.make_node("QuantizeLinear", ["x", *steps("xq", 0.04, 128)], ["xq"]))
+    shape = const("shape", [0, -1, H, D], np.int64)
+    parts = {}
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        held[f"w{name}"] = RNG.integers(64, 192, (W, W)).astype(np.uint8)
+        steps(f"w{name}", 0.006, 128)
+        held[f"b{name}"] = RNG.integers(100, 156, W).astype(np.uint8)
+        steps(f"b{name}", 0.02, 128)
+        made = op("QLinearMatMul", f"m{name}", ["xq", f"w{name}"], 0.05, 128)
+        biased = op("QLinearAdd", f"a{name}", [made, f"b{name}"], 0.05, 128, "com.microsoft")
+        parts[name] = moved("Transpose", name, [moved("Reshape", f"r{name}", [biased, shape])], perm=perm)
+    scores = op("QLinearMatMul", "scores", [parts["q"], parts["k"]], 0.2, 128)
+    held["half"] = np.asarray(200, np.uint8)
+    steps("half", 0.5 / 200, 0)
+    scaled = op("QLinearMul", "scaled", [scores, "half"], 0.1, 128, "com.microsoft")
+    weights = op("QLinearSoftmax", "weights", [scaled], 1 / 256, 0, "com.microsoft", axis=-1, opset=17)
+    context = op("QLinearMatMul", "context", [weights, parts["v"]], 0.05, 128)
+    nodes.append(helper.make_node("DequantizeLinear", [context, *scale_of[context]], ["y"]))
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", W])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(v, n) for n, v in held.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_a_scale_in_integers_is_found_and_rounded_weights_pass_as_such(tmp_path: Path) -> None:
+    x = RNG.standard_normal((B, S, W)).astype(np.float32)
+    (a,) = attnx.open(quantised(tmp_path), device="cpu").trace(inputs={"x": x}, verify_outputs=True).attentions
+    assert (a.site.kind, a.site.heads, a.site.head_size) == ("self", H, D)
+    assert a.site.scale == pytest.approx(0.5)
+    assert a.trusted, [c for c in a.checks if not c.holds]
+    assert a.query is not None
+    assert a.key is not None
+    assert a.weights is not None
+    scores = np.einsum("bhqd,bhkd->bhqk", a.query, a.key) * 0.5
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    assert np.abs(a.weights - e / e.sum(-1, keepdims=True)).max() < 0.05, "what is rounded is near what is not"
