@@ -79,7 +79,7 @@ def _wait(child: int) -> int:
 
 def _killed(number: int, terminal: Any) -> int:
     name = signal.Signals(number).name
-    _restore(terminal)
+    _restore(terminal, screen=number != signal.SIGINT)
     if number == signal.SIGINT:
         return INTERRUPTED  # Python ends so where an interrupt met generated code, whatever was made of it since
     if number == signal.SIGKILL:
@@ -114,14 +114,14 @@ def _terminal() -> Any:
         return None
 
 
-def _restore(terminal: Any) -> None:
+def _restore(terminal: Any, screen: bool) -> None:
     if terminal is None:
         return
     import termios
 
     try:
         termios.tcsetattr(0, termios.TCSADRAIN, terminal)
-        if os.isatty(1):
+        if screen and os.isatty(1):  # an interrupt unwinds the program, which leaves its screen itself
             # Out of the alternate screen, cursor shown, colours and mouse reports off.
             os.write(1, b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?2004l\x1b[0m")
     except (OSError, termios.error):
