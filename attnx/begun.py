@@ -61,6 +61,11 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
         write(plan, lambda path: path.write_text(json.dumps(wanted), encoding="utf-8"))
 
 
+def folder_of(out: Path) -> Path:
+    """Where the parts of a file are kept until it is whole."""
+    return out.parent / f"{out.name}.parts"
+
+
 def has_parts(folder: Path) -> bool:
     """Whether any part is done there."""
     return any(folder.glob("0*.parquet"))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import attnx
 from attnx import cache, surveys
-from attnx.begun import alone, begin, has_parts, spent
+from attnx.begun import alone, begin, folder_of, has_parts, spent
 from attnx.corpus import Text, read
 from attnx.corpus import size as bytes_of
 from attnx.errors import InputError, RunError, UsageError
@@ -207,7 +207,7 @@ def scan(
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
         raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
     corpus = Corpus(tuple(files), field, job.needs, job.may, part)
-    folder = out.with_name(out.name + ".parts")
+    folder = folder_of(out)
     wanted = plan(model, job, corpus)
     with writing(out):
         folder.mkdir(parents=True, exist_ok=True)

@@ -128,9 +128,9 @@ def _kept(out: Path, mended: bool) -> None:
         mended: The corpus has to be mended first.
     """
     from attnx import output
-    from attnx.begun import has_parts
+    from attnx.begun import folder_of, has_parts
 
-    folder = out.with_name(out.name + ".parts")
+    folder = folder_of(out)
     if has_parts(folder):
         how = "with --force the same command goes on from there, once the corpus is mended: parts before it are kept"
         output.note(f"what is done is kept in {folder}; {how if mended else 'the same command goes on from there'}")

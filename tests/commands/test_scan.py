@@ -64,6 +64,8 @@ def test_mistakes(attnx: Run, tmp_path: Path) -> None:
     said = attnx("scan", "e.jsonl", "-o", "p.parquet", code=4).err
     assert "e.jsonl, line 1 has no field 'text'; it has body" in said
     assert "would be written over" in attnx("scan", "d.txt", "-o", "d.txt", "--force", code=2).err
+    for folder in (".", "", "empty"):
+        assert "is a folder" in attnx("scan", "d.txt", "-o", folder, code=2).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "d.txt", "e.jsonl", "empty"]
 
 
