@@ -204,6 +204,8 @@ def scan(
     job = Job(tuple(dict.fromkeys(measures)), size)
     if out.is_dir() or not out.name:
         raise UsageError(f"{out} is a folder", "Give the name of a Parquet file.")
+    if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
+        raise UsageError(f"{out} is no ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
         raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
     corpus = Corpus(tuple(files), field, job.needs, job.may, part)

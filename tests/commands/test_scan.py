@@ -66,6 +66,10 @@ def test_mistakes(attnx: Run, tmp_path: Path) -> None:
     assert "would be written over" in attnx("scan", "d.txt", "-o", "d.txt", "--force", code=2).err
     for folder in (".", "", "empty"):
         assert "is a folder" in attnx("scan", "d.txt", "-o", folder, code=2).err
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        assert "is no ordinary file" in attnx("scan", "d.txt", "-o", "pipe", "--force", code=2).err
+        (tmp_path / "pipe").unlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "d.txt", "e.jsonl", "empty"]
 
 
