@@ -83,3 +83,16 @@ def test_a_block_that_sees_its_neighbours_is_not_causal(radius: int, sees: int, 
     scores = g.op("Add", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), mask)
     (site,) = sites(g.save(tmp_path, str(g.op("MatMul", g.softmax(str(scores)), v))))
     assert (site.causal, site.window) == (False, sees)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_keys_that_all_see_behind_a_triangle_leave_it_one(causal: bool, tmp_path: Path) -> None:
+    """torch's add_bias_kv and add_zero_attn: two keys more than there are tokens, which no query may not see."""
+    g = G()
+    q, k, v = g.input("q", ["b", 6, D]), g.input("k", ["b", 8, D]), g.input("v", ["b", 8, D])
+    hidden = np.triu(np.ones((6, 8), bool), 1) if causal else np.arange(8)[None, :] < np.full((6, 1), 2)
+    hidden[:, 6:] = False
+    mask = g.const(np.where(hidden, -1e10, 0.0).astype(np.float32))
+    scores = g.op("Add", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), mask)
+    (site,) = sites(g.save(tmp_path, str(g.op("MatMul", g.softmax(str(scores)), v))))
+    assert site.causal is causal

@@ -121,8 +121,10 @@ def _walk(
         results = _node(graph, node, facts, most)
         if clashes is not None:
             shapes = [facts[n].shape for n in node.input if n in facts]
-            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub", "QLinearAdd", "QLinearMul"):
+            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
                 note_clash(shapes, clashes)
+            elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
+                note_clash([s for s in shapes if s], clashes)
             elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
                 note_clash([s[:-2] for s in shapes if s is not None], clashes)
         for name, fact in zip(node.output, results, strict=False):

@@ -134,6 +134,11 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
         # Behind a past each query sees its own key; a band that ends before it is a block's neighbourhood.
         reaches = offset == 0 or not present.all(axis=0).any()
         causal = causal or bool(later.any() and reaches and hidden[:, later].all() and not hidden[:, ~later].all())
+    beside = keys - queries
+    if not causal and beside > 0 and not hidden[..., queries:].any():
+        # Keys that every query sees stand behind those of the text (torch's add_bias_kv and add_zero_attn).
+        own, later = hidden[..., :queries], np.triu(np.ones((queries, queries), dtype=bool), 1)
+        causal = bool(own[:, later].all() and not own[:, ~later].all(axis=0).any())
     return Hides(causal, band_width(~hidden[0]), bias)
 
 

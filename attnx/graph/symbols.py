@@ -81,7 +81,7 @@ def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> 
 
 def note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
     """Note pairs of sizes, smaller first, that must agree for these shapes to be broadcast."""
-    known = [s for s in shapes if s]
+    known = [s for s in shapes if s is not None]
     for i in range(1, min((len(s) for s in known), default=0) + 1):
         sizes = {d for s in known if (d := s[-i]) not in (1, None)}
         if len(sizes) == 2:
