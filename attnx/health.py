@@ -22,9 +22,13 @@ import numpy as np
 from attnx.errors import AttnxError
 
 State = Literal["good", "note", "bad"]
-NEEDED = ("onnxruntime-gpu", "onnxruntime", "onnx", "numpy", "tokenizers", "orjson", "rich", "typer", "platformdirs")
+NEEDED = (
+    "onnxruntime-gpu", "onnxruntime", "onnx", "numpy", "tokenizers", "huggingface_hub", "orjson", "rich", "typer",
+    "platformdirs",
+)  # fmt: skip
 OPTIONAL = {
-    "textual": "explore", "matplotlib": "figures", "pillow": "vision", "pyarrow": "scan", "ray": "scan",
+    "textual": "explore", "matplotlib": "figures", "pillow": "vision", "jinja2": "chat", "pyarrow": "scan",
+    "ray": "scan",
 }  # fmt: skip
 """Distribution -> the extra that brings it."""
 

@@ -11,6 +11,7 @@ quarter of a second).
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from tests import small_models, small_senses
 
 def main() -> None:
     """Write everything into one folder."""
+    if find_spec("PIL") is None:
+        sys.exit("make_examples draws a picture and needs pillow: pip install '.[vision]'")
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "examples")
     weights = small_models.weights(4)
     translator = small_models.save(

@@ -58,6 +58,9 @@ def coref(
     trace = pointing.trace
     found, left = resolve(trace, from_, to, pointing.maps, pointing.received)
     notes = [*trace.notes, *pointing.notes, *left]
+    if to is None:
+        words = ", ".join(dict.fromkeys(c.text for one in found for c in one.candidates))
+        notes.append(f"every content word is a candidate: {words}; --to WORD,WORD names those that are meant")
     output.notes(notes)
     pairs = None
     if contrast is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from attnx.view.cells import safe
@@ -14,19 +16,37 @@ Row = tuple[str, str, str, str, str]
 """Part, name, state, what is said, remedy."""
 
 
-def health(rows: Sequence[Row]) -> Text:
+def health(rows: Sequence[Row]) -> Health:
     """Write findings by part; the last line counts what is bad."""
-    width = max((len(row[1]) for row in rows), default=0)
-    out = Text(overflow="fold")
-    part = ""
-    for row in rows:
-        if row[0] != part:
-            out.append(f"{'' if not part else chr(10)}{safe(row[0])}\n", "bold")
-            part = row[0]
-        out.append(f"  {MARK[row[2]]} ", STYLE[row[2]])
-        out.append(f"{safe(row[1]):<{width}}  {safe(row[3])}\n")
-        if row[4] and row[2] != "good":
-            out.append(f"     {'':<{width}}  {safe(row[4])}\n", "dim" if row[2] == "note" else "")
-    bad = sum(row[2] == "bad" for row in rows)
-    out.append(f"\n{bad} to mend" if bad else "\nnothing to mend", "bold red" if bad else "bold green")
-    return out
+    return Health(tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """See `health`. What does not fit on a line goes on below where it began."""
+
+    rows: tuple[Row, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Write a line for each finding, parts apart."""
+        width = max((len(row[1]) for row in self.rows), default=0)
+        part = ""
+        for row in self.rows:
+            if row[0] != part:
+                if part:
+                    yield Text("")
+                part = row[0]
+                yield Text(safe(part), "bold")
+            head = Text.assemble("  ", (MARK[row[2]], STYLE[row[2]]), f" {safe(row[1]):<{width}}  ")
+            room = max(options.max_width - head.cell_len, 20)
+            told = Text(safe(row[3]), overflow="fold").wrap(console, room)
+            if row[4] and row[2] != "good":
+                told.extend(Text(safe(row[4]), "dim" if row[2] == "note" else "", overflow="fold").wrap(console, room))
+            for at, line in enumerate(told):
+                line.rstrip()
+                out = Text.assemble(head if at == 0 else " " * head.cell_len, line, overflow="fold")
+                out.rstrip()
+                yield out
+        bad = sum(row[2] == "bad" for row in self.rows)
+        yield Text("")
+        yield Text(f"{bad} to mend" if bad else "nothing to mend", "bold red" if bad else "bold green")

@@ -190,3 +190,11 @@ def test_a_long_text(attnx: Run) -> None:
     done = attnx("coref", f"{ANIMAL} " + "and then on " * 200, "--to", "animal,street")
     assert "it@10" in done.out
     assert "without W_O" in done.err
+
+
+def test_candidates_that_nobody_named_are_said(attnx: Run) -> None:
+    """All content words, verbs among them: a head that finds the next verb would look like a finding."""
+    done = attnx("coref", ANIMAL)
+    assert "every content word is a candidate: animal, " in done.err
+    assert "--to" in done.err
+    assert "every content word" not in attnx("coref", ANIMAL, "--to", "animal,street").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from importlib import metadata
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from attnx import cache, health
 from attnx.errors import DeviceError, ModelError
+from attnx.view.health import health as view
 from tests.commands.conftest import ANIMAL, MINILM, Oracle, Run
 
 
@@ -141,3 +144,14 @@ def test_the_cache_and_clearing_it(attnx: Run, tmp_path: Path, monkeypatch: pyte
     blocked.touch()
     monkeypatch.setenv(cache.VARIABLE, str(blocked / "cache"))
     assert by_name(list(health.cache()))["writing"].state == "note"
+
+
+def test_a_line_that_does_not_fit_goes_on_where_it_began() -> None:
+    console = Console(width=30, file=io.StringIO())
+    console.print(view([("devices", "cpu", "note", "there is no driver on this machine", "install one")]))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0] == "devices"
+    assert lines[1].startswith("  -- cpu  there")
+    assert lines[-2:] == ["", "nothing to mend"]
+    assert all(line.startswith(" " * 10) and line[10] != " " for line in lines[2:-2])
+    assert " ".join(line[10:] for line in lines[1:-2]) == "there is no driver on this machine install one"
