@@ -72,8 +72,8 @@ def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> 
     if a in symbol or b in symbol:
         return pair
     for p in symbol:
-        if a % p == 0:
-            q = next((q for q in symbol if q != p and b % q == 0 and b // q == a // p), None)
+        if p and a % p == 0:
+            q = next((q for q in symbol if q not in (0, p) and b % q == 0 and b // q == a // p), None)
             if q is not None:
                 return min(p, q), max(p, q)
     return pair
