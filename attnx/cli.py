@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnx import __version__, commands, interrupt
+from attnx import __version__, commands
+from attnx.console import interrupt
 from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 
 ORDER = (
@@ -42,7 +43,7 @@ class _Command(TyperCommand):
     """A command, which must not write over what it reads."""
 
     def invoke(self, ctx: Any) -> Any:
-        from attnx.overwriting import check
+        from attnx.console.overwriting import check
 
         check(ctx.params, {str(p.name): getattr(p, "metavar", None) for p in self.params})
         return super().invoke(ctx)
@@ -102,7 +103,7 @@ def _root(
 
 def report(error: AttnxError) -> None:
     """Write an error and its hint to stderr, control characters made visible."""
-    from attnx.plain import visible
+    from attnx.console.plain import visible
 
     sys.stderr.write(f"attnx: {visible(_short(error.message, 2000))}\n")
     if error.hint:
@@ -195,7 +196,7 @@ def run(args: list[str]) -> int:
 
 def main() -> None:
     """Run the command line that the process was started with."""
-    from attnx.containment import contained
+    from attnx.console.containment import contained
 
     _open_streams()
     code = contained(_begin, sys.argv[1:])

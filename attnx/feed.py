@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.inputs import Needs, batch_of, encoder_side, is_ids
+from attnx.given.inputs import Needs, batch_of, encoder_side, is_ids
+from attnx.given.rules import RULES, memory
 from attnx.records import Array
-from attnx.rules import RULES, memory
 from attnx.session import Slot
 
 _HOW = "`attnx sites MODEL --feed-template` writes a program that makes such a feed."
@@ -53,8 +53,8 @@ def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | Non
 
 def _sense(slot: Slot) -> str:
     """Which option fills an input that takes a picture or a sound."""
-    from attnx.audio import sound_slot
-    from attnx.vision import picture_slot
+    from attnx.given.audio import sound_slot
+    from attnx.given.vision import picture_slot
 
     if picture_slot([slot]) is not None:
         return "Give a picture, if it takes one: --image FILE; or else "

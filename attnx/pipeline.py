@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx import feed as feeding
-from attnx import lookups, memory
 from attnx import trace as tracing
 from attnx.errors import InputError, ModelError, UsageError
-from attnx.inputs import is_ids
-from attnx.opening import Opening
+from attnx.given import lookups
+from attnx.given.inputs import is_ids
+from attnx.opened import memory
+from attnx.opened.opening import Opening
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
-from attnx.running import Run, Wanted
+from attnx.run.running import Run, Wanted
 
 if TYPE_CHECKING:
-    from attnx.generate import Plan
-    from attnx.inventory import Inventory
     from attnx.measure.heads import HeadTable
+    from attnx.opened.inventory import Inventory
+    from attnx.run.generate import Plan
     from attnx.session import Session, Slot
     from attnx.sites import Found
 
@@ -38,7 +39,7 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
     Raises:
         ModelError: There is no such model, or it cannot be read.
     """
-    from attnx.models import locate
+    from attnx.opened.models import locate
 
     at = locate(str(model))
     place = Path(tokenizer) if tokenizer else at.tokenizer
@@ -193,7 +194,7 @@ class Model:
             InputError: What is given cannot be fed, or there is no attention.
             RunError: The run failed.
         """
-        from attnx.course import Given, follow
+        from attnx.run.course import Given, follow
 
         given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
         return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
@@ -208,7 +209,7 @@ class Model:
         verify: bool = True,
     ) -> Iterator[Trace]:
         """As `trace` for each text, in batches of texts of like length; in the order given."""
-        from attnx.batch import trace_many
+        from attnx.run.batch import trace_many
 
         return trace_many(self, texts, quantities, layers, size=size, verify=verify)
 
@@ -227,7 +228,7 @@ class Model:
         Raises:
             InputError: A position that is not there.
         """
-        from attnx.gathered import rows
+        from attnx.reduction.gathered import rows
 
         return rows(self, self._tokens(text, tokens), positions, quantities, layers, verify)
 
@@ -235,7 +236,7 @@ class Model:
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
     ) -> HeadTable:
         """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
-        from attnx.reduced import heads
+        from attnx.reduction.reduced import heads
 
         return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
 

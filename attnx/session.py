@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from attnx.device import parse_device
 from attnx.errors import DeviceError, InputError, ModelError, RunError
+from attnx.opened.device import parse_device
 from attnx.records import Array
 
 _CODES = {
@@ -167,7 +167,7 @@ def open_session(
     Args:
         model: Serialised model, or its path.
         folder: Where the external data of a serialised model is.
-        device: As `attnx.device.parse_device` reads it: auto, cpu, cuda, cuda:N, cuda:N,tf32,memory=8G.
+        device: As `attnx.opened.device.parse_device` reads it: auto, cpu, cuda, cuda:N, cuda:N,tf32,memory=8G.
         thorough: Prepare for many runs or a long one: fuse operators, convert weights once, lay them out for the
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.

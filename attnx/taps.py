@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
-from attnx.reduce import ADDED, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.reduction.reduce import ADDED, STATS, Reduction, Writer, before_mask, fits, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

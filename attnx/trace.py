@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx import formula
-from attnx.checking import TOLERANCE, check, difference
 from attnx.errors import RunError
 from attnx.layout import read_place
 from attnx.records import QUANTITIES, Array, Attention, Origin, Quantity, Site
-from attnx.reduce import GATHERED
+from attnx.reduction.reduce import GATHERED
+from attnx.run.checking import TOLERANCE, check, difference
 
 if TYPE_CHECKING:
     from attnx.session import Session

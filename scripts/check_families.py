@@ -23,7 +23,7 @@ import numpy as np
 
 import attnx
 from attnx import cli
-from attnx.arrays import load_feed
+from attnx.given.arrays import load_feed
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 TOLERANCE = 2e-4

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.audio import log_mel, mel_filters, read_wav, resample
 from attnx.errors import InputError, UsageError
+from attnx.given.audio import log_mel, mel_filters, read_wav, resample
 from tests import small_models as small
 from tests.small_senses import listener, write
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 import attnx
-from attnx import memory
-from attnx.batch import _batches, _run, run, together
-from attnx.corpus import find, read, size
 from attnx.errors import InputError, RunError
+from attnx.opened import memory
 from attnx.pipeline import Model
-from attnx.running import Wanted
+from attnx.run.batch import _batches, _run, run, together
+from attnx.run.running import Wanted
+from attnx.scan.corpus import find, read, size
 from attnx.tokens.given import from_ids
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
@@ -192,7 +192,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_it_is_run(
 
 
 def test_no_more_is_read_ahead_than_memory_is_meant_for(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnx import batch
+    from attnx.run import batch
 
     read: list[int] = []
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import attnx
-from attnx import cache, inventory
+from attnx.opened import cache, inventory
 from attnx.sites import find
 from scripts.bench.make_decoder import Shape, build
 

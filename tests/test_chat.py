@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import attnx
-from attnx.chat import encode_chat, find_template, render
 from attnx.errors import ModelError
+from attnx.given.chat import encode_chat, find_template, render
 from tests import small_models as small
 
 TEMPLATE = (

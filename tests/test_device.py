@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnx.device import Device, parse_device
 from attnx.errors import UsageError
+from attnx.opened.device import Device, parse_device
 
 
 @pytest.mark.parametrize(

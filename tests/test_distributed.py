@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import attnx
-from attnx.distributed import Elsewhere, Room, _room
 from attnx.errors import RunError, UsageError
-from attnx.scanning import scan
+from attnx.scan.distributed import Elsewhere, Room, _room
+from attnx.scan.scanning import scan
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9] + WORDS[: at % 3]) for at in range(60)]

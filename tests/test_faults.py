@@ -16,7 +16,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from attnx import cache, cli
+from attnx import cli
+from attnx.opened import cache
 from tests.hostile import EVIL, PROGRAM, RAW, Runner, process
 from tests.idioms import Form, build, code
 
@@ -333,7 +334,7 @@ def test_line_ends_of_windows_change_nothing(run: Runner, tmp_path: Path) -> Non
         (tmp_path / "unix" / name).write_bytes(content.encode())
         (tmp_path / "dos" / name).write_bytes(b"\xef\xbb\xbf" + content.replace("\n", "\r\n").encode())
     assert run("inspect", "--file", "unix/t.txt", "--jsonl") == run("inspect", "--file", "dos/t.txt", "--jsonl")
-    from attnx import corpus
+    from attnx.scan import corpus
 
     for name in tables:
         texts = [[t.text for t in corpus.read([tmp_path / which / name])] for which in ("unix", "dos")]
@@ -428,7 +429,8 @@ def test_two_at_once_on_a_cold_cache(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from attnx import cache, cli
+from attnx import cli
+from attnx.opened import cache
 at, place = int(sys.argv[1]), sys.argv[2]
 real = getattr(os, "fdopen") if place == "writing" else Path.replace
 def die(*args, **more):

@@ -5,10 +5,10 @@ import pytest
 
 from attnx import feed as feeding
 from attnx.errors import InputError
-from attnx.inputs import Needs, batch_of, encoder_side, fixed_length, is_ids, is_past, padded, takes_target
-from attnx.kvcache import carry, is_static, pair, room
-from attnx.naming import join, labelled, name_axes, numbered
+from attnx.given.inputs import Needs, batch_of, encoder_side, fixed_length, is_ids, is_past, padded, takes_target
 from attnx.records import Attention, Site
+from attnx.run.kvcache import carry, is_static, pair, room
+from attnx.run.naming import join, labelled, name_axes, numbered
 from attnx.session import Slot
 from attnx.tokens import from_ids
 

@@ -7,10 +7,10 @@ import pytest
 
 import attnx
 from attnx.errors import InputError, UnsupportedError, UsageError
-from attnx.generate import Plan, choose
-from attnx.models import bundled
-from attnx.prefix import Rules
+from attnx.given.prefix import Rules
+from attnx.opened.models import bundled
 from attnx.records import Trace
+from attnx.run.generate import Plan, choose
 from attnx.tokens import from_ids
 from tests import small_models as small
 

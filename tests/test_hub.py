@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx.errors import AttnxError, ModelError, RunError, UsageError
-from attnx.hub import Name, parse_name, pull
-from attnx.models import locate
-from attnx.shelf import list_models
+from attnx.opened.hub import Name, parse_name, pull
+from attnx.opened.models import locate
+from attnx.opened.shelf import list_models
 from tests.hub_server import COMMIT, Repo, serving
 
 NAME = "tiny/attention"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attnx.console.intake import Lines, only, several, take
 from attnx.errors import InputError, UsageError
-from attnx.intake import Lines, only, several, take
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

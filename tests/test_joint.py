@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.joint import States, find_states, joint_tokens
-from attnx.patches import Frame, find_frames, find_grid
+from attnx.given.joint import States, find_states, joint_tokens
+from attnx.given.patches import Frame, find_frames, find_grid
 from attnx.session import Slot
 
 WIDTH, TEXT, SIDE = 8, 3, 2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx import memory
 from attnx.errors import RunError
+from attnx.opened import memory
 
 GIB = 2**30
 

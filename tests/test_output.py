@@ -7,7 +7,7 @@ import pytest
 from rich.padding import Padding
 from rich.text import Text
 
-from attnx import output
+from attnx.console import output
 
 
 def test_a_pipe_is_not_cut_and_not_padded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx import paging
+from attnx.console import paging
 from attnx.measure import describe_heads
 from tests.view import samples
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.pointing import _seen
 from attnx.records import Site
+from attnx.reduction.pointing import _seen
 
 
 def site() -> Site:

@@ -12,7 +12,7 @@ from attnx.measure import describe_heads
 from attnx.measure.distance import mean_distance
 from attnx.pipeline import Model
 from attnx.records import Tokens
-from attnx.reduce import ROWS
+from attnx.reduction.reduce import ROWS
 from attnx.tokens import from_ids
 from scripts.bench.make_decoder import Shape, build
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attnx.console.request import Head, ask, parse_head, parse_layers, parse_quantities
 from attnx.errors import UsageError
-from attnx.request import Head, ask, parse_head, parse_layers, parse_quantities
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from PIL import Image
 
 import attnx
 from attnx.errors import InputError, UsageError
-from attnx.overlay import blend
-from attnx.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
+from attnx.given.overlay import blend
+from attnx.given.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
+from attnx.given.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
 from attnx.session import Slot
-from attnx.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
 from tests.commands.conftest import attnx as attnx_command
 from tests.small_senses import SIDE, bright, vit
 

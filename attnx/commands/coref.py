@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import TopOption, starts
-from attnx.start import Start
+from attnx.console.options import TopOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
@@ -40,7 +40,7 @@ def coref(
     top: TopOption = None,
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
-    from attnx import output
+    from attnx.console import output
     from attnx.errors import UsageError
 
     if dataset is not None:
@@ -49,9 +49,9 @@ def coref(
         _dataset(run.open(), dataset, run.json)
         return
 
-    from attnx.antecedents import resolve
-    from attnx.pointing import point
-    from attnx.reporting import base, heading, text_of
+    from attnx.console.reporting import base, heading, text_of
+    from attnx.read.antecedents import resolve
+    from attnx.reduction.pointing import point
 
     opened = run.opened
     pointing = point(opened, run.feed, from_)
@@ -93,12 +93,12 @@ def coref(
 
 def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | None) -> list[Any]:
     """The same pronouns and candidates in the other text, and how the heads changed."""
-    from attnx.antecedents import ARRAYS, maps, same_mentions
-    from attnx.antecedents import text_of as read_from
-    from attnx.chosen import trusted
+    from attnx.console.chosen import trusted
     from attnx.errors import InputError
     from attnx.measure.coref_contrast import contrast
     from attnx.measure.coreference import coreference
+    from attnx.read.antecedents import ARRAYS, maps, same_mentions
+    from attnx.read.antecedents import text_of as read_from
 
     told = {"target": target} if target is not None else {}
     trace, _ = trusted(opened.trace(text, **told, quantities=ARRAYS))
@@ -146,9 +146,9 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
 
 def _dataset(opened: Any, name: str, json: bool) -> None:
     """Accuracy of every head and method over a dataset."""
-    from attnx import output
-    from attnx.judging import judge
+    from attnx.console import output
     from attnx.measure import coref_data
+    from attnx.read.judging import judge
 
     data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
     with output.progress(len(data.examples), "examples") as tell:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import MODEL, DeviceOption, JsonOption, TokenizerOption
+from attnx.console.options import MODEL, DeviceOption, JsonOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost
     from attnx.records import Measurement
-    from attnx.timing import Timing
+    from attnx.run.timing import Timing
     from attnx.view.columns import Columns
 
 
@@ -36,7 +36,8 @@ def cost(
 
     Cells and operations of attention grow with the square of the length, the rest with the length.
     """
-    from attnx import output, pipeline
+    from attnx import pipeline
+    from attnx.console import output
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.parameters import parameters
     from attnx.measure import cost as measure
@@ -64,7 +65,7 @@ def cost(
     if measured and sizes[0] > longest:
         notes.append(f"not measured: every length is more than --longest {longest}")
     elif measured:
-        from attnx.timing import measure as run
+        from attnx.run.timing import measure as run
 
         try:
             timing = run(opened, [size for size in sizes if size <= longest])
@@ -91,7 +92,7 @@ def cost(
 
 def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
     """Of a model whose only costs of this sort are those of its recurrent layers: their steps, against attention's."""
-    from attnx import output
+    from attnx.console import output
 
     output.note(said)
     if json:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import LayerOption, SiteOption, TopOption, starts
-from attnx.start import Start
+from attnx.console.options import LayerOption, SiteOption, TopOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.difference import Difference
@@ -44,12 +44,12 @@ def diff(
 
     Did int8 or fp16 move the heads? Where do two exports of one model part?
     """
-    from attnx import output
-    from attnx.chosen import of_sort
+    from attnx.console import output
+    from attnx.console.chosen import of_sort
+    from attnx.console.reporting import base
+    from attnx.console.request import parse_layers
     from attnx.errors import UsageError
     from attnx.measure.difference import difference
-    from attnx.reporting import base
-    from attnx.request import parse_layers
 
     second = run
     if other_text is not None or other_inputs is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import JsonOption
+from attnx.console.options import JsonOption
 
 
 def doctor(
@@ -18,12 +18,12 @@ def doctor(
 
     Exits with 5 where something is bad.
     """
-    from attnx import output
+    from attnx.console import output
     from attnx.errors import RUN
-    from attnx.health import examine
+    from attnx.opened.health import examine
 
     if clear_cache:
-        from attnx import cache
+        from attnx.opened import cache
 
         count, size = cache.clear()
         output.note(f"cleared the cache: {count} entries, {size / 1e6:.1f} MB")

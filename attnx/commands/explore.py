@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from attnx.options import SENSES, WRITING, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, WRITING, starts
+from attnx.console.start import Start
 
 TEXT = "The animal didn't cross the street because it was too tired."
 """What is shown where nothing is given."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import SENSES, QueryOption, TopOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, QueryOption, TopOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
+    from attnx.read.streams import Streams
     from attnx.records import Measurement, Trace
-    from attnx.streams import Streams
     from attnx.view.columns import Columns
 
 
@@ -36,9 +36,9 @@ def flow(
 
     Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
     """
-    from attnx import output
-    from attnx.reporting import base, heading
-    from attnx.streams import ARRAYS, follow, long
+    from attnx.console import output
+    from attnx.console.reporting import base, heading
+    from attnx.read.streams import ARRAYS, follow, long
 
     arrays = ARRAYS if query is not None else ARRAYS[:2]
     reduced = None if relative else long(run.opened, run.feed, query)
@@ -85,8 +85,8 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
     """Rollout from one patch to the patches of a picture, as a map of it; nothing where the keys are no patches."""
     from dataclasses import replace
 
-    from attnx.patches import grid_of
-    from attnx.patchmap import patch_matrix
+    from attnx.given.patches import grid_of
+    from attnx.given.patchmap import patch_matrix
     from attnx.view.heatmap import heatmap
     from attnx.view.matrix import of_measurement
 
@@ -100,21 +100,21 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
 
 def _said(measure: Measurement) -> list[Any]:
     """The lines under a matrix that does not write its own."""
-    from attnx.reporting import sourced
+    from attnx.console.reporting import sourced
     from attnx.view.line import line
 
     return [line(said, "dim") for said in (sourced(measure), *measure.notes)]
 
 
 def _kept(found: Streams, top: int | None) -> list[int]:
-    from attnx.reporting import SHOWN, largest
+    from attnx.console.reporting import SHOWN, largest
 
     return largest(found.largest, top or SHOWN)
 
 
 def _one(found: Streams, top: int | None) -> Columns:
     """What of each token is in one position at the top, by each way of following."""
-    from attnx.reporting import place, sourced
+    from attnx.console.reporting import place, sourced
     from attnx.view.columns import column, columns
 
     assert found.query is not None
@@ -139,7 +139,7 @@ def _one(found: Streams, top: int | None) -> Columns:
 
 def _layers(found: Streams, top: int | None) -> Columns:
     """Rollout after every layer."""
-    from attnx.reporting import place
+    from attnx.console.reporting import place
     from attnx.view.columns import column, columns
 
     kept, labels = _kept(found, top), found.keys

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import SENSES, LayerOption, SiteOption, TopOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, LayerOption, SiteOption, TopOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -56,14 +56,14 @@ def heads(
 
     Over one text, or over every line of a file (means and their spread).
     """
-    from attnx import output
-    from attnx.chosen import head_of, of_sort, trusted
+    from attnx.console import output
+    from attnx.console.chosen import head_of, of_sort, trusted
+    from attnx.console.intake import Lines, only, several
+    from attnx.console.many import described
+    from attnx.console.request import parse_layers
     from attnx.errors import UsageError
-    from attnx.intake import Lines, only, several
-    from attnx.many import described
     from attnx.measure import heads as measure
     from attnx.measure import similarity as likeness
-    from attnx.request import parse_layers
 
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
@@ -96,7 +96,7 @@ def heads(
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)
     if run.json:
-        from attnx.reporting import base
+        from attnx.console.reporting import base
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -111,7 +111,7 @@ def heads(
         }
         output.emit_json(document("attnx/heads", body))
         return
-    from attnx.reporting import heading
+    from attnx.console.reporting import heading
     from attnx.view.line import line
     from attnx.view.sparkline import sparklines
     from attnx.view.table import table as numbers
@@ -136,9 +136,9 @@ def heads(
 
 def _probed(opened: Model, layers: tuple[int, ...] | None, site: str | None) -> tuple[Any, str]:
     """The induction score on random blocks, repeated; and how it was made."""
-    from attnx.chosen import of_sort
+    from attnx.console.chosen import of_sort
     from attnx.measure import induction
-    from attnx.reduced import heads as reduced
+    from attnx.reduction.reduced import heads as reduced
 
     tokens = induction.probe(opened.tokenizer)
     table, _ = reduced(opened, {"tokens": tokens}, layers, lambda trace: of_sort(trace, site))
@@ -227,7 +227,7 @@ def _nearest(near: Any, count: int) -> Columns:
     """The heads nearest to one."""
     import numpy as np
 
-    from attnx.reporting import sourced
+    from attnx.console.reporting import sourced
     from attnx.view.columns import column, columns
 
     layers, names = (axis.labels for axis in near.axes)

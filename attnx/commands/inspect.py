@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import (
+from attnx.console.options import (
     SENSES,
     WRITING,
     ForceOption,
@@ -23,7 +23,7 @@ from attnx.options import (
     WordsOption,
     starts,
 )
-from attnx.start import Start
+from attnx.console.start import Start
 
 LONG = 600
 """Characters of a text that may be long."""
@@ -65,8 +65,8 @@ def inspect(
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
     """
-    from attnx.intake import Lines, only, several
-    from attnx.request import ask
+    from attnx.console.intake import Lines, only, several
+    from attnx.console.request import ask
 
     given = run.given
     asked = ask(
@@ -88,7 +88,7 @@ def inspect(
     if save is not None:
         only(given, "--save")
 
-    from attnx import output
+    from attnx.console import output
 
     opened = run.opened
     rows = save is None and not several(given) and asked.query is not None and asked.wants_row(opened.sites)
@@ -99,10 +99,10 @@ def inspect(
         quantities = asked.reduced if reduced else asked.quantities
         opened.prepare(quantities, asked.traced_layers, rows=rows or reduced)
 
-    from attnx.filing import save as save_to
-    from attnx.looking import look
-    from attnx.patchmap import PICTURES, save_overlay
-    from attnx.presentation import document, render
+    from attnx.console.filing import save as save_to
+    from attnx.console.looking import look
+    from attnx.console.presentation import document, render
+    from attnx.given.patchmap import PICTURES, save_overlay
 
     documents = run.json or jsonl
     total = given.count if isinstance(given, Lines) else 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.options import SENSES, LayerOption, SiteOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, LayerOption, SiteOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.visibility import Visibility
@@ -23,10 +23,10 @@ def mask(
 
     Layers with the same mask are shown once.
     """
-    from attnx import output
-    from attnx.masking import masks
-    from attnx.reporting import base, heading, site_object
-    from attnx.request import parse_layers
+    from attnx.console import output
+    from attnx.console.reporting import base, heading, site_object
+    from attnx.console.request import parse_layers
+    from attnx.reduction.masking import masks
 
     layers = None if layer is None else parse_layers(layer)
     trace, found, doubts = masks(run, layers, site)

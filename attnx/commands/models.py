@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from attnx.options import JsonOption
+from attnx.console.options import JsonOption
 
 
 def models(json: JsonOption = False) -> None:
     """List the models that -m takes by name, with their size, layers and heads, kind and precision."""
-    from attnx import output
-    from attnx.shelf import list_models
+    from attnx.console import output
+    from attnx.opened.shelf import list_models
 
     found = list_models()
     if json:

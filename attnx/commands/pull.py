@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from attnx.options import JsonOption
+from attnx.console.options import JsonOption
 
 
 def pull(
@@ -23,8 +23,8 @@ def pull(
     HF_TOKEN, HF_HOME and HF_HUB_OFFLINE mean what they mean to the Hub's own client.
     """
     from attnx.errors import UsageError
-    from attnx.hub import Name, parse_name
-    from attnx.hub import pull as bring
+    from attnx.opened.hub import Name, parse_name
+    from attnx.opened.hub import pull as bring
 
     parsed = parse_name(name)
     if parsed is None:
@@ -33,7 +33,7 @@ def pull(
         )
     wanted = Name(parsed.repo, revision or parsed.revision, file or parsed.file)
 
-    from attnx import output
+    from attnx.console import output
 
     pulled = bring(wanted, lambda said: output.note(f"fetching {said}"))
     body = {

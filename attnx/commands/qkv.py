@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import SENSES, QueryOption, SiteOption, TopOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, QueryOption, SiteOption, TopOption, starts
+from attnx.console.start import Start
 
 if TYPE_CHECKING:
     from attnx.graph.projections import Projection, Projections
@@ -33,14 +33,14 @@ def qkv(
     top: TopOption = None,
 ) -> None:
     """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output."""
-    from attnx import output
-    from attnx.chosen import head_of, layers_of, position
+    from attnx.console import output
+    from attnx.console.chosen import head_of, layers_of, position
+    from attnx.console.reporting import base, heading, site_object
     from attnx.measure import looks
     from attnx.measure import pair as measure
+    from attnx.read.surroundings import output_projection, surroundings
     from attnx.records import QUANTITIES
-    from attnx.reporting import base, heading, site_object
-    from attnx.strongest import strongest_layer
-    from attnx.surroundings import output_projection, surroundings
+    from attnx.reduction.strongest import strongest_layer
 
     opened, feed = run.opened, run.feed
     layers = layers_of([head] if head else [], None)

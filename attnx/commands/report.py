@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import SENSES, ForceOption, LayerOption, QueryOption, SiteOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, ForceOption, LayerOption, QueryOption, SiteOption, starts
+from attnx.console.start import Start
 
 PAGE = Path("report.html")
 
@@ -36,10 +36,10 @@ def report(
     Layers by heads, a head as lines and as a matrix, its stages with the softmax before and after scaling, one token's
     row across heads, coreference, and what each head does.
     """
-    from attnx import output
+    from attnx.console import output
+    from attnx.console.paging import compose
+    from attnx.console.request import parse_layers
     from attnx.errors import UsageError
-    from attnx.paging import compose
-    from attnx.request import parse_layers
     from attnx.view.save import write
 
     if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnx.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.console.start import Start
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
@@ -44,7 +44,7 @@ def scale(
 
     One token's row in one head, then every layer. --numbers and --theory do the arithmetic without a model.
     """
-    from attnx import output
+    from attnx.console import output
     from attnx.errors import UsageError
 
     if as_if not in ("site", "sqrt"):
@@ -59,10 +59,10 @@ def scale(
 
     from dataclasses import replace
 
-    from attnx.chosen import head_of, layers_of, position
+    from attnx.console.chosen import head_of, layers_of, position
+    from attnx.console.reporting import base, heading, query_labels, site_object
+    from attnx.console.request import parse_layers
     from attnx.measure import scaling
-    from attnx.reporting import base, heading, query_labels, site_object
-    from attnx.request import parse_layers
 
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
     trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
@@ -116,7 +116,7 @@ def scale(
 
 def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
     """What is said of the scale, once for all layers of which it holds; under --as-if, that it is not the model's."""
-    from attnx.reporting import grouped
+    from attnx.console.reporting import grouped
 
     if as_if == "site" or not any("--as-if" in note for note in notes):
         return grouped(notes)
@@ -125,7 +125,7 @@ def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
 
 
 def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
-    from attnx import output
+    from attnx.console import output
     from attnx.measure import scaling_theory
     from attnx.view import scale_tables as tables
 

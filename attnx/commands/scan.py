@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import MODEL, DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
+from attnx.console.options import MODEL, DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
-    from attnx.scanning import Scanned
+    from attnx.scan.scanning import Scanned
     from attnx.view.columns import Columns
 
 TOP = 3
@@ -65,12 +65,13 @@ def scan(
     The file has a row for each value, with the columns text (its number), source, line, tokens, measure, item
     (coreference: pronoun → candidate), layer, head, value.
     """
-    from attnx import output, pipeline
-    from attnx.corpus import find
+    from attnx import pipeline
+    from attnx.console import output
     from attnx.errors import AttnxError, InputError, UsageError
-    from attnx.scanning import local
-    from attnx.scanning import scan as run
-    from attnx.ticking import shown
+    from attnx.scan.corpus import find
+    from attnx.scan.scanning import local
+    from attnx.scan.scanning import scan as run
+    from attnx.scan.ticking import shown
 
     if engine not in ("local", "ray"):
         raise UsageError(f"there is no engine {engine!r}", "Choose local or ray.")
@@ -80,7 +81,7 @@ def scan(
     measures = [name.strip() for name in measure.split(",") if name.strip()]
     make: Any = local
     if engine == "ray":
-        from attnx.distributed import engine as made
+        from attnx.scan.distributed import engine as made
 
         make = made(address, workers)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
@@ -127,8 +128,8 @@ def _kept(out: Path, mended: bool) -> None:
         out: The file that was to be.
         mended: The corpus has to be mended first.
     """
-    from attnx import output
-    from attnx.begun import folder_of, has_parts
+    from attnx.console import output
+    from attnx.scan.begun import folder_of, has_parts
 
     folder = folder_of(out)
     if has_parts(folder):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import JsonOption, ModelArgument
+from attnx.console.options import JsonOption, ModelArgument
 
 
 def sites(
@@ -18,12 +18,13 @@ def sites(
     json: JsonOption = False,
 ) -> None:
     """List every attention computation in a model, and every near miss with its reason. The model is not run."""
-    from attnx import output, pipeline
-    from attnx.encdec import sites_of
+    from attnx import pipeline
+    from attnx.console import output
+    from attnx.run.encdec import sites_of
 
     opened = pipeline.open(model)
     if feed_template:
-        from attnx.example import example
+        from attnx.given.example import example
         from attnx.view.template import feed_template as template
 
         output.write(template([(slot.name, slot.type, slot.shape, array) for slot, array in example(opened)]))

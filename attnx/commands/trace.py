@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from attnx.options import SENSES, WRITING, ForceOption, LayerOption, SaveOption, starts
-from attnx.start import Start
+from attnx.console.options import SENSES, WRITING, ForceOption, LayerOption, SaveOption, starts
+from attnx.console.start import Start
 
 
 @starts(*WRITING, *SENSES, "json", first=("model", "text"))
@@ -29,14 +29,14 @@ def trace(
     The arrays are called attention.N.QUANTITY: N counts sites in execution order, and QUANTITY is query, key, value,
     scores, scaled, capped, masked, weights or context.
     """
-    from attnx.request import parse_layers, parse_quantities
+    from attnx.console.request import parse_layers, parse_quantities
 
     assert run.given  # before anything else is looked at
     layers = None if layer is None else parse_layers(layer)
     quantities = parse_quantities(only)
 
-    from attnx import output
-    from attnx.arrays import check_target, save_trace
+    from attnx.console import output
+    from attnx.given.arrays import check_target, save_trace
 
     if save is not None:
         check_target(save, force=force)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.options import (
+from attnx.console.options import (
     MODEL,
     DeviceOption,
     InputsOption,
@@ -19,9 +19,9 @@ from attnx.options import (
 )
 
 if TYPE_CHECKING:
+    from attnx.read.spans import Mention
     from attnx.records import Measurement
-    from attnx.spans import Mention
-    from attnx.states import States
+    from attnx.run.states import States
     from attnx.view.columns import Columns
 
 
@@ -45,12 +45,13 @@ def word(
     json: JsonOption = False,
 ) -> None:
     """Compare one word's vectors in two texts at every layer, beside what any two words have in common there."""
-    from attnx import output, pipeline
-    from attnx.beyond import beyond
+    from attnx import pipeline
+    from attnx.console import output
+    from attnx.console.beyond import beyond
+    from attnx.console.intake import take
     from attnx.errors import UsageError
-    from attnx.intake import take
     from attnx.measure.vectors import contexts
-    from attnx.states import states
+    from attnx.run.states import states
 
     if word is None:
         raise UsageError("which word?", 'attnx word "A river bank." "A savings bank." --word bank')
@@ -96,7 +97,7 @@ def _mention(state: States, word: str) -> Mention:
         UsageError: It stands there more than once.
     """
     from attnx.errors import UsageError
-    from attnx.mentioned import mentions
+    from attnx.read.mentioned import mentions
 
     found = mentions(state.tokens, word)
     if len(found) > 1:
@@ -107,7 +108,7 @@ def _mention(state: States, word: str) -> Mention:
 
 def _table(model: str, found: list[States], mentions: list[Mention], measure: Measurement) -> Columns:
     """Cosine by layer: the word, other words that both texts have, different words."""
-    from attnx.reporting import sourced
+    from attnx.console.reporting import sourced
     from attnx.view.columns import column, columns
 
     values = measure.values

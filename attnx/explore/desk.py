@@ -10,10 +10,10 @@ import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.explore.reader import Reader, prepare
+from attnx.read.rows import read
+from attnx.read.unscaled import both_ways
 from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
-from attnx.rows import read
-from attnx.unscaled import both_ways
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.scale import SCALES, ScaleKind
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.measure.words import merge_trace
 from attnx.records import QUANTITIES, STAGES, Attention, Site, Tokens, Trace
-from attnx.reduced import heads
+from attnx.reduction.reduced import heads
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable

@@ -12,7 +12,7 @@
     measure.rollout.rollout(trace)                    attention through the layers; flow.flow, norms.value_norms
     measure.similarity.similar(trace, 5, 11)          heads that look at the same tokens
     measure.difference.difference(trace, other)       two runs, head by head
-    measure.vectors.contexts(...)                     a word's vectors in two texts, from `attnx.states.states`
+    measure.vectors.contexts(...)                     a word's vectors in two texts, from `attnx.run.states.states`
     measure.cost.cost(model.sites, [64, 1024])        what attention takes
 
 Each of these files loads when it is first named.

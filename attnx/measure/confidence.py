@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnx.read.rows import Rows, by_head
 from attnx.records import Array, Measurement, Trace
-from attnx.rows import Rows, by_head
 
 
 def confidence(trace: Trace) -> Measurement:

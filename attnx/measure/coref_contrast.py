@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnx.choice import shares, tops
 from attnx.errors import UsageError
+from attnx.read.choice import shares, tops
 from attnx.records import Measurement
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average, jensen_shannon
+from attnx.read.rows import head_axes, read, stack
 from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
-from attnx.rows import head_axes, read, stack
 
 SOURCE = "attnx; Jensen-Shannon Lin 1991"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.read.rows import Rows, by_head
 from attnx.records import Array, Measurement, Tokens, Trace
-from attnx.rows import Rows, by_head
 
 LENGTH, REPEATS = 25, 4
 """Tokens a block of the probe, and how often it stands there. Source: Olsson et al. 2022."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.errors import UnsupportedError
+from attnx.read.rows import Rows, read
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
-from attnx.rows import Rows, read
 
 SINK = 0.3
 """A kind of token is called a sink where it takes more than this. Source: Gu et al. 2025 (epsilon, for one token)."""

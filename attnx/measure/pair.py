@@ -8,8 +8,8 @@ import numpy as np
 
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import repeat_heads
+from attnx.read.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
-from attnx.rows import read
 
 SOURCE = "Vaswani et al. 2017, equation 1"
 STEPS = (

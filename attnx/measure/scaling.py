@@ -9,10 +9,10 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
+from attnx.read.rows import head_axes, stack
+from attnx.read.spans import axis_labels
+from attnx.read.unscaled import AsIf, Similarity, Ways, both_ways, scale_notes, scale_said
 from attnx.records import Array, Axis, Measurement, Trace
-from attnx.rows import head_axes, stack
-from attnx.spans import axis_labels
-from attnx.unscaled import AsIf, Similarity, Ways, both_ways, scale_notes, scale_said
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99

@@ -6,8 +6,8 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.formula import average, jensen_shannon
+from attnx.read.rows import Rows, head_axes, read, stack
 from attnx.records import Array, Axis, Measurement, Trace
-from attnx.rows import Rows, head_axes, read, stack
 
 SOURCE = "Clark et al. 2019, section 6"
 FORMULA = "mean over queries of the Jensen-Shannon divergence of two rows"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average
+from attnx.read.rows import Rows, by_head, head_axes, read, stack
 from attnx.records import Array, Axis, Measurement, Trace
-from attnx.rows import Rows, by_head, head_axes, read, stack
 
 EPSILON = 0.3
 """A head has a sink where some token's importance passes this. Source: Gu et al. 2025."""

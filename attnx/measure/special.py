@@ -6,8 +6,8 @@ import unicodedata
 
 import numpy as np
 
+from attnx.read.rows import Rows, by_head
 from attnx.records import Array, Measurement, Tokens, Trace
-from attnx.rows import Rows, by_head
 
 
 def special(trace: Trace) -> Measurement:

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.formula import visible
+from attnx.read.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
-from attnx.rows import read
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from attnx.antecedents import text_of
 from attnx.errors import AttnxError, InputError
 from attnx.measure.coreference import coreference
-from attnx.mentioned import mentions
+from attnx.read.antecedents import text_of
+from attnx.read.mentioned import mentions
+from attnx.read.spans import Mention, mention
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
-from attnx.spans import Mention, mention
 
 ABOUT = "weight from a pronoun to candidates; fields pronoun, candidates, and answer where it is known"
 ARRAYS = ("masked", "weights")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.choice import tops
-from attnx.reporting import largest, sourced
+from attnx.console.reporting import largest, sourced
+from attnx.read.choice import tops
 from attnx.view.cells import number
 from attnx.view.columns import Columns, column, columns
 

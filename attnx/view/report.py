@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from attnx import __version__
-from attnx.choice import Verdict
 from attnx.errors import UnsupportedError
 from attnx.formula import visible
+from attnx.read.choice import Verdict
+from attnx.read.spans import Mention, axis_labels
 from attnx.records import Array, Attention, Measurement, Tokens, Trace
-from attnx.spans import Mention, axis_labels
 from attnx.view import colour
 from attnx.view.cells import safe
 from attnx.view.codes import COARSE, FINE, Blobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.reporting import SHOWN, largest, place, sourced
+from attnx.console.reporting import SHOWN, largest, place, sourced
 from attnx.view.cells import number
 from attnx.view.columns import Columns, both, column, columns
 

@@ -27,10 +27,10 @@ from collections.abc import Callable
 import numpy as np
 
 import attnx
-from attnx.batch import SIZE, WINDOW
-from attnx.corpus import Text
+from attnx.run.batch import SIZE, WINDOW
+from attnx.scan.corpus import Text
+from attnx.scan.surveying import Job, measure
 from attnx.session import Session, open_session
-from attnx.surveying import Job, measure
 from attnx.taps import places_for, tap
 from attnx.tokens.given import pad
 

@@ -97,7 +97,7 @@ def test_layers_that_are_not_asked_for_are_not_run(attnx: Run) -> None:
 
 
 def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from attnx.output import progress
+    from attnx.console.output import progress
 
     with progress(3, "examples") as tell:
         tell(1)

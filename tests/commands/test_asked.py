@@ -50,7 +50,7 @@ def alike(got: Any, want: Any, at: str = "") -> None:
 def whole(attnx: Run, *args: str) -> Any:
     """What a command says where everything is fetched."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnx.fed._PLAIN", ())
+        patch.setattr("attnx.given.fed._PLAIN", ())
         return attnx(*args).document
 
 
@@ -146,13 +146,13 @@ def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
     shown = attnx("inspect", text, *args).out
     alike(got, whole(attnx, "inspect", text, *args, "--json"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnx.fed._PLAIN", ())
+        patch.setattr("attnx.given.fed._PLAIN", ())
         assert attnx("inspect", text, *args).out == shown
 
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, ids: bool) -> None:
-    monkeypatch.setattr("attnx.glance.LARGE", 0)
+    monkeypatch.setattr("attnx.reduction.glance.LARGE", 0)
     given = ("--ids", "5,6,7,8,5,6,7,8,9,5,6,7") if ids else ("The cat sat on the mat. The cat sat on the mat.",)
     args = ("inspect", "-m", "tiny-gpt", *given, "--json")
     alike(attnx(*args).document, whole(attnx, *args))
@@ -166,7 +166,7 @@ def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, 
 def test_of_a_long_text_one_layer_is_taken_apart(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("attnx.strongest.LARGE", 0)
+    monkeypatch.setattr("attnx.reduction.strongest.LARGE", 0)
     got = attnx("qkv", LONG, *args, "--json").document
     assert len([shape for shape in fetched if shape.count(TOKENS) > 1]) <= 4  # scores, scaled, masked, weights
     alike(got, whole(attnx, "qkv", LONG, *args, "--json"))
@@ -176,7 +176,7 @@ def test_of_a_long_text_one_layer_is_taken_apart(
 def test_a_long_text_flows_through_means(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("attnx.streams.LARGE", 0)
+    monkeypatch.setattr("attnx.read.streams.LARGE", 0)
     got = attnx("flow", LONG, *args, "--json").document
     assert {shape for shape in fetched if shape.count(TOKENS) > 1} == {(TOKENS, TOKENS)}
     alike(got, whole(attnx, "flow", LONG, *args, "--json"))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from attnx import cache, health
 from attnx.errors import DeviceError, ModelError
+from attnx.opened import cache, health
 from attnx.view.health import health as view
 from tests.commands.conftest import ANIMAL, MINILM, Oracle, Run
 
@@ -50,7 +50,7 @@ def test_the_stored_values_are_onnxruntimes_own(oracle: object) -> None:
 def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, attnx: Run) -> None:
     stored = json.loads(json.dumps(health.reference()))
     stored["rows"][3]["weights"][2] += 0.01
-    monkeypatch.setattr("attnx.health.reference", lambda: stored)
+    monkeypatch.setattr("attnx.opened.health.reference", lambda: stored)
     (found,) = health.self_test()
     assert found.state == "bad"
     assert "differ from the stored ones by 0.01" in found.said
@@ -69,14 +69,14 @@ def test_a_model_that_cannot_be_opened_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_both_onnxruntimes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnx.health._version", lambda name: "1.2.3")
+    monkeypatch.setattr("attnx.opened.health._version", lambda name: "1.2.3")
     found = by_name(list(health.versions()))["onnxruntime twice"]
     assert found.state == "bad"
     assert "pip uninstall -y onnxruntime onnxruntime-gpu" in found.remedy
 
 
 def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnx.health._version", lambda name: None)
+    monkeypatch.setattr("attnx.opened.health._version", lambda name: None)
     found = by_name(list(health.versions()))
     assert found["onnxruntime"].state == found["numpy"].state == "bad"
     assert found["ray"].state == "note"
@@ -96,7 +96,7 @@ def test_cuda_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnx.session.has_driver", lambda: True)
     monkeypatch.setattr("attnx.session.built_in", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr("attnx.session.open_session", without_cuda)
-    monkeypatch.setattr("attnx.health.library", lambda name, number: None if name == "cudnn" else "/here")
+    monkeypatch.setattr("attnx.opened.health.library", lambda name, number: None if name == "cudnn" else "/here")
     found = by_name(list(health.devices()))
     assert (found["cpu"].state, found["cuda"].state, found["cuda"].remedy) == ("good", "bad", "do this")
     libraries = by_name(list(health.cuda()))
@@ -107,7 +107,7 @@ def test_cuda_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_driver_nothing_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnx.session.has_driver", lambda: False)
     monkeypatch.setattr("attnx.session.built_in", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
-    monkeypatch.setattr("attnx.health.library", lambda name, number: None)
+    monkeypatch.setattr("attnx.opened.health.library", lambda name, number: None)
     assert {f.state for f in [*health.devices(), *health.cuda()]} == {"good", "note"}
 
 
@@ -123,7 +123,7 @@ def test_a_library_in_a_wheel_is_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_bundled_file_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(MINILM, tmp_path / "minilm")
-    monkeypatch.setattr("attnx.models.bundled_root", lambda: tmp_path)
+    monkeypatch.setattr("attnx.opened.models.bundled_root", lambda: tmp_path)
     assert [f.state for f in health.models()] == ["good"]
     (tmp_path / "minilm" / "tokenizer.json").write_text("{}")
     (found,) = health.models()

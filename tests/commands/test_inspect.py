@@ -15,10 +15,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnx import pipeline
-from attnx.inspection import choose_sort, inspect
-from attnx.presentation import render
+from attnx.console.inspection import choose_sort, inspect
+from attnx.console.presentation import render
+from attnx.console.request import ask
 from attnx.records import Attention, Check, Site, Tokens, Trace
-from attnx.request import ask
 from attnx.session import has_driver
 from tests.commands.conftest import ANIMAL, BANK, Oracle, Run
 
@@ -81,7 +81,7 @@ def test_overview_adds_up_where_the_weight_goes(attnx: Run, oracle: Callable[[st
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
 def test_overview_fits_the_screen(monkeypatch: pytest.MonkeyPatch, width: int, height: int) -> None:
     monkeypatch.setattr(
-        "attnx.presentation.get_terminal_size", lambda _: __import__("os").terminal_size((width, height))
+        "attnx.console.presentation.get_terminal_size", lambda _: __import__("os").terminal_size((width, height))
     )
     asked = ask()
     model = pipeline.open()

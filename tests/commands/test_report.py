@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnx import paging
+from attnx.console import paging
 from tests.commands.conftest import ANIMAL, MINILM, Run
 
 DECODER = MINILM.parent / "tiny-gpt" / "model.onnx"

@@ -70,7 +70,7 @@ def test_the_grid_in_numbers_is_every_head(attnx: Run, tmp_path: Path, oracle: A
 
 
 def test_too_many_numbers_for_lines_are_refused(attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnx.filing.MOST", 1000)
+    monkeypatch.setattr("attnx.console.filing.MOST", 1000)
     done = attnx("inspect", TEXT, "--view", "grid", "--save", str(tmp_path / "grid.csv"), code=2)
     assert "4,608 values are too many for one a line in .csv" in done.err
     assert not (tmp_path / "grid.csv").exists()
@@ -79,7 +79,7 @@ def test_too_many_numbers_for_lines_are_refused(attnx: Run, tmp_path: Path, monk
 def test_without_matplotlib_an_svg_is_the_terminals_and_that_is_said(
     attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnx.filing.find_spec", lambda name: None)
+    monkeypatch.setattr("attnx.console.filing.find_spec", lambda name: None)
     done = attnx("inspect", TEXT, *VIEWS["heatmap"], "--save", str(tmp_path / "head.svg"))
     assert "needs matplotlib" in done.err
     assert "rich-terminal" in (tmp_path / "head.svg").read_text(encoding="utf-8")

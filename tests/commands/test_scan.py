@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from attnx import scanning
-from attnx.scanning import Progress
-from attnx.ticking import clock, line
+from attnx.scan import scanning
+from attnx.scan.scanning import Progress
+from attnx.scan.ticking import clock, line
 from tests.commands.conftest import Run
 
 

@@ -12,9 +12,9 @@ import attnx
 from attnx import measure
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure import heads, induction, looks, norms, scaling
-from attnx.mentioned import candidates, mentions, pronouns
+from attnx.read.mentioned import candidates, mentions, pronouns
 from attnx.records import Axis, Measurement
-from attnx.states import states
+from attnx.run.states import states
 from tests.measure import planted
 
 

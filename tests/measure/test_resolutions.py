@@ -5,8 +5,8 @@ import pytest
 
 from attnx.errors import UnsupportedError
 from attnx.measure.rollout import memory_rollout
-from attnx.naming import numbered
 from attnx.records import Attention, Site, Trace
+from attnx.run.naming import numbered
 
 
 def cross(index: int, queries: int) -> Attention:

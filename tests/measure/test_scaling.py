@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from attnx.errors import UnsupportedError, UsageError
 from attnx.measure.scaling import all_heads, row, strongest, sweep
 from attnx.measure.scaling_theory import numbers, theory
+from attnx.read.unscaled import both_ways
 from attnx.records import Attention
-from attnx.unscaled import both_ways
 
 from .planted import drawn, full, plain, site, softmax, tokens, trace
 

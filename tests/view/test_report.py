@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnx.choice import Verdict
 from attnx.errors import UnsupportedError
+from attnx.read.choice import Verdict
+from attnx.read.spans import Mention
 from attnx.records import Axis, Measurement, Trace
-from attnx.spans import Mention
 from attnx.view.report import Reference, Report, report
 from tests.view import samples
 

@@ -1,0 +1,1 @@
+"""What the measures read from a trace: rows, layers, streams of hidden states, words, mentions."""

@@ -1,0 +1,100 @@
+"""Who may look at whom, read off in the graph: one matrix of cells a site comes out of it, not one a head."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.formula import HIDDEN, UNDERFLOW, visible
+from attnx.given.fed import Fed, fed, reduce
+from attnx.measure.visibility import visibility, visibility_of_cells
+from attnx.records import Array, Attention, Site, Trace
+from attnx.reduction.reduce import ADDED, ROWS, before_mask, fits
+from attnx.reduction.reduced import read_stats, sample, stages_of
+from attnx.trace import read as read_trace
+
+if TYPE_CHECKING:
+    from attnx.console.start import Start
+    from attnx.measure.visibility import Visibility
+    from attnx.pipeline import Model
+
+ARRAYS = ("capped", "masked", "weights")
+
+
+def masks(
+    run: Start, layers: Collection[int] | None, site: str | None
+) -> tuple[Trace, list[Visibility], tuple[str, ...]]:
+    """The mask of every site, as it acted on a text.
+
+    Args:
+        run: What a command was given.
+        layers: Only sites of these layers.
+        site: Only sites of this sort.
+
+    Returns:
+        The trace (whose sites may have no arrays), the masks of its sites, and what is to be said of sites left out.
+    """
+    made = None if site is not None else fed(run.opened, run.feed)
+    found = None if made is None else _cells(run.opened, made, made.sites(run.opened, layers))
+    if found is not None:
+        return *found, ()
+    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
+    return trace, [visibility(trace, at) for at in range(len(trace.attentions))], doubts
+
+
+def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[Visibility]] | None:
+    """The masks by cells; None where a graph does not hold what it takes, heads differ, or a check does not hold."""
+    count = len(made.tokens)
+    good = [s.kind == "self" and before_mask(s) is not None and fits(s, "total") and fits(s, ADDED[0]) for s in sites]
+    if not sites or not all(good) or not made.single:
+        return None
+    some = sample(count)
+    found = reduce(model, made, sites, (*ADDED, *ARRAYS), {ROWS: some})
+    if found is None:
+        return None
+    trace, tapped, values = found
+    few = read_trace(sites, stages_of(tapped), values, ARRAYS, True, rows=some.tolist())
+    shown, attentions = [], []
+    for attention in few:
+        stats = read_stats(attention.site, tapped, values)
+        seen = _seen(stats, count)
+        if seen is None or not _fits(attention, seen, some):
+            return None
+        attention = _with_causal(attention, seen)
+        attentions.append(Attention(attention.site, checks=attention.checks))
+        shown.append(visibility_of_cells(trace, seen, attention))
+    return replace(trace, attentions=tuple(attentions)), shown
+
+
+def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
+    """Bool [Q,K], or None where that is not one answer for all heads, by the same measure as `formula.visible`."""
+    most, least = (stats[name] for name in ADDED)
+    if most.ndim != 2 or most.shape[0] not in (1, count) or most.shape[1] not in (1, count):
+        return None
+    most, least = (np.broadcast_to(array, (count, count)) for array in (most, least))
+    hidden, seen = most <= HIDDEN, least > UNDERFLOW
+    return seen if (hidden ^ seen).all() else None
+
+
+def _fits(attention: Attention, seen: Array, rows: Array) -> bool:
+    """Whether the checks hold, the rows fetched say the same, and show a hidden cell where there is one."""
+    if not attention.trusted or attention.masked is None or attention.capped is None or attention.weights is None:
+        return False
+    of_heads = visible(attention.masked[0], attention.capped[0], attention.weights[0])
+    alike = bool((of_heads == seen[rows]).all())
+    return alike and bool(seen.all() or not seen[rows].all())
+
+
+def _with_causal(attention: Attention, seen: Array) -> Attention:
+    """What the mask says where the graph left open whether a site looks back only."""
+    site = attention.site
+    if site.causal is not None or len(seen) < 2:
+        return attention
+    causal = not np.triu(seen, 1).any()
+    return replace(attention, site=replace(site, causal=causal, notes=(*site.notes, "causal: measured on this input")))
+
+
+__all__ = ["masks"]

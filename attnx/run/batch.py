@@ -1,0 +1,283 @@
+"""Many texts -> traces: sorted by length, run in batches, padding masked and cut off; in the order they came."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx import feed as feeding
+from attnx.errors import ModelError, RunError, UsageError
+from attnx.given.inputs import fixed_length, is_past, named, takes_target
+from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
+from attnx.run.kvcache import is_static, slides
+from attnx.run.running import Wanted
+from attnx.tokens.given import pad
+
+if TYPE_CHECKING:
+    from attnx.pipeline import Model
+    from attnx.session import Slot
+
+SIZE = 32
+"""Texts a batch."""
+WINDOW = 8
+"""Batches that are sorted by length together: more of them pad less, and hold more in memory."""
+BYTES = 256 << 20
+"""And at most so many bytes of matrices: however many and long the texts are, no more is held."""
+FEW = 2
+"""So few texts are run one by one: to see that a batch of them can be trusted would take two runs more."""
+CLOSE = {"cpu": 1e-3, "cuda": 1e-2}
+"""Difference of weights (of other arrays relative to their size) up to which a text of a batch is what it is alone. On
+a GPU the size of a batch decides how products are rounded."""
+ALONE = (
+    "run one by one: in a batch this model gives a text other numbers (one scale for all that is quantised), or none"
+)
+CELLS = 1 << 25
+"""At most this many cells of all matrices in one batch, 128 MB, whatever its size: long texts run in smaller ones."""
+
+
+def matrix_bytes(model: Model, quantities: Collection[str], layers: Collection[int] | None) -> Callable[[Tokens], int]:
+    """Tells how many bytes the matrices of a text have."""
+    stages = sum(name in STAGES for name in quantities)
+    heads = sum(site.heads or 1 for site in model.sites if layers is None or site.layer in layers)
+    return lambda tokens: 4 * heads * stages * len(tokens) ** 2
+
+
+def within(texts: Iterable[Tokens], size: Callable[[Tokens], int], most: int = SIZE * WINDOW) -> Iterator[list[Tokens]]:
+    """Texts in parts of at most `most`, whose matrices take at most `BYTES` together where they are more than one."""
+    part: list[Tokens] = []
+    held = 0
+    for tokens in texts:
+        takes = size(tokens)
+        if part and held + takes > BYTES:
+            yield part
+            part, held = [], 0
+        part.append(tokens)
+        held += takes
+        if len(part) == most:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
+
+
+def trace_many(
+    model: Model,
+    texts: Iterable[str | Tokens],
+    quantities: Collection[str],
+    layers: Collection[int] | None = None,
+    *,
+    size: int = SIZE,
+    verify: bool = True,
+) -> Iterator[Trace]:
+    """Trace many texts, as `Model.trace` would one by one, to float32's rounding.
+
+    Args:
+        model: The model.
+        texts: Texts, or tokens made before; read as far ahead as a few batches need.
+        quantities: Which arrays to keep.
+        layers: Only sites of these layers.
+        size: Texts a batch.
+        verify: Make the checks that the arrays at hand allow: rows sum to 1 for every text, the others for the
+            shortest and the longest text of each batch, whose result stands for all of it.
+
+    Yields:
+        A trace for each text, in the order given.
+
+    Raises:
+        UsageError: A batch of less than one text.
+    """
+    if size < 1:
+        raise UsageError(f"a batch of {size} texts", "Give 1 or more.")
+    wanted = Wanted(layers, quantities, verify=verify)
+    tokens_of = (_tokens(model, text) for text in texts)
+    for window in within(tokens_of, matrix_bytes(model, quantities, layers), size * WINDOW):
+        if not together(model):
+            yield from (_single(model, tokens, wanted) for tokens in window)
+            continue
+        done: dict[int, Trace] = {}
+        for batch in run(model, window, wanted, size):
+            done.update(zip(batch.places, batch.traces(), strict=True))
+        yield from (done[at] for at in range(len(window)))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts that were run together, padded on the right to the length of the longest."""
+
+    model: str
+    device: str
+    places: tuple[int, ...]
+    """Where each stands in what was given."""
+    tokens: tuple[Tokens, ...]
+    """Without padding."""
+    attentions: tuple[Attention, ...]
+    """Arrays [B,...,n,n] with padding: rows and keys from a text's own length on say nothing."""
+    misses: tuple[Miss, ...]
+    notes: tuple[str, ...]
+
+    def traces(self) -> Iterator[Trace]:
+        """Each text by itself, its arrays cut out of the batch's."""
+        parts: list[tuple[Attention, dict[str, Array]]] = [
+            (a, {n: array for n in QUANTITIES if (array := getattr(a, n)) is not None}) for a in self.attentions
+        ]
+        for at, tokens in enumerate(self.tokens):
+            attentions = tuple(_cut(attention, arrays, at, len(tokens)) for attention, arrays in parts)
+            notes = tuple(dict.fromkeys((*tokens.notes, *self.notes)))
+            yield Trace(self.model, self.device, tokens, None, attentions, misses=self.misses, notes=notes)
+
+
+def together(model: Model) -> bool:
+    """Whether several texts can be run at once."""
+    return _how(model) is not None
+
+
+def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE) -> Iterator[Batch]:
+    """Run texts in batches of like length, where the model allows that (`together`), on the CPU several at once.
+
+    Which texts share a batch, and in which order batches come, follows from their lengths and their order alone.
+    """
+    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+    stages = sum(name in STAGES for name in wanted.quantities) or 1
+    cut = _batches(order, [len(tokens) for tokens in texts], size, _matrices(model) * stages, pads=bool(_how(model)))
+
+    def one(part: Sequence[int]) -> Batch:
+        return _run(model, part, [texts[at] for at in part], wanted)
+
+    if len(texts) <= FEW:
+        yield from (one([at]) for at in order)
+        return
+    first = next(cut)
+    done = _proved(model, first, [texts[at] for at in first], wanted)
+    if done is None:
+        yield from (replace(one([at]), notes=(ALONE,)) for at in order)
+        return
+    yield done
+    lanes = model.opening.lanes() if done.device == "cpu" else 1
+    if lanes == 1:
+        yield from map(one, cut)
+        return
+    ahead: deque[Future[Batch]] = deque()
+    pool = ThreadPoolExecutor(lanes, "attnx-batch")
+    try:
+        for part in cut:
+            ahead.append(pool.submit(one, part))
+            if len(ahead) > lanes:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _proved(model: Model, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
+    """The first batch, where its shortest and its longest text come out of it as they do alone; else None.
+
+    Some graphs take one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
+    one and cannot take more.
+    """
+    try:
+        batch = _run(model, part, texts, wanted)
+    except RunError:
+        if len(texts) == 1:
+            raise
+        return None
+    if len(texts) == 1:
+        return batch
+    traces = list(batch.traces())
+    limit = CLOSE[batch.device.partition(":")[0]]
+    for at in (0, -1):
+        alone = _run(model, [0], [texts[at]], wanted)
+        for got, want in zip(traces[at].attentions, alone.attentions, strict=True):
+            names = ("weights",) if got.weights is not None else QUANTITIES
+            if any(not _alike(getattr(got, name), getattr(want, name), limit) for name in names):
+                return None
+    return batch
+
+
+def _alike(one: Array | None, other: Array | None, limit: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.shape == other.shape and np.allclose(one, other, limit, limit, equal_nan=True)
+
+
+def _single(model: Model, tokens: Tokens, wanted: Wanted) -> Trace:
+    return model.trace(
+        tokens=tokens, layers=wanted.layers, quantities=wanted.quantities, verify=wanted.verify, required=True
+    )
+
+
+def _tokens(model: Model, text: str | Tokens) -> Tokens:
+    return text if isinstance(text, Tokens) else model.encode(text)
+
+
+def _matrices(model: Model) -> int:
+    return sum(site.heads or 1 for site in model.sites) or 1
+
+
+def _how(model: Model) -> bool | None:
+    """Whether texts of different lengths may share a batch (else those of one length do); None for one at a time."""
+    slots = model.slots()
+    alone = (
+        model.encoder is not None
+        or takes_target(slots)
+        or fixed_length(slots) is not None
+        or (any(is_past(slot) for slot in slots) and not grows(slots))
+        or any(slot.shape and isinstance(slot.shape[0], int) for slot in slots)
+        or any(site.kind != "self" for site in model.sites)
+    )
+    if alone:
+        return None
+    return any(named(slot, "mask") for slot in slots) or all(site.causal is True for site in model.sites)
+
+
+def grows(slots: Sequence[Slot]) -> bool:
+    """Whether a model's caches begin empty and grow, with a row for each text."""
+    shapes = [slot.shape for slot in slots if is_past(slot)]
+    return not is_static(slots) and not slides(slots) and all(not isinstance(shape[0], int) for shape in shapes)
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], size: int, matrices: int, pads: bool) -> Iterator[list[int]]:
+    """Cut texts that are sorted by length into batches."""
+    part: list[int] = []
+    for at in order:
+        cells = (len(part) + 1) * matrices * lengths[at] ** 2
+        if part and (len(part) == size or cells > CELLS or (not pads and lengths[at] != lengths[part[0]])):
+            yield part
+            part = []
+        part.append(at)
+    if part:
+        yield part
+
+
+def _run(model: Model, places: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch:
+    """One batch."""
+    if len({len(tokens) for tokens in texts}) > 1:
+        try:
+            pad_id, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
+        except ModelError:
+            pad_id, piece = 0, "#0"
+        whole = pad(list(texts), pad_id, piece)
+    else:
+        whole = tuple(texts)
+    needs = feeding.batch_of(whole)
+    if any(is_past(slot) for slot in model.slots()):
+        from attnx.run.generate import sized
+
+        needs = sized(needs, model)
+    feed = feeding.derive(model.slots(), needs)
+    done = model.run(feed, wanted, many=True)
+    return Batch(model.name, done.device, tuple(places), tuple(texts), done.attentions, done.misses, done.notes)
+
+
+def _cut(attention: Attention, arrays: Mapping[str, Array], at: int, length: int) -> Attention:
+    """One text's arrays out of a batch, without the padding."""
+    cut: dict[str, Array] = {
+        name: array[at : at + 1, :, :length, :length] if name in STAGES else array[at : at + 1, :, :length]
+        for name, array in arrays.items()
+    }
+    return Attention(attention.site, **cut, origin=attention.origin, checks=attention.checks)

@@ -1,0 +1,216 @@
+"""Encoder-decoders, in one file or two: encoder self, decoder self and cross-attention in one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnx import feed as feeding
+from attnx.errors import InputError, ModelError, UsageError
+from attnx.given.inputs import Needs, is_ids, is_past
+from attnx.given.prefix import opening, read_rules, settings
+from attnx.records import Array, Attention, Site, Tokens
+from attnx.run.kvcache import is_cross, pair_by_name
+from attnx.run.naming import join, labelled, numbered
+from attnx.run.running import Run, Runs, Wanted
+from attnx.session import Slot
+from attnx.trace import measure_causal
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The encoder's side of a run."""
+
+    memory: Tokens
+    hidden: Array | None = None
+    """float [1,K,hidden], where the encoder is a file of its own."""
+    caches: Mapping[str, Array] | None = None
+    """Keys and values of the cross-attention, where the encoder's file makes them."""
+    run: Run | None = None
+    """What the encoder's file gave."""
+
+    def needs(self, ids: Sequence[int], past: int = 0) -> Needs:
+        """What the decoder's inputs are filled with for `ids` behind `past` cached tokens."""
+        memory_mask = np.array([self.memory.mask], dtype=np.int64)
+        new = np.array([ids], dtype=np.int64)
+        mask = np.ones((1, past + len(ids)), dtype=np.int64)
+        return Needs(new, mask, np.zeros_like(new), self.memory.ids[None], memory_mask, self.hidden, past)
+
+
+def encode(
+    model: Runs,
+    memory: Tokens | None,
+    given: Mapping[str, Array],
+    wanted: Wanted,
+    name: Callable[[int], Tokens] = numbered,
+) -> Encoded:
+    """Run the encoder's file, where there is one; the memory as it is where encoder and decoder are one graph.
+
+    Args:
+        model: The decoder.
+        memory: The text; None where `given` has all that the encoder takes (a picture, sound).
+        given: Inputs that are given outright.
+        wanted: What is wanted of the encoder's sites.
+        name: Names the encoder's positions, where they are no tokens.
+
+    Raises:
+        InputError: The encoder wants an input that there is not.
+        ModelError: The encoder's file gives nothing that the decoder takes.
+    """
+    encoder = model.encoder
+    if encoder is None:
+        if memory is None:
+            raise InputError("there is no text for the encoder", "Give one.")
+        return Encoded(memory)
+    slots = encoder.slots()
+    own = {s.name: given[s.name] for s in slots if s.name in given}
+    feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
+    run = encoder.run(feed, replace(of_file(encoder, wanted), outputs=True, required=False, verify_outputs=False))
+    return _encoded(model, memory, run, name)
+
+
+def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int], Tokens]) -> Encoded:
+    later = model.with_past or model
+    pairs = {k: v for k, v in pair_by_name(later.slots(), list(run.outputs)).items() if is_cross(k)}
+    caches = {name: run.outputs[output] for name, output in pairs.items()}
+    takes = [s for s in model.slots() if len(s.shape) == 3 and not is_past(s) and not is_ids(s)]
+    widths = {s.shape[2] for s in takes if isinstance(s.shape[2], int)}
+    floats = {
+        n: a
+        for n, a in run.outputs.items()
+        if a.ndim == 3 and a.dtype.kind == "f" and n not in pairs.values() and (not widths or a.shape[2] in widths)
+    }
+    hidden = next((a for n, a in floats.items() if "hidden" in n), next(iter(floats.values()), None))
+    if (hidden is None or not takes) and not caches:
+        raise ModelError(
+            f"the encoder gives {', '.join(run.outputs)}, and nothing of it is what the decoder takes: "
+            f"{', '.join(s.describe() for s in takes) or 'no hidden states, no keys and values'}",
+            "Are the two files of one export?",
+        )
+    if memory is None:
+        memory = name(hidden.shape[1] if hidden is not None else next(iter(caches.values())).shape[-2])
+    elif hidden is not None and hidden.shape[1] != len(memory):
+        memory = name(hidden.shape[1])
+    return Encoded(memory, hidden, caches or None, run)
+
+
+def of_file(model: Runs, wanted: Wanted) -> Wanted:
+    """What is wanted of one file of several: nothing where it has none of the layers."""
+    if wanted.layers is None or any(s.layer in wanted.layers for s in model.sites):
+        return wanted
+    return replace(wanted, layers=(), quantities=(), required=False)
+
+
+def check_layers(model: Runs, wanted: Wanted) -> None:
+    """Hold the layers that are asked for against those of both files.
+
+    Raises:
+        UsageError: Neither has any of them.
+    """
+    files = [m for m in (model.encoder, model) if m is not None]
+    have = sorted({s.layer for m in files for s in m.sites if s.layer is not None})
+    if wanted.layers is not None and have and not set(wanted.layers) & set(have):
+        raise UsageError(
+            f"there is no layer {', '.join(map(str, wanted.layers))}", f"The model has layers {have[0]} to {have[-1]}."
+        )
+
+
+def for_inputs(slots: Sequence[Slot], given: Mapping[str, Array]) -> dict[str, Array]:
+    """Those of the given arrays that a graph takes."""
+    names = {s.name for s in slots}
+    return {name: array for name, array in given.items() if name in names}
+
+
+def check_names(model: Runs, given: Mapping[str, Array]) -> None:
+    """Hold the names of given arrays against the inputs of all files of a model.
+
+    Raises:
+        InputError: One that none of them takes.
+    """
+    files = [model, *(m for m in (model.encoder, model.with_past) if m is not None)]
+    names = list(dict.fromkeys(s.name for m in files for s in m.slots()))
+    if unknown := [name for name in given if name not in names]:
+        raise InputError(f"the model has no input {', '.join(unknown)}", f"It takes: {', '.join(names)}.")
+
+
+def target_tokens(model: Runs, text: str) -> Tokens:
+    """A text as the decoder is fed it: what it starts from, then the text, without the end that it would predict."""
+    start, note = opening(model)
+    tokens: Tokens = model.tokenizer.encode(text)
+    if len(tokens) > 1 and tokens.special[-1]:
+        tokens = _cut(tokens, 0, len(tokens) - 1)
+    # What the tokenizer itself puts first is there already, or is forced to be something else (a language).
+    own = next((i for i, special in enumerate(tokens.special) if not special), len(tokens))
+    if len(start) > 1 or (own and tokens.ids[0] == start[0]):
+        tokens = _cut(tokens, own, len(tokens))
+    tokens = join(special_tokens(model, start), tokens)
+    notes = [note] if note else []
+    if len(start) in read_rules(settings(model)).among:
+        notes.append(f"what stands at position {len(start)} (the language) is for the model to say, and is left out")
+    return replace(tokens, text=text, notes=(*tokens.notes, *notes))
+
+
+def special_tokens(model: Runs, ids: Sequence[int]) -> Tokens:
+    """Tokens that stand for no text: ids with their pieces, where a tokenizer is at hand."""
+    try:
+        pieces = [model.tokenizer.piece(number) for number in ids]
+    except ModelError:
+        pieces = [f"#{number}" for number in ids]
+    return replace(labelled(pieces, [True] * len(ids)), ids=np.array(ids, np.int64))
+
+
+def _cut(tokens: Tokens, start: int, end: int) -> Tokens:
+    return replace(
+        tokens,
+        ids=tokens.ids[start:end],
+        **{
+            name: getattr(tokens, name)[start:end]
+            for name in ("pieces", "offsets", "words", "special", "mask", "type_ids")
+        },
+    )
+
+
+def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:
+    """The encoder's sites and the decoder's, numbered through.
+
+    Of two files, all of the second's self-attention is the decoder's, whatever its graph alone lets one think.
+    """
+    if encoded.run is None:
+        return tuple(attentions)
+    decoder: list[Attention] = []
+    for a in attentions:
+        if a.site.kind == "self":
+            layer = sum(d.site.kind == "self" for d in decoder)
+            seen = measure_causal({} if a.weights is None else {"weights": a.weights})
+            hides = True if seen and a.weights is not None and a.weights.shape[2] > 2 else a.site.causal
+            kept = a.site.layer if _all_decoder(attentions) else layer  # layers that were chosen keep their numbers
+            site = replace(a.site, component="decoder", layer=kept, causal=hides)
+            decoder.append(replace(a, site=site))
+        else:
+            decoder.append(a)
+    return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate([*encoded.run.attentions, *decoder]))
+
+
+def sites_of(model: Runs) -> tuple[Site, ...]:
+    """The sites of all files of a model, numbered through as in a trace of it."""
+    if model.encoder is None:
+        return tuple(model.sites)
+    own = [s for s in model.sites if s.kind == "self"]
+    settled = all(s.component == "decoder" for s in own)
+    decoder = [
+        replace(s, component="decoder", layer=s.layer if settled else own.index(s)) if s.kind == "self" else s
+        for s in model.sites
+    ]
+    return tuple(replace(s, index=i) for i, s in enumerate([*model.encoder.sites, *decoder]))
+
+
+def _all_decoder(attentions: Sequence[Attention]) -> bool:
+    return all(a.site.component == "decoder" for a in attentions if a.site.kind == "self")
+
+
+__all__ = [
+    "Encoded", "check_layers", "check_names", "encode", "for_inputs", "of_file", "sites_of", "special_tokens",
+    "target_tokens", "together",
+]  # fmt: skip

@@ -1,0 +1,179 @@
+"""Measured time and memory of a model at growing lengths: its own outputs alone, without taps."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.errors import AttnxError, UnsupportedError
+from attnx.records import Array, Axis, Measurement, Tokens
+
+if TYPE_CHECKING:
+    from attnx.pipeline import Model
+
+RUNS = 3
+"""Runs a length; the median counts. One run goes before, unmeasured."""
+LONG = 10.0
+"""Seconds that a run may take for there to be more than one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured."""
+
+    table: Measurement
+    """[lengths,2]: seconds a run (median), peak memory in bytes beyond what the process held before; NaN where the
+    model did not run or memory cannot be measured."""
+    notes: tuple[str, ...]
+    """Lengths that did not run, and why."""
+
+
+def measure(model: Model, lengths: Sequence[int]) -> Timing:
+    """Run a model on random tokens of each length.
+
+    Args:
+        model: With a tokenizer or without: ids are drawn from its vocabulary, or from 1 to 8.
+        lengths: Numbers of tokens, special ones included.
+
+    Returns:
+        See `Timing`. Memory is the process's own peak resident size, which is not what a GPU holds.
+
+    Raises:
+        UnsupportedError: Encoder and decoder are two files.
+
+    Source: attnx.
+    """
+    from attnx import feed as feeding
+    from attnx.given.inputs import takes_target
+    from attnx.run.course import Given, follow
+    from attnx.run.encdec import Encoded
+    from attnx.run.running import NOTHING, Run, Wanted
+
+    class Timed:
+        """The model as `follow` sees it; running it is timed."""
+
+        encoder = None
+        with_past = None
+
+        def __init__(self) -> None:
+            self.seconds, self.memory = float("nan"), float("nan")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(model, name)
+
+        def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
+            self.seconds, self.memory = _timed(model, feed)
+            return Run((), feed)
+
+    rows, notes = [], []
+    if model.encoder is not None:
+        raise UnsupportedError(
+            "an encoder and a decoder in two files are not measured together", "Measure each: attnx cost encoder.onnx."
+        )
+    for length in lengths:
+        timed = Timed()
+        tokens = _random(model, length)
+        try:
+            if takes_target(model.slots()):
+                both = Encoded(tokens).needs(tokens.ids.tolist())
+                timed.run(feeding.derive(model.slots(), both), NOTHING)
+            else:
+                follow(timed, Given(tokens), None, NOTHING)  # type: ignore[arg-type]
+        except AttnxError as error:
+            notes.append(f"{length} tokens did not run: {_why(error)}")
+        rows.append([timed.seconds, timed.memory])
+    if takes_target(model.slots()):
+        notes.append("measured with as many tokens on the decoder's side as on the encoder's")
+    if not _can_measure_memory():
+        notes.append("peak memory cannot be measured on this system")
+    return Timing(
+        Measurement(
+            name="measured",
+            unit="",
+            axes=(Axis("tokens", tuple(str(n) for n in lengths)), Axis("column", ("seconds", "peak memory (bytes)"))),
+            values=np.array(rows, np.float64),
+            bounds=(0.0, None),
+            source="attnx",
+            formula=f"median of {RUNS} runs after one unmeasured; peak resident memory beyond what was held before",
+        ),
+        tuple(notes),
+    )
+
+
+def _why(error: AttnxError) -> str:
+    """What stopped a run, in a line; of what onnxruntime says, the node alone."""
+    node = re.search(r"Name:'([^']+)'", error.message)
+    if node is None:
+        return error.message
+    return f"onnxruntime stopped at {node[1]}; it may be more than the model takes"
+
+
+def _timed(model: Model, feed: Mapping[str, Array]) -> tuple[float, float]:
+    """Seconds of a run, and the most memory that it held besides what was held before."""
+    session = model.plain(feed)
+    before = _resident()
+    _reset_peak()
+    started = time.perf_counter()
+    session.run(feed)
+    first = time.perf_counter() - started
+    memory = max(0.0, _peak() - before)
+    if first > LONG:
+        return first, memory
+    seconds = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        session.run(feed)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), memory
+
+
+def _random(model: Model, length: int) -> Tokens:
+    """Tokens of random ids, the same for a length every time."""
+    from attnx.tokens import from_ids
+
+    draw = np.random.default_rng(length)
+    try:
+        tokenizer = model.tokenizer
+    except AttnxError:
+        return from_ids(draw.integers(1, 9, length).tolist())
+    plain = [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
+    tokens: Tokens = tokenizer.from_ids(draw.choice(plain, length).tolist())
+    return tokens
+
+
+def _can_measure_memory() -> bool:
+    return sys.platform == "linux" and Path("/proc/self/status").is_file()
+
+
+def _status(field: str) -> float:
+    """Bytes that /proc says of this process; NaN where there is none."""
+    if not _can_measure_memory():
+        return float("nan")
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(field):
+            return float(line.split()[1]) * 1024
+    return float("nan")
+
+
+def _resident() -> float:
+    return _status("VmRSS:")
+
+
+def _peak() -> float:
+    return _status("VmHWM:")
+
+
+def _reset_peak() -> None:
+    """Let the process's peak start again from what it holds now. Source: proc(5), clear_refs."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return

@@ -1,0 +1,132 @@
+"""What a scan is, whether the one that was begun in a folder is the same, and that nobody else is writing there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from attnx.errors import UsageError
+from attnx.scan.parts import write
+
+PLAN = "scan.json"
+"""The file in the folder of parts that says what scan they belong to."""
+
+
+LOCK = "lock"
+"""The file there that a scan holds as long as it runs."""
+
+
+def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> None:
+    """Make a folder ready for parts, or hold those that are there against what is wanted.
+
+    Args:
+        folder: Of the parts; it is there, and held (`alone`).
+        out: The file to be made.
+        wanted: What makes the scan the same scan.
+        force: Replace `out`, and parts of another scan. Parts of this scan are kept all the same, and where nothing
+            but the corpus has changed, those whose texts are what they were.
+
+    Raises:
+        UsageError: `out` exists, or parts of another scan do; it is said what differs.
+    """
+    shutil.rmtree(spent(folder), ignore_errors=True)
+    plan = folder / PLAN
+    if not has_parts(folder):
+        if out.exists() and not force:
+            raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
+        _empty(folder)
+    else:
+        try:
+            had = json.loads(plan.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            had = None
+        now = json.loads(json.dumps(wanted))
+        had = had if isinstance(had, dict) else {}
+        differs = _differences(had, now)
+        if differs and not force:
+            raise UsageError(
+                f"{folder} holds parts of another scan; what differs: {'; '.join(differs)}",
+                "Give the settings of that scan to go on with it, another --out, or --force to begin anew (parts whose "
+                "texts are as they were are kept).",
+            )
+        if differs and any(had.get(name) != now[name] for name in now if name != "corpus"):
+            _empty(folder)
+        elif differs:
+            plan.unlink()
+    if not plan.exists():
+        write(plan, lambda path: path.write_text(json.dumps(wanted), encoding="utf-8"))
+
+
+def folder_of(out: Path) -> Path:
+    """Where the parts of a file are kept until it is whole."""
+    return out.parent / f"{out.name}.parts"
+
+
+def has_parts(folder: Path) -> bool:
+    """Whether any part is done there."""
+    return any(folder.glob("0*.parquet"))
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            path.unlink()
+
+
+def spent(folder: Path) -> Path:
+    """What a folder of parts is called when they are put together, until it is removed."""
+    return folder.with_name(folder.name + ".done")
+
+
+def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What is not as it was, a few words each."""
+    out = []
+    for name, now in wanted.items():
+        before = had.get(name)
+        if before == now:
+            continue
+        if name == "corpus" and isinstance(before, list):
+            out += _files_differ(before, now)
+        elif name == "model" and isinstance(before, list) and isinstance(now, list):
+            out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f", then {before[0]}"))
+        else:
+            out.append(f"{name} {_said(now)}, then {_said(before)}")
+    return out
+
+
+def _files_differ(before: Sequence[Any], now: Sequence[Any]) -> list[str]:
+    had, have = ({one[0]: one for one in files if one} for files in (before, now))
+    gone = [f"{name} was read and is not now" for name in had if name not in have]
+    new = [f"{name} was not read" for name in have if name not in had]
+    changed = [f"{name} has changed" for name in have if name in had and have[name] != had[name]]
+    out = changed + new + gone
+    return ([*out[:3], f"{len(out) - 3} more files"] if len(out) > 3 else out) or ["the order of the files"]
+
+
+def _said(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else "unknown" if value is None else str(value)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds the folder against a second scan that would write the same parts; a process that ends lets go of it.
+
+    Raises:
+        UsageError: A scan is going on there.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: two scans at once are not noticed
+        yield
+        return
+    file: IO[str]
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another scan is writing to {folder}", "Wait for it, or give another --out.") from None
+        yield

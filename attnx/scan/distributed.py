@@ -1,0 +1,279 @@
+"""Scans on a Ray cluster, through Ray Data: the same parts, made by the same function, wherever there is room.
+
+The corpus is read by one task beside the command, and streams through actors that hold a session each; what comes back
+are the bytes of parts, which the command writes. So the corpus and the result need no shared disk, and a part that is
+lost with its machine is made again. Facts: measured on Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attnx
+from attnx import errors
+from attnx.errors import AttnxError, RunError, UsageError
+from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
+from attnx.scan.surveying import Job
+
+if TYPE_CHECKING:
+    from attnx.pipeline import Model
+
+EACH = 4
+"""Processors that an actor takes where nobody says how many there shall be: a batch of short texts keeps them busy."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+}
+"""Ray reports to nobody, and keeps its remarks to the folder of its logs; where the user has not set it otherwise."""
+Row = dict[str, Any]
+"""What passes from stage to stage: a part's number, start, texts and end, and its body as bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A model as an actor opens it."""
+
+    model: Mapping[str, Any]
+    """Arguments of `Model`."""
+    device: str
+    version: str
+    """attnx's where the command runs."""
+    threads: int | None
+    """Processors that an actor may use; onnxruntime's choice where None."""
+
+    def open(self) -> Model:
+        """Open it here.
+
+        Raises:
+            RunError: Another version of attnx is installed here, which might measure otherwise.
+        """
+        from attnx.pipeline import Model
+
+        if attnx.__version__ != self.version:
+            raise RunError(
+                f"a machine of the cluster has attnx {attnx.__version__}, and the command {self.version}",
+                "Install the same version everywhere.",
+            )
+        model = Model(**self.model, device=self.device)
+        for one in (model, model.encoder):
+            if one is not None:
+                one.opening.threads = self.threads
+        return model
+
+
+def engine(address: str | None = None, workers: int | None = None) -> Engine:
+    """The engine of a cluster.
+
+    Args:
+        address: Of the cluster ("auto", "ray://host:10001"); one is started on this machine where None.
+        workers: How many actors; as many as there is room for where None.
+
+    Raises:
+        UsageError: Ray is not installed.
+    """
+    ray = _ray()
+
+    def run(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made]:
+        ours = not ray.is_initialized()
+        if ours:
+            _start(ray, address, workers)
+        context = ray.data.DataContext.get_current()
+        before = context.enable_progress_bars, context.target_max_block_size
+        # A block of its own for each part, so that it goes to whichever actor is free.
+        context.enable_progress_bars, context.target_max_block_size = False, 1
+        # What Ray has to say of its workers it says on stdout, which is for the result.
+        out = sys.stdout
+        with Path(os.devnull).open("w", encoding="utf-8") as sink:
+            try:
+                sys.stdout = sink
+                for made in _made(ray, model, job, corpus, folder, workers):
+                    sys.stdout = out
+                    yield made
+                    sys.stdout = sink
+            finally:
+                sys.stdout = sink
+                context.enable_progress_bars, context.target_max_block_size = before
+                if ours:
+                    ray.shutdown()
+                sys.stdout = out
+
+    return run
+
+
+def _ray() -> Any:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise UsageError(
+            "--engine ray needs Ray Data, which is not installed here", "pip install 'ray[data]', or 'attnx[scan]'."
+        ) from None
+    return ray
+
+
+def _start(ray: Any, address: str | None, workers: int | None) -> None:
+    """Join a cluster, or start one.
+
+    Raises:
+        RunError: There is no cluster at that address.
+    """
+    said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    count = max(workers or 1, os.cpu_count() or 1)
+    try:
+        if address is not None:
+            _reach(address)
+        with _silent():
+            if address is not None:
+                ray.init(address=address, **said)
+            else:
+                ray.init(address="local", num_cpus=count, include_dashboard=False, **said)
+    except Exception as error:  # Ray raises whatever its parts raise
+        raise RunError(
+            f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
+            "Give --address of one that runs (auto on its own machines), or leave it out to start one here.",
+        ) from None
+
+
+def _reach(address: str) -> None:
+    """Try whether anyone answers at "host:port" or "ray://host:port": Ray itself would try for many minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what native code writes to stdout and stderr off the terminal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number, _ in kept:
+            os.dup2(sink, number)
+        yield
+    finally:
+        os.close(sink)
+        for number, real in kept:
+            os.dup2(real, number)
+            os.close(real)
+
+
+def _made(ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, workers: int | None) -> Iterator[Made]:
+    """The parts, as the cluster gives them."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    room = _room(ray.cluster_resources(), model.device, workers)
+    device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
+    elsewhere = Elsewhere(model.elsewhere(), device, attnx.__version__, None if room.gpu else room.processors)
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus is
+    given = pickle.dumps((corpus, folder.resolve(), str(Path.cwd())))
+    parts = ray.data.from_items([{"corpus": given}]).map_batches(_read, batch_size=1, num_cpus=0, label_selector=here)
+    made = parts.map_batches(
+        _Measurer, batch_size=1, compute=ray.data.ActorPoolStrategy(size=room.actors), num_cpus=room.processors,
+        num_gpus=int(room.gpu), fn_constructor_args=[pickle.dumps((elsewhere, job))],
+    )  # fmt: skip
+    try:
+        for row in made.iter_rows():
+            if row["error"]:
+                raise pickle.loads(row["error"])
+            yield Made(row["number"], row["start"], row["texts"], row["end"], row["body"] or None)
+    except ray.exceptions.RayError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise RunError(
+            f"the Ray cluster could not go on: {lines[-1][:300]}",
+            "The same command goes on with the parts that are done.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is room for on a cluster."""
+
+    actors: int
+    processors: int
+    """For each."""
+    gpu: bool
+    """One for each."""
+
+
+def _room(resources: Mapping[str, float], device: str, workers: int | None) -> Room:
+    """How many actors, and what each takes: a GPU where there are any, else its share of the processors.
+
+    Raises:
+        UsageError: There is no room for as many as were asked for, or no GPU.
+    """
+    processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    if device.startswith("cuda") and not gpus:
+        raise UsageError(f"--device {device}: the Ray cluster has no GPU", "Leave --device out.")
+    gpu = bool(gpus) and device != "cpu"
+    most = min(gpus, processors) if gpu else processors
+    if (workers or 1) > most:
+        what = f"{gpus} GPUs and {processors} processors" if gpu else f"{processors} processors"
+        raise UsageError(f"--workers {workers or 1}: the Ray cluster has {what}", f"Give {most} at most.")
+    actors = workers or (most if gpu else max(1, processors // EACH))
+    return Room(actors, max(1, processors // actors) if not gpu else 1, gpu)
+
+
+def _row(chunk: Chunk | None, body: bytes = b"", texts: bytes = b"", error: AttnxError | None = None) -> Row:
+    number, start, count, end = (
+        (chunk.number, chunk.start, len(chunk.texts), chunk.texts[-1].end) if chunk is not None else (-1, 0, 0, 0)
+    )
+    said = b"" if error is None else pickle.dumps(_plain(error))
+    row = {"number": number, "start": start, "texts": count, "end": end, "chunk": texts, "body": body, "error": said}
+    return {name: [value] for name, value in row.items()}
+
+
+def _plain(error: AttnxError) -> AttnxError:
+    """The error without what cannot travel."""
+    made: AttnxError = getattr(errors, type(error).__name__, AttnxError)(error.message, error.hint)
+    return made
+
+
+def _read(row: Mapping[str, Any]) -> Iterator[Row]:
+    """The parts of a corpus: those that are there already are only counted."""
+    corpus, folder, where = pickle.loads(row["corpus"][0])
+    os.chdir(where)
+    try:
+        for chunk in corpus.chunks():
+            yield _row(chunk, texts=b"" if there(folder, chunk) else pickle.dumps(chunk))
+    except AttnxError as error:
+        yield _row(None, error=error)
+
+
+class _Measurer:
+    """An actor: holds a session, and makes one part after another."""
+
+    def __init__(self, given: bytes) -> None:
+        elsewhere, self._job = pickle.loads(given)
+        self._model: Model | None = None
+        self._elsewhere: Elsewhere = elsewhere
+
+    def __call__(self, row: Mapping[str, Any]) -> Row:
+        """Make one part; an error that a user can mend travels as a value."""
+        out = {name: [row[name][0]] for name in ("number", "start", "texts", "end", "error")}
+        body = b""
+        if row["chunk"][0]:
+            try:
+                if self._model is None:
+                    self._model = self._elsewhere.open()
+                body = made_of(self._model, self._job, pickle.loads(row["chunk"][0]))
+            except AttnxError as error:
+                out["error"] = [pickle.dumps(_plain(error))]
+        return {**out, "body": [body]}
