@@ -151,7 +151,7 @@ def test_a_child_that_the_interrupt_ended_is_an_interrupt() -> None:
 
 def test_an_interrupt_that_a_library_made_an_import_error_of() -> None:
     code = (
-        "import signal, sys\nfrom attnx import cli, interrupt\n"
+        "import signal, sys\nfrom attnx import cli\n"
         "def app(*_, **__):\n    try:\n        signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt:\n        raise ImportError('initialization failed') from None\n"
         "cli.app = app\nsys.exit(cli._begin(['x']))"

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import huggingface_hub.constants  # noqa: F401  it reads the environment once, and that must not be a test's
 import numpy as np
 import pytest
 import typer

@@ -177,9 +177,12 @@ def test_a_model_is_not_written_over(run: Runner, tmp_path: Path) -> None:
         assert (tmp_path / given).read_bytes() == model.read_bytes()
 
 
-def test_a_text_that_is_called_like_the_file_is_a_text(run: Runner) -> None:
-    assert run("inspect", "x.txt", "--save", "x.txt")[0] == 0
-    assert run("inspect", "x.txt", "--save", "x.txt", "--force")[0] == 0
+def test_a_text_that_is_called_like_a_file_is_asked_about(run: Runner, tmp_path: Path) -> None:
+    assert run("inspect", "x.txt", "--save", "x.txt")[0] == 0  # nothing is called so yet
+    before = (tmp_path / "x.txt").read_bytes()
+    code, _, err = run("inspect", "x.txt", "--save", "x.txt", "--force")
+    assert (code, "--file" in err) == (2, True)
+    assert (tmp_path / "x.txt").read_bytes() == before
 
 
 # Surroundings
