@@ -26,7 +26,7 @@ def doctor(
         from attnx.opened import cache
 
         count, size = cache.clear()
-        output.note(f"cleared the cache: {count} entries, {size / 1e6:.1f} MB")
+        output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
     found = list(examine())
     if json:
         from attnx.view.json import document

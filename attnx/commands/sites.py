@@ -20,6 +20,7 @@ def sites(
     """List every attention computation in a model, and every near miss with its reason. The model is not run."""
     from attnx import pipeline
     from attnx.console import output
+    from attnx.opened.written import written
     from attnx.run.encdec import sites_of
 
     opened = pipeline.open(model)
@@ -34,11 +35,13 @@ def sites(
         output.note(found.note)
     there = sites_of(opened)
     misses = (*(opened.encoder.misses if opened.encoder is not None else ()), *found.misses)
+    files = [written(side.opening.path) for side in (opened.encoder, opened) if side is not None]
     if json:
         from attnx.view.contract import sites_document
 
-        output.emit_json(sites_document(opened.name, there, misses))
+        output.emit_json(sites_document(opened.name, there, misses, files))
     else:
+        from attnx.view.line import line
         from attnx.view.sites import sites_table
 
-        output.show(sites_table(there, misses, places=places))
+        output.show(*(line(str(one)) for one in files), sites_table(there, misses, places=places))

@@ -10,9 +10,11 @@ from attnx.records import QUANTITIES, Attention, Miss, Site, Trace
 from attnx.view.json import document, tidy
 
 
-def sites_document(model: str, sites: Sequence[Site], misses: Sequence[Miss]) -> dict[str, Any]:
+def sites_document(
+    model: str, sites: Sequence[Site], misses: Sequence[Miss], files: Sequence[object] = ()
+) -> dict[str, Any]:
     """What `attnx sites --json` prints; the schema is attnx/data/schema/sites.json."""
-    return document("attnx/sites", {"model": model, "sites": sites, "misses": misses})
+    return document("attnx/sites", {"model": model, "files": files, "sites": sites, "misses": misses})
 
 
 def trace_document(trace: Trace, saved: Path | None = None) -> dict[str, Any]:

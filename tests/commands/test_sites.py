@@ -1,5 +1,6 @@
 """`attnx sites`: what is said of the bundled model, and of a graph without attention."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,8 @@ def test_document(attnx: Run) -> None:
 
 def test_table(attnx: Run) -> None:
     lines = attnx("sites", "minilm").out.splitlines()
-    assert lines[0] == "6 attention sites"
-    assert [line.split()[:6] for line in lines[2:8]] == [
+    assert lines[:2] == ["model.onnx · fp16 weights", "6 attention sites"]
+    assert [line.split()[:6] for line in lines[3:9]] == [
         [str(i), f"L{i}", "encoder", "12", "32", "0.1768"] for i in range(6)
     ]
     assert "Softmax_output_0" in attnx("sites", "minilm", "--places").out
@@ -110,3 +111,14 @@ def test_both_files_of_an_encoder_decoder_numbered_as_in_a_trace(attnx: Run, tmp
     assert sorts == [(0, "encoder", "self", 0), (1, "encoder", "self", 1), *own]
     ran = attnx("trace", str(place), "--ids", "4,9,2", "--generate", "3", "--json").document["sites"]
     assert [(s["index"], s["component"], s["kind"], s["layer"]) for s in ran] == sorts
+
+
+def test_what_a_quantiser_left_is_counted(attnx: Run) -> None:
+    there = Path(__file__).parents[1] / "zoo" / "int8-dynamic-ts17" / "model.onnx"
+    kinds = Counter(node.op_type for node in onnx.load(there).graph.node)
+    (file,) = attnx("sites", str(there), "--json").document["files"]
+    assert (file["file"], file["weights"]) == ("model.onnx", "int8")
+    names = ("MatMulInteger", "DynamicQuantizeLinear", "DequantizeLinear")
+    assert file["quantised"] == {name: kinds[name] for name in names}
+    said = ", ".join(f"{kinds[name]} {name}" for name in names)
+    assert " ".join(attnx("sites", str(there)).out.split()).startswith(f"model.onnx · int8 weights · {said} ")
