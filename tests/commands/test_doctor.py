@@ -136,7 +136,7 @@ def test_the_cache_and_clearing_it(attnx: Run, tmp_path: Path, monkeypatch: pyte
     assert cache.write("entry", {"a": 1}, b"12345")
     assert "1 entries" in by_name(list(health.cache()))["folder"].said
     done = attnx("doctor", "--clear-cache")
-    assert "cleared the cache: 1 entries" in done.err
+    assert "cleared the cache: 1 entry" in done.err
     assert cache.read("entry") is None
     monkeypatch.setenv(cache.VARIABLE, "off")
     assert [f.state for f in health.cache()] == ["note"]
