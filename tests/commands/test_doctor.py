@@ -134,7 +134,7 @@ def test_a_bundled_file_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_cache_and_clearing_it(attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
     assert cache.write("entry", {"a": 1}, b"12345")
-    assert "1 entries" in by_name(list(health.cache()))["folder"].said
+    assert "1 entry" in by_name(list(health.cache()))["folder"].said
     done = attnx("doctor", "--clear-cache")
     assert "cleared the cache: 1 entry" in done.err
     assert cache.read("entry") is None
