@@ -28,6 +28,8 @@ class Start:
 
     def __getattr__(self, name: str) -> Any:
         """An option as it was given."""
+        if isinstance(made := type(self).__dict__.get(name), cached_property):
+            return made.func(self)  # it met an AttributeError of its own, which is the one to see
         if name.startswith("_") or name not in self.options:
             raise AttributeError(name)
         return self.options[name]

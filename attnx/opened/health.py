@@ -185,7 +185,9 @@ def cache() -> Iterator[Finding]:
         yield Finding("cache", "folder", "note", f"turned off by {kept.VARIABLE}")
         return
     count, size = kept.held()
-    yield Finding("cache", "folder", "good", f"{where}: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
+    yield Finding(
+        "cache", "folder", "good", f"{where}: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB"
+    )
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(suffix=".part", dir=where)
