@@ -57,9 +57,13 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     if output is not None:
         if output.shape[:2] != (heads, value.shape[-1]):
             raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it.")
-        value = np.matmul(value, output.astype(np.float64) if together else _as_long(output))
+        sizes = None if together else _sizes_behind(value, output.astype(np.float64))
+        if sizes is None:
+            value = np.matmul(value, output.astype(np.float64))
+            sizes = np.linalg.norm(value, axis=-1)
+    else:
+        sizes = np.linalg.norm(value, axis=-1)
     weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
-    sizes = np.linalg.norm(value, axis=-1)
     carried = weights * sizes[:, None, :]
     axes = (Axis("head", rows.heads), Axis("query", rows.query_labels), Axis("key", rows.key_labels))
     vector = "v" if output is None else "v W_O"
@@ -83,10 +87,12 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     )
 
 
-def _as_long(output: Array) -> Array:
-    """Of W_O [H,Dv,E], matrices [H,Dv,Dv] that give every vector the same length, in a fraction of the time.
+def _sizes_behind(value: Array, output: Array) -> Array | None:
+    """|v W_O| of v [H,K,Dv] behind W_O [H,Dv,E] as [H,K], in a fraction of the time: |v W|^2 = v (W W^T) v^T.
 
-    W_O^T = Q R with Q's columns orthonormal, so that |v W_O| = |v R^T Q^T| = |v R^T|.
+    None where too much of a vector cancels on the way for the squares to tell what is left.
     """
-    wide = output.astype(np.float64).transpose(0, 2, 1)
-    return np.asarray(np.linalg.qr(wide, mode="r")).transpose(0, 2, 1)
+    gram = np.matmul(output, output.transpose(0, 2, 1))
+    squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
+    whole = np.einsum("hkd,hkd->hk", value, value) * np.trace(gram, axis1=1, axis2=2)[:, None]
+    return np.sqrt(squares) if (squares >= 1e-8 * whole).all() else None

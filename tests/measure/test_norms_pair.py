@@ -154,3 +154,14 @@ def test_pair_errors():
             pair(trace(plain(3), replace(drawn(n=3), **{name: None})), 0, 0, 0, 0)
     with pytest.raises(UnsupportedError):
         pair(trace(plain(3), Attention(site=site())), 0, 0, 0, 0)
+
+
+def test_a_vector_that_the_projection_cancels_is_measured_as_what_is_left() -> None:
+    one = trace(plain(4), drawn())
+    value = one.attentions[0].need("value")[0].astype(np.float64)
+    left = np.random.default_rng(3).standard_normal((2, 4, 6))
+    for head in range(2):  # the first key's value is all but cancelled
+        v = value[head, 0]
+        left[head] -= (1 - 1e-7) * np.outer(v, v @ left[head]) / (v @ v)
+    got = value_norms(one, 0, left, together=False).values.values
+    np.testing.assert_allclose(got, np.linalg.norm(value @ left, axis=-1), rtol=1e-12)
