@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -13,6 +14,7 @@ import attnx
 from attnx.errors import InputError, RunError
 from attnx.opened import memory
 from attnx.pipeline import Model
+from attnx.run import batch as batching
 from attnx.run.batch import _batches, _run, run, together
 from attnx.run.running import Wanted
 from attnx.scan.corpus import find, read, size
@@ -207,3 +209,19 @@ def test_no_more_is_read_ahead_than_memory_is_meant_for(minilm: Model, monkeypat
     next(traces)
     assert len(read) == 6  # five, and the one that no longer fits
     assert len(list(traces)) == 39
+
+
+def test_a_model_is_held_against_single_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs: list[int] = []
+    proved = batching._proved
+
+    def counted(*args: Any) -> Any:
+        proofs.append(1)
+        return proved(*args)
+
+    monkeypatch.setattr(batching, "_proved", counted)
+    model = attnx.open("tiny-gpt", device="cpu")
+    texts = [f"the cat sat on the {'mat ' * (at % 5)}" for at in range(40)]
+    assert len(list(model.trace_many(texts, quantities=("weights",), size=4))) == 40
+    list(model.trace_many(texts, quantities=("weights",)))
+    assert len(proofs) == 1

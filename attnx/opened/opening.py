@@ -51,6 +51,8 @@ class Opening:
         self._graphs: dict[tuple[bool, ...], Found] = {}
         self._sessions: dict[object, _Open] = {}
         self._pending: threading.Thread | None = None
+        self.batches: bool | None = None
+        """Whether a text comes out of a batch as it does alone; None until a batch was held against that."""
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
         """What the model holds; `inputs` decides which branch of an If runs.

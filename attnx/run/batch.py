@@ -151,13 +151,19 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
     if len(texts) <= FEW:
         yield from (one([at]) for at in order)
         return
-    first = next(cut)
-    done = _proved(model, first, [texts[at] for at in first], wanted)
-    if done is None:
+    opening, done = model.opening, None
+    if opening.batches is None:
+        first = next(cut)
+        done = _proved(model, first, [texts[at] for at in first], wanted)
+        if done is None or len(first) > 1:
+            opening.batches = done is not None
+    if opening.batches is False:
         yield from (replace(one([at]), notes=(ALONE,)) for at in order)
         return
+    if done is None:
+        done = one(next(cut))
     yield done
-    lanes = model.opening.lanes() if done.device == "cpu" else 1
+    lanes = opening.lanes() if done.device == "cpu" else 1
     if lanes == 1:
         yield from map(one, cut)
         return
