@@ -16,7 +16,8 @@ import numpy as np
 from attnx import trace as tracing
 from attnx.formula import average
 from attnx.given.fed import Fed, fed, reduce
-from attnx.records import Array, Attention, Check, Measurement, Site, Tokens, Trace
+from attnx.read.rows import head_axes, stack
+from attnx.records import Array, Attention, Axis, Check, Measurement, Site, Tokens, Trace
 from attnx.reduction.marked import WITHIN, Cells, cells_of, repeats
 from attnx.reduction.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
 
@@ -64,13 +65,10 @@ def heads(
 
 def table_of(trace: Trace, stats: Mapping[int, Mapping[str, Array]], cells: Cells) -> HeadTable:
     """The measures of a trace without arrays, from the statistics of its sites."""
-    from attnx.measure import describe_heads
-
-    kept = [stats[a.site.index] for a in trace.attentions]
-    measures = describe_heads(_small(trace, [len(s["total"]) for s in kept])).measures
-    pairs = zip(trace.attentions, kept, strict=True)
-    columns = [_measure(a.site, one, trace.tokens, cells) for a, one in pairs]
-    return _table(measures, columns, repeats(cells))
+    kept = [(a.site, stats[a.site.index]) for a in trace.attentions]
+    columns = [_measure(site, one, trace.tokens, cells) for site, one in kept]
+    axes = head_axes(trace, [len(one["total"]) for _, one in kept])
+    return _table(_asked(trace), columns, axes, repeats(cells))
 
 
 def _bare(trace: Trace) -> Trace:
@@ -180,16 +178,14 @@ def rows_sum_to_one(some: Attention, total: Array) -> Check:
     return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
 
 
-def _small(trace: Trace, counts: Sequence[int]) -> Trace:
-    """The same sites over two tokens: what the measures are called and what they mean is asked of the measures."""
+def _asked(trace: Trace) -> tuple[Measurement, ...]:
+    """What the measures are called and what they mean: asked of the measures, over two tokens and one head."""
+    from attnx.measure import describe_heads
+
     two = Tokens(np.arange(2), ("a", "b"), ((0, 0),) * 2, (0, 1), (False,) * 2, (True,) * 2)
-
-    def small(attention: Attention, count: int) -> Attention:
-        cells = np.full((1, count, 2, 2), 0.5, np.float32)
-        return replace(attention, weights=cells, masked=np.zeros_like(cells))
-
-    attentions = tuple(small(a, count) for a, count in zip(trace.attentions, counts, strict=True))
-    return replace(trace, tokens=two, attentions=attentions, sides={})
+    cells = np.full((1, 1, 2, 2), 0.5, np.float32)
+    one = tuple(replace(a, weights=cells, masked=np.zeros_like(cells)) for a in trace.attentions[:1])
+    return describe_heads(replace(trace, tokens=two, attentions=one, sides={})).measures
 
 
 def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: Cells) -> dict[str, Array]:
@@ -239,28 +235,28 @@ def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadT
     from attnx.reduction.headsums import measure
 
     traces = list(batch.traces())
-    names = [one.name for one in describe_heads(_small(traces[0], [1] * len(batch.attentions))).measures]
+    asked = _asked(traces[0])
+    names = [one.name for one in asked]
     values = measure(batch, names) if all(a.trusted for a in batch.attentions) else None
     if values is None:
         kept = [choose(trace) for trace in traces]
         return [(describe_heads(one), _bare(one)) for one in kept]
     sites = {a.site.index: (at, a.need("weights").shape[1]) for at, a in enumerate(batch.attentions)}
     out = []
-    template: tuple[Measurement, ...] = ()
     for at, trace in enumerate(traces):
         trace = choose(_bare(trace))
         places = [sites[a.site.index] for a in trace.attentions]
-        if not template:
-            template = describe_heads(_small(trace, [heads for _, heads in places])).measures
         columns = [{name: values[name][at, site, :heads] for name in names} for site, heads in places]
-        out.append((_table(template, columns, repeats(cells_of(trace.tokens))), trace))
+        axes = head_axes(trace, [heads for _, heads in places])
+        out.append((_table(asked, columns, axes, repeats(cells_of(trace.tokens))), trace))
     return out
 
 
-def _table(measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array]], repeats: int) -> HeadTable:
+def _table(
+    measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeats: int
+) -> HeadTable:
     from attnx.measure import REPEATS
     from attnx.measure.heads import table
-    from attnx.read.rows import stack
 
     out = []
     for measure in measures:
@@ -273,5 +269,5 @@ def _table(measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array
                 notes = tuple(note.replace("0 tokens repeat", said) for note in notes)
             else:
                 notes = tuple(note for note in notes if "tokens repeat" not in note)
-        out.append(replace(measure, values=values, notes=notes))
+        out.append(replace(measure, axes=axes, values=values, notes=notes))
     return table(out)
