@@ -208,3 +208,14 @@ FEEDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "raw bytes": (_of_type("|V4"), "values"),
     "40 axes": (lambda p: declared((1,) * 40, content=bytes(4))(p), ""),
 }  # fmt: skip
+
+READS_ONLY = (
+    "operator unknown",
+    "custom library",
+    "external gone",
+    "no attention",
+    "thousands of inputs",
+    "opset 999",
+    "input of no row and 2**80 columns",
+)
+"""Kinds of MODELS that can be looked at, though not run."""

@@ -20,7 +20,7 @@ import pytest
 import typer
 
 from attnx import cli
-from tests.hostile import EVIL, FEEDS, MODELS, Runner
+from tests.hostile import EVIL, FEEDS, MODELS, READS_ONLY, Runner
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny-gpt"
 TEXT = "the cat sat on the mat because it was tired"
@@ -142,17 +142,6 @@ def test_sound_lines_work(command: str, run: Runner) -> None:
     got, out, err = run(*line(command))
     assert got == 0, err
     assert out or command in ("report", "explore")
-
-
-READS_ONLY = (
-    "operator unknown",
-    "custom library",
-    "external gone",
-    "no attention",
-    "thousands of inputs",
-    "opset 999",
-    "input of no row and 2**80 columns",
-)
 
 
 @pytest.mark.parametrize("kind", MODELS)
