@@ -19,6 +19,8 @@ HIDDEN = -9e3
 """A mask adds this much or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
 UNDERFLOW = -80.0
 """A bias at or below this whose weight came out as exactly 0 hides too (Swin writes -100): exp(-80) is under 1e-34."""
+_AT_ONCE = 1 << 18
+"""Cells up to which all matrices of a softmax are taken together: 2 MB in float64."""
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
@@ -150,9 +152,11 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
     Attention Sinks", section 3; zero rows: ONNX Attention-24.
     """
     out = np.empty(masked.shape, np.float32)
+    shares = None if sink is None else np.asarray(sink, np.float64).reshape(-1, 1, 1)
+    if masked.size <= _AT_ONCE:
+        return np.exp(log_softmax(masked, shares), out=out, casting="same_kind")
     for at in np.ndindex(*masked.shape[:-2]):
-        share = None if sink is None else float(np.asarray(sink).reshape(-1)[at[-1]])
-        out[at] = np.exp(log_softmax(masked[at], share))
+        out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-1]]))
     return out
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -15,13 +17,14 @@ ORDER = {"query": "bhqd", "key": "bhkd", "value": "bhkd", "context": "bhqd"}
 _WORD = re.compile(r"\(([^)]*)\)|(\S+)")
 
 
-def parse(layout: str) -> list[list[tuple[str, int | None]]]:
+@lru_cache(1024)  # a model has few layouts, and each run asks for them again at every site
+def parse(layout: str) -> tuple[tuple[tuple[str, int | None], ...], ...]:
     """Read "(b h:4) q k": for each axis its tokens, each with its size where the layout says it; "1" has none."""
-    axes: list[list[tuple[str, int | None]]] = []
+    axes: list[tuple[tuple[str, int | None], ...]] = []
     for match in _WORD.finditer(layout):
         tokens = [] if match.group(2) == "1" else (match.group(1) or match.group(2)).split()
-        axes.append([_token(t) for t in tokens])
-    return axes
+        axes.append(tuple(_token(t) for t in tokens))
+    return tuple(axes)
 
 
 def _token(text: str) -> tuple[str, int | None]:
@@ -29,6 +32,7 @@ def _token(text: str) -> tuple[str, int | None]:
     return name, int(size) if size else None
 
 
+@lru_cache(4096)
 def axis_of(layout: str, letter: str) -> int | None:
     """Which axis of a tensor holds one letter and nothing else; None where it is merged, split or absent."""
     hits = [i for i, axis in enumerate(parse(layout)) if any(name[0] == letter for name, _ in axis)]
@@ -47,31 +51,38 @@ def arrange(array: Array, layout: str, order: str, batch: int | None = None) -> 
     Raises:
         ValueError: The array does not fit the layout.
     """
+    sizes, perm, shape = _moves(array.shape, layout, order, batch)
+    return array.reshape(sizes).transpose(perm).reshape(shape)
+
+
+@lru_cache(1024)
+def _moves(
+    shape: tuple[int, ...], layout: str, order: str, batch: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """What `arrange` does: the sizes to split into, the permutation, and the sizes to merge to."""
     axes = parse(layout)
-    if len(axes) != array.ndim:
-        raise ValueError(f"an array of shape {array.shape} does not fit the layout {layout!r}")
+    if len(axes) != len(shape):
+        raise ValueError(f"an array of shape {shape} does not fit the layout {layout!r}")
     names: list[str] = []
     sizes: list[int] = []
-    for size, tokens in zip(array.shape, axes, strict=True):
+    for size, tokens in zip(shape, axes, strict=True):
         if len(tokens) > 1 and len({name[0] for name, _ in tokens}) == 1 and all(n is None for _, n in tokens):
             tokens = tokens[:1]  # several batch axes in one: they stay together
         known = [n if n is not None else batch if len(tokens) > 1 and name[0] == "b" else None for name, n in tokens]
         if len(tokens) == 1:
             known = [size]
         missing = [i for i, n in enumerate(known) if n is None]
-        rest = int(np.prod([n for n in known if n is not None]))
+        rest = prod(n for n in known if n is not None)
         if len(missing) == 1:
             known[missing[0]] = size // rest if rest else 0
-        if len(missing) > 1 or int(np.prod([n or 0 for n in known])) != size:
+        if len(missing) > 1 or prod(n or 0 for n in known) != size:
             raise ValueError(f"an axis of {size} does not divide as {' '.join(n for n, _ in tokens) or '1'} says")
         names += [name for name, _ in tokens]
         sizes += [int(n or 0) for n in known]
-    whole = array.reshape(sizes)
     rank = {letter: i for i, letter in enumerate(order)}
     perm = sorted(range(len(names)), key=lambda i: (rank[names[i][0]], names[i]))
-    whole = whole.transpose(perm)
-    shape = [int(np.prod([sizes[i] for i in perm if names[i][0] == letter])) for letter in order]
-    return whole.reshape(shape)
+    merged = tuple(prod(sizes[i] for i in perm if names[i][0] == letter) for letter in order)
+    return tuple(sizes), tuple(perm), merged
 
 
 def read_place(array: Array, place: Place, quantity: str, batch: int | None = None) -> Array:

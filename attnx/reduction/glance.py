@@ -14,7 +14,8 @@ from attnx.measure.looks import Look
 from attnx.opened import memory
 from attnx.records import Array, Site, Trace
 from attnx.reduction.reduce import PAIRS, fits, outer_words
-from attnx.reduction.reduced import reduced, table_of
+from attnx.reduction.reduced import reduced
+from attnx.reduction.tabled import table_of
 
 if TYPE_CHECKING:
     from attnx.console.request import Request

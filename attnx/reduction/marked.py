@@ -20,7 +20,7 @@ class Cells:
     flat: Array
     """int64 [P]: i x K + j."""
     row: Array
-    """int64 [P]: i."""
+    """int64 [P]: i, from the first to the last within each part."""
     parts: Mapping[object, slice]
     """Offset -2 to 2, "duplicate", "induction" -> its part of them."""
 
@@ -28,10 +28,11 @@ class Cells:
         """Sum over the cells of each row, float64 [H,Q]; NaN for rows without any."""
         at = self.parts[part]
         rows = self.row[at]
-        out = np.zeros((len(values), count))
-        for head, of_head in enumerate(values[:, at].astype(np.float64)):
-            out[head] = np.bincount(rows, of_head, count)
-        return np.where(np.isin(np.arange(count), rows), out, np.nan)
+        out = np.full((len(values), count), np.nan)
+        if len(rows):
+            starts = np.flatnonzero(np.diff(rows, prepend=-1))
+            out[:, rows[starts]] = np.add.reduceat(values[:, at], starts, axis=1, dtype=np.float64)
+        return out
 
 
 def cells_of(tokens: Tokens) -> Cells:

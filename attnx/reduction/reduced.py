@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx import trace as tracing
-from attnx.formula import average
 from attnx.given.fed import Fed, fed, reduce
-from attnx.read.rows import head_axes, stack
-from attnx.records import Array, Attention, Axis, Check, Measurement, Site, Tokens, Trace
-from attnx.reduction.marked import WITHIN, Cells, cells_of, repeats
+from attnx.read.rows import head_axes
+from attnx.records import Array, Attention, Check, Site, Tokens, Trace
+from attnx.reduction.marked import Cells, cells_of, repeats
 from attnx.reduction.reduce import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
+from attnx.reduction.tabled import asked, table, table_of
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -61,14 +61,6 @@ def heads(
     trace, stats, cells = found
     trace = choose(trace)
     return table_of(trace, stats, cells), trace
-
-
-def table_of(trace: Trace, stats: Mapping[int, Mapping[str, Array]], cells: Cells) -> HeadTable:
-    """The measures of a trace without arrays, from the statistics of its sites."""
-    kept = [(a.site, stats[a.site.index]) for a in trace.attentions]
-    columns = [_measure(site, one, trace.tokens, cells) for site, one in kept]
-    axes = head_axes(trace, [len(one["total"]) for _, one in kept])
-    return _table(_asked(trace), columns, axes, repeats(cells))
 
 
 def _bare(trace: Trace) -> Trace:
@@ -178,65 +170,13 @@ def rows_sum_to_one(some: Attention, total: Array) -> Check:
     return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
 
 
-def _asked(trace: Trace) -> tuple[Measurement, ...]:
-    """What the measures are called and what they mean: asked of the measures, over two tokens and one head."""
-    from attnx.measure import describe_heads
-
-    two = Tokens(np.arange(2), ("a", "b"), ((0, 0),) * 2, (0, 1), (False,) * 2, (True,) * 2)
-    cells = np.full((1, 1, 2, 2), 0.5, np.float32)
-    one = tuple(replace(a, weights=cells, masked=np.zeros_like(cells)) for a in trace.attentions[:1])
-    return describe_heads(replace(trace, tokens=two, attentions=one, sides={})).measures
-
-
-def _measure(site: Site, stats: Mapping[str, Array], tokens: Tokens, cells: Cells) -> dict[str, Array]:
-    """The measures of one site's heads by name, [H]."""
-    total = stats["total"].astype(np.float64)
-    count = total.shape[1]
-    real = total > 0
-    special = np.asarray(tokens.special, bool)
-    places = np.arange(count)
-    safe = np.where(real, total, 1.0)
-    entropy = np.log(safe) - stats["entropy"].astype(np.float64) / safe
-    seen = stats.get("visible", np.broadcast_to(places + 1 if site.causal else np.full(count, count), total.shape))
-    sees_first = stats["seen"] > 0 if "seen" in stats else np.ones(total.shape, bool)
-    marks = stats["marks"].astype(np.float64)
-    away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[..., 3]
-    best = stats["kept" if special.any() else "largest"].astype(np.float64)
-    near = [cells.sums(stats["cells"], offset, count) for offset in range(-WITHIN, WITHIN + 1)]
-    repeated = cells.sums(stats["cells"], "induction", count)
-
-    def mean(values: Array, where: Array = real) -> Array:
-        return average(values, axis=1, where=where)
-
-    weight = np.where(real, total, 0.0).sum(axis=1)
-    nothing = np.full(len(total), np.nan)
-    return {
-        "entropy": mean(np.where(real, entropy + 0.0, np.nan)),
-        "entropy share": mean(np.where(seen >= 2, entropy / np.log(np.maximum(seen, 2)), np.nan)),
-        "mean distance": np.where(real, away, 0.0).sum(axis=1) / np.where(weight > 0, weight, np.nan),
-        "locality": mean(np.nan_to_num(np.stack(near)).sum(axis=0)),
-        "confidence": nothing if special.all() else mean(np.where(special, np.nan, best)),
-        "largest weight": mean(stats["largest"]),
-        "previous": mean(near[WITHIN - 1]),
-        "next": mean(near[WITHIN + 1]),
-        "self": mean(near[WITHIN]),
-        "first": mean(marks[..., 2]),
-        "special": mean(marks[..., 0]),
-        "punctuation": mean(marks[..., 1]),
-        "sink": mean(marks[..., 2], real & sees_first),
-        "duplicate": mean(cells.sums(stats["cells"], "duplicate", count)),
-        "induction": mean(repeated),
-    }
-
-
 def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
     """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
     from attnx.measure import describe_heads
     from attnx.reduction.headsums import measure
 
     traces = list(batch.traces())
-    asked = _asked(traces[0])
-    names = [one.name for one in asked]
+    names = [one.name for one in asked()]
     values = measure(batch, names) if all(a.trusted for a in batch.attentions) else None
     if values is None:
         kept = [choose(trace) for trace in traces]
@@ -248,26 +188,5 @@ def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadT
         places = [sites[a.site.index] for a in trace.attentions]
         columns = [{name: values[name][at, site, :heads] for name in names} for site, heads in places]
         axes = head_axes(trace, [heads for _, heads in places])
-        out.append((_table(asked, columns, axes, repeats(cells_of(trace.tokens))), trace))
+        out.append((table(columns, axes, repeats(cells_of(trace.tokens))), trace))
     return out
-
-
-def _table(
-    measures: Sequence[Measurement], columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeats: int
-) -> HeadTable:
-    from attnx.measure import REPEATS
-    from attnx.measure.heads import table
-
-    out = []
-    for measure in measures:
-        values = stack([column[measure.name] for column in columns])
-        notes = measure.notes
-        if measure.name == "induction":
-            if repeats < REPEATS:
-                values = np.full_like(values, np.nan)
-                said = f"{repeats} tokens repeat" if repeats != 1 else "1 token repeats"
-                notes = tuple(note.replace("0 tokens repeat", said) for note in notes)
-            else:
-                notes = tuple(note for note in notes if "tokens repeat" not in note)
-        out.append(replace(measure, axes=axes, values=values, notes=notes))
-    return table(out)
