@@ -75,11 +75,12 @@ def _trace(trace: Trace) -> Any:
 
 def _heading(record: Any) -> str:
     from attnx.view.cells import safe
+    from attnx.view.length import length
 
     if not isinstance(record, Trace):
         return safe(getattr(record, "name", type(record).__name__))
     text = " ".join(record.tokens.text.split())
-    said = f"{record.model} · {len(record.tokens)} tokens · {len(record.attentions)} layers · {record.device}"
+    said = f"{record.model} · {length(record)} · {len(record.attentions)} layers · {record.device}"
     return "\n".join(safe(line) for line in (said, text[:300]) if line)
 
 

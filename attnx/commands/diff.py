@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.console.options import LayerOption, SiteOption, TopOption, starts
+from attnx.console.options import SiteOption, TopOption, starts
 from attnx.console.start import Start
 
 if TYPE_CHECKING:
@@ -33,7 +34,16 @@ def diff(
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="T", help="A stage differs by more than this, relative to its size.")
     ] = 1e-3,
-    layer: LayerOption = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layer",
+            "-l",
+            metavar="L",
+            help="A layer from 0, a range 2-4, or a list 0,5; pairs, where the models' layers differ: 3=7, 0-2=9-11, "
+            "0=1,1=3.",
+        ),
+    ] = None,
     site: SiteOption = None,
     top: TopOption = None,
     other_inputs: Annotated[
@@ -42,12 +52,13 @@ def diff(
 ) -> None:
     """Compare the attention of two models on one text, or of one model on two: how far apart, and where it begins.
 
-    Did int8 or fp16 move the heads? Where do two exports of one model part?
+    Did int8 or fp16 move the heads? Where do two exports of one model part? Models with different numbers of layers,
+    such as a distilled model and its teacher, are compared by pairs of layers: --layer 0=1,1=3,2=5.
     """
     from attnx.console import output
     from attnx.console.chosen import of_sort
+    from attnx.console.paired import aligned, check, parse_pairs
     from attnx.console.reporting import base
-    from attnx.console.request import parse_layers
     from attnx.errors import UsageError
     from attnx.measure.difference import difference
 
@@ -59,32 +70,33 @@ def diff(
     assert run.given and second.given  # noqa: PT018 - before a model is opened
     if tolerance <= 0:
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
-    layers = None if layer is None else parse_layers(layer)
-    traces: list[Trace] = []
-    encode: Any = None
-    doubts: list[str] = []
-    for name, one in ((model, run), (other, second)):
-        opened = one.open(name)
-        feed = one.fed(next(iter(one.given)), opened)
-        if traces and feed.get("text") is not None and not _has_tokenizer(opened):
-            feed |= {"text": None, "pair": None, "tokens": encode(feed["text"], feed.get("pair"))}
-            doubts.append(f"{opened.name} has no tokenizer: it is given the tokens of {traces[0].model}")
-        encode = opened.encode
-        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site)
+    pairs = parse_pairs(layer) if layer else None
+    kind = None if site is None else site.strip().lower()
+    models = [one.open(name) for name, one in ((model, run), (other, second))]
+    feeds, doubts = _feeds(models, (run, second))
+    names = _names(models, (model, other))
+    sites = [(*m.encoder_sites, *m.find(feed["inputs"]).sites) for m, feed in zip(models, feeds, strict=True)]
+    check(names, sites, kind, pairs)
+    traces = []
+    for at, (opened, feed) in enumerate(zip(models, feeds, strict=True)):
+        layers = None if pairs is None else sorted({pair[at] for pair in pairs})
+        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), kind)
         failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
-        doubts += [f"{trace.model}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
+        doubts += [f"{names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
         traces.append(trace)
-    a, b = traces
+    a, b = aligned(names, traces[0], traces[1], pairs)
     found = difference(a, b, tolerance)
     notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
     output.notes(notes)
     if run.json:
         from attnx.view.json import document
 
-        first = None if found.first is None else {"site": a.labels[found.first[0]], "stage": found.first[1]}
+        together = [{"site": left, "other": right} for left, right in found.pairs]
+        first = None if found.first is None else {**together[found.first[0]], "stage": found.first[1]}
         body: dict[str, Any] = {
             **base(a),
             "other": {**base(b)},
+            "pairs": together,
             "heads": [found.largest, found.mean, found.divergence, found.rank, found.moved],
             "stages": found.stages,
             "parts": found.parts,
@@ -94,9 +106,28 @@ def diff(
         }
         output.emit_json(document("attnx/diff", body))
         return
-    names = (a.model, b.model) if a.model != b.model or model == other else (model, other)
     moved = bool((found.largest.values > 0).any())
     output.show(*_head(a, b, names, found), _layers(found), "", _heads(found, top or TOP) if moved else "no head moved")
+
+
+def _feeds(models: Sequence[Model], runs: Sequence[Start]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What each model is fed; the second without a tokenizer has the first's tokens, and that is said."""
+    feeds: list[dict[str, Any]] = []
+    said: list[str] = []
+    for opened, one in zip(models, runs, strict=True):
+        feed = one.fed(next(iter(one.given)), opened)
+        if feeds and feed.get("text") is not None and not _has_tokenizer(opened):
+            tokens = models[0].encode(feed["text"], feed.get("pair"))
+            feed |= {"text": None, "pair": None, "tokens": tokens}
+            said.append(f"{opened.name} has no tokenizer: it is given the tokens of {models[0].name}")
+        feeds.append(feed)
+    return feeds, said
+
+
+def _names(models: Sequence[Model], given: tuple[str, str]) -> tuple[str, str]:
+    """What the two are called: as they are shown everywhere, or as they were given where that does not tell them."""
+    first, second = (model.name for model in models)
+    return (first, second) if first != second or given[0] == given[1] else given
 
 
 def _has_tokenizer(opened: Model) -> bool:
@@ -110,16 +141,18 @@ def _has_tokenizer(opened: Model) -> bool:
 
 def _head(a: Trace, b: Trace, names: tuple[str, str], found: Difference) -> list[Any]:
     """The two runs, and in a line where they part."""
+    from attnx.view.length import length
     from attnx.view.line import line
 
     if found.first is None:
         verdict = f"no stage differs by more than {found.tolerance:g} of its size"
     else:
-        site, stage = found.first
-        verdict = f"they part first at {stage} of {a.labels[site]} (by more than {found.tolerance:g} of its size)"
+        at, stage = found.first
+        site = found.stages.axes[0].labels[at]
+        verdict = f"they part first at {stage} of {site} (by more than {found.tolerance:g} of its size)"
     both = " and ".join(names)
     devices = " and ".join(dict.fromkeys((a.device, b.device)))
-    return [line(f"{both} · {len(a.tokens)} tokens · {devices}"), line(verdict, "bold")]
+    return [line(f"{both} · {length(a)} · {devices}"), line(verdict, "bold")]
 
 
 def _layers(found: Difference) -> Columns:

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.read.spans import axis_labels
 from attnx.records import Attention, Measurement, Tokens, Trace
+from attnx.view.length import length
 
 SHOWN = 24
 """Keys that a table of one row lists; of a longer text those with the largest weights."""
@@ -16,10 +17,7 @@ SHOWN = 24
 
 def heading(trace: Trace, *, what: str = "") -> str:
     """One line: the model, the text's length, what is shown, where it ran."""
-    sizes = f"{len(trace.tokens)} tokens"
-    if trace.memory is not None:
-        sizes = f"{len(trace.memory)} encoder tokens · {sizes}"
-    return " · ".join(part for part in (trace.model, sizes, what, trace.device) if part)
+    return " · ".join(part for part in (trace.model, length(trace), what, trace.device) if part)
 
 
 def sourced(measure: Measurement) -> str:

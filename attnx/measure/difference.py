@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average, jensen_shannon
-from attnx.read.rows import head_axes, read, stack
+from attnx.read.rows import head_labels, read, stack
 from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
 
 SOURCE = "attnx; Jensen-Shannon Lin 1991"
@@ -36,11 +36,13 @@ class Difference:
     tolerance: float
     first: tuple[int, str] | None
     """Site and stage, in execution order, where the traces part first; None where they do not."""
+    pairs: tuple[tuple[str, str], ...]
+    """[S]: what the site is called in the first trace and in the second. Where that differs, axes have "L3=L7"."""
     notes: tuple[str, ...]
 
 
 def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
-    """Compare two traces site by site, in execution order.
+    """Compare two traces site by site, in the order in which they have them.
 
     Args:
         one: With weights at every site; scores, scaled, capped, masked where the stages are to be compared.
@@ -60,18 +62,16 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
     if len(one.attentions) != len(two.attentions):
         raise InputError(
             f"{one.model} has {len(one.attentions)} attentions and {two.model} has {len(two.attentions)}.",
-            "Compare two exports of the same model.",
+            "Compare two exports of the same model, or bring their attentions into pairs first.",
         )
+    pairs = tuple(zip(_labels(one), _labels(two), strict=True))
+    labels = tuple(left if left == right else f"{left}={right}" for left, right in pairs)
     columns: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
     stages, parts = [], []
     for at, (a, b) in enumerate(zip(one.attentions, two.attentions, strict=True)):
         first, second = read(one, a), read(two, b)
         if first.weights.shape != second.weights.shape:
-            raise InputError(
-                f"{one.labels[at]} attends over {first.weights.shape} in one and {second.weights.shape} in the other "
-                "(heads, queries, keys).",
-                "Give both the same tokens; two texts need as many tokens each.",
-            )
+            raise _unlike(labels[at], first.weights.shape, second.weights.shape)
         real = first.real & second.real
         gap = np.where(real[..., None], np.abs(first.weights.astype(np.float64) - second.weights), np.nan)
         columns["largest"].append(_largest(gap))
@@ -84,7 +84,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
         found = [_stage(a, b, stage, cells) for stage in STAGES]
         stages.append([size for size, _ in found])
         parts.append(next((s for s, (_, off) in zip(STAGES, found, strict=True) if off > tolerance), None))
-    axes = head_axes(one, [len(column) for column in columns["mean"]])
+    axes = (Axis("layer", labels), Axis("head", head_labels(max(map(len, columns["mean"]), default=0))))
 
     def measured(key: str, name: str, unit: str, formula: str, upper: float | None) -> Measurement:
         return Measurement(name, unit, axes, stack(columns[key]), (0.0, upper), SOURCE, formula)
@@ -109,7 +109,29 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
         parts=tuple(parts),
         tolerance=tolerance,
         first=next(((at, part) for at, part in enumerate(parts) if part), None),
+        pairs=pairs,
         notes=_notes(one, two),
+    )
+
+
+def _labels(trace: Trace) -> list[str]:
+    """What each site is called, also where one stands there twice."""
+    once = {attention.site.index: attention for attention in trace.attentions}
+    names = dict(zip(once, replace(trace, attentions=tuple(once.values())).labels, strict=True))
+    return [names[attention.site.index] for attention in trace.attentions]
+
+
+def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputError:
+    """Two sites that cannot be compared cell by cell: what differs, and what to do about it."""
+    if one[0] != two[0]:
+        return InputError(
+            f"{label} has {one[0]} heads in the first model and {two[0]} in the second, so none is like another",
+            "Heads are compared one by one: choose layers with as many heads in both (--layer).",
+        )
+    sizes = [f"{rows} queries and {keys} keys" for _, rows, keys in (one, two)]
+    return InputError(
+        f"{label} has {sizes[0]} in the first and {sizes[1]} in the second",
+        "Give both the same tokens; two texts need as many tokens each.",
     )
 
 
@@ -145,8 +167,10 @@ def _stage(one: Attention, two: Attention, stage: str, cells: Array) -> tuple[fl
 def _notes(one: Trace, two: Trace) -> tuple[str, ...]:
     notes = []
     if one.tokens.pieces != two.tokens.pieces:
-        notes.append("the two texts differ: tokens are compared position by position")
+        same = one.model != two.model and one.tokens.text == two.tokens.text
+        what = "the two models cut the text into different tokens" if same else "the two texts differ"
+        notes.append(f"{what}: tokens are compared position by position")
     sorts = [[(a.site.component, a.site.kind) for a in trace.attentions] for trace in (one, two)]
     if sorts[0] != sorts[1]:
-        notes.append("the sites are of different kinds; they are compared in execution order")
+        notes.append("the sites are of different kinds; they are compared one by one")
     return tuple(notes)

@@ -14,6 +14,7 @@ from rich.text import Text
 from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
+from attnx.view.length import length
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
@@ -134,7 +135,7 @@ class Overview:
         shared = sorted({a.site.kv_heads for a in t.attentions if a.site.kv_heads not in (None, a.site.heads)}, key=str)
         count = f"{len(t.attentions)} {'layer' if len(t.attentions) == 1 else 'layers'}"
         parts = [
-            f"{len(t.tokens)} tokens" + (f" + {len(t.memory)} on the encoder side" if t.memory is not None else ""),
+            length(t),
             f"{count} × {_range(heads)} heads" + (f" ({_range(shared)} key/value)" if shared else ""),
             f"d_k {_range(sizes)}",
             t.device,

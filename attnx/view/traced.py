@@ -12,6 +12,7 @@ from rich.text import Text
 
 from attnx.records import QUANTITIES, Trace
 from attnx.view.cells import cell_len, fit, safe
+from attnx.view.length import length
 from attnx.view.page import Page, page
 
 
@@ -42,7 +43,7 @@ class Traced:
         count = f"{len(t.attentions)} attention {'site' if len(t.attentions) == 1 else 'sites'}"
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(_plain(t.model, here), "bold").append(
-            f"{dot}{count}{dot}{len(t.tokens)} tokens{dot}{_plain(t.device, here)}"
+            f"{dot}{count}{dot}{here.spell(length(t))}{dot}{_plain(t.device, here)}"
         )
         yield head
         groups = _groups(t)

@@ -64,7 +64,7 @@ def test_inspect_shows_each_sort_of_an_encoder_decoder(attnx: Run, pair: Path) -
     assert done.document["tokens"]["ids"] == want
     assert done.document["memory"]["ids"] == [4, 9, 9, 2]
     done = attnx(*base, code=0)
-    assert "+ 4 on the encoder side" in done.out
+    assert "4 encoder tokens · " in done.out
 
 
 def test_set_fills_what_ids_cannot(attnx: Run, decoder: Path) -> None:

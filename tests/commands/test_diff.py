@@ -1,9 +1,12 @@
 """`attnx diff`: a bundled model against itself, and against a copy in which one matrix was changed by hand."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.utils
 import pytest
 from onnx import numpy_helper
 
@@ -46,7 +49,7 @@ def test_two_texts_head_by_head(attnx: Run) -> None:
     rank = (b.weights > np.take_along_axis(b.weights, top[..., None], -1)).sum(-1)
     np.testing.assert_allclose(found["rank of the first key"], rank.mean(-1), atol=1e-9)
     np.testing.assert_allclose(values(got["stages"])[:, 0], np.abs(a.scores - b.scores).max((1, 2, 3)), rtol=1e-4)
-    assert got["first"] == {"site": "L0", "stage": "scores"}
+    assert got["first"] == {"site": "L0", "other": "L0", "stage": "scores"}
     assert any("two texts differ" in note for note in got["notes"])
 
 
@@ -67,7 +70,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_finds_what_was_changed(attnx: Run, changed: Path) -> None:
     done = attnx("diff", "minilm", str(changed), ANIMAL, "--json")
     got = done.document
-    assert got["first"] == {"site": "L3", "stage": "scores"}
+    assert got["first"] == {"site": "L3", "other": "L3", "stage": "scores"}
     found = named(got)
     assert found["largest difference"][:3].max() < 1e-6
     row = found["divergence"][3]
@@ -101,11 +104,80 @@ def test_misuse(attnx: Run, args: tuple[str, ...], code: int) -> None:
     attnx("diff", "minilm", "minilm", *args, code=code)
 
 
-def test_different_models_cannot_be_compared(attnx: Run, tmp_path: Path) -> None:
-    case = causal(tmp_path / "m")
-    assert "attentions" in attnx("diff", "minilm", str(case.model), "--ids", "3,5,7", code=4).err
+def test_layers_are_paired(attnx: Run) -> None:
+    got = attnx("diff", "minilm", "minilm", ANIMAL, "--layer", "0-1=4-5,2=5", "-l", "3", "--json").document
+    w = bundled(ANIMAL).weights
+    pairs = [(0, 4), (1, 5), (2, 5), (3, 3)]
+    found = named(got)
+    np.testing.assert_allclose(
+        found["largest difference"], [np.abs(w[a] - w[b]).max((1, 2)) for a, b in pairs], atol=1e-5
+    )
+    np.testing.assert_allclose(found["divergence"], [js(w[a], w[b]).mean(-1) for a, b in pairs], atol=1e-5)
+    assert got["pairs"] == [{"site": f"L{a}", "other": f"L{b}"} for a, b in pairs]
+    assert got["first"] == {"site": "L0", "other": "L4", "stage": "scores"}
+    assert got["stages"]["axes"][0]["labels"] == ["L0=L4", "L1=L5", "L2=L5", "L3"]
+    text = attnx("diff", "minilm", "minilm", ANIMAL, "--layer", "0=4,0=2").out
+    assert "they part first at scores of L0=L2" in text
+    assert re.search(r"^L0=L4 H\d", text, re.M)
+    assert all(len(line) <= 80 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("text", ["", "a", "word " * 600])
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first three layers of the bundled model."""
+    nodes = {node.name: node for node in onnx.load(MINILM / "model.onnx", load_external_data=False).graph.node}
+    states = nodes["/encoder/layer.3/attention/self/query/MatMul"].input[0]
+    folder = tmp_path_factory.mktemp("shallow")
+    fed = ["input_ids", "attention_mask", "token_type_ids"]
+    onnx.utils.extract_model(MINILM / "model.onnx", folder / "model.onnx", fed, [states], check_model=False)
+    shutil.copy(MINILM / "tokenizer.json", folder)
+    return folder
+
+
+def test_models_with_different_numbers_of_layers(attnx: Run, shallow: Path) -> None:
+    done = attnx("diff", str(shallow), "minilm", ANIMAL, code=2)
+    assert "has layers 0 to 2, and minilm has layers 0 to 5: nothing says which are compared" in done.err
+    assert "--layer 2=5, or a list: --layer 0=1,1=3,2=5." in done.err
+    got = attnx("diff", str(shallow), "minilm", ANIMAL, "--layer", "0=1,1=3,2=5", "--json").document
+    w = bundled(ANIMAL).weights
+    np.testing.assert_allclose(
+        named(got)["largest difference"], np.abs(w[[0, 1, 2]] - w[[1, 3, 5]]).max((2, 3)), atol=1e-5
+    )
+    assert attnx("diff", str(shallow), "minilm", ANIMAL, "--layer", "0-2", "--json").document["first"] is None
+    done = attnx("diff", str(shallow), "minilm", ANIMAL, "--layer", "3", code=2)
+    assert "shallow" in done.err
+    assert "has no layer 3\n  It has layers 0 to 2." in done.err
+    assert "minilm has no layer 9" in attnx("diff", str(shallow), "minilm", ANIMAL, "--layer", "2=9", code=2).err
+
+
+def test_layers_of_an_encoder_decoder_are_paired_by_sort(attnx: Run, tmp_path: Path) -> None:
+    both = two_sided(tmp_path / "c")
+    args = (str(both.model), str(both.model), "--inputs", str(both.feed))
+    got = attnx("diff", *args, "--layer", "0=1", "--json").document
+    assert got["pairs"] == [{"site": f"{sort} L0", "other": f"{sort} L1"} for sort in ("encoder", "decoder", "cross")]
+    crossed = [layer["weights"][0] for layer in both.ran.cross]
+    np.testing.assert_allclose(
+        named(got)["largest difference"][2], np.abs(crossed[0] - crossed[1]).max((1, 2)), atol=1e-5
+    )
+    done = attnx("diff", "minilm", str(both.model), "--ids", "3,5,7", code=2)
+    assert "minilm has layers 0 to 5, and" in done.err
+    assert "encoder layers 0 to 1, decoder layers 0 to 1, cross layers 0 to 1" in done.err
+    assert "--site encoder --layer 5=1, or a list: --site encoder --layer 2=0,5=1." in done.err
+    got = attnx("diff", *args, "--site", "cross", "--layer", "1=0", "--json").document
+    assert got["pairs"] == [{"site": "L1", "other": "L0"}]
+
+
+@pytest.mark.parametrize("layer", ["0-2=1", "=3", "3=", "x", "3=4=5", "0=0,,1", "9=1", "", "1=x"])
+def test_pairs_that_cannot_be_read(attnx: Run, layer: str) -> None:
+    said = attnx("diff", "minilm", "minilm", ANIMAL, "--layer", layer, code=2).err
+    assert "\n  " in said
+
+
+def test_different_models_cannot_be_compared_head_by_head(attnx: Run) -> None:
+    said = attnx("diff", "minilm", "tiny-gpt", "the cat", "--layer", "0=0", code=4).err
+    assert "L0 has 12 heads in the first model and 6 in the second" in said
+
+
+@pytest.mark.parametrize("text", ["a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "no head moved" in attnx("diff", "minilm", "minilm", text, "-l", "0").out

@@ -110,7 +110,7 @@ def test_traces_that_do_not_fit():
     one = trace(plain(5), drawn())
     with pytest.raises(InputError, match="1 attentions and planted has 2"):
         difference(one, trace(plain(5), drawn(), drawn(index=1)))
-    with pytest.raises(InputError, match="heads, queries, keys"):
+    with pytest.raises(InputError, match="L0 has 5 queries and 5 keys in the first and 4 queries"):
         difference(one, trace(plain(4), drawn(n=4)))
     with pytest.raises(UnsupportedError, match="has no weights"):
         difference(one, trace(plain(5), Attention(site=site())))
