@@ -42,7 +42,7 @@ def repeat_heads(array: Array, heads: int) -> Array:
     if own == heads:
         return array
     if own == 0 or heads % own:
-        raise UnsupportedError(f"{heads} query heads cannot share {own} key/value heads evenly.")
+        raise UnsupportedError(f"{heads} query heads cannot share {own} key/value heads evenly")
     return np.repeat(array, heads // own, axis=1)
 
 
@@ -60,7 +60,7 @@ def scores(query: Array, key: Array) -> Array:
     """
     key = repeat_heads(key, query.shape[1])
     if query.shape[-1] != key.shape[-1]:
-        raise UnsupportedError(f"Query has {query.shape[-1]} features a head and key has {key.shape[-1]}.")
+        raise UnsupportedError(f"query has {query.shape[-1]} features a head and key has {key.shape[-1]}")
     out = np.empty((*query.shape[:3], key.shape[2]), np.float32)
     for at in np.ndindex(*query.shape[:2]):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -215,7 +215,7 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
     """
     if masked is None:
         if weights is None:
-            raise UnsupportedError("Neither masked scores nor weights are there, so what is hidden cannot be known.")
+            raise UnsupportedError("neither masked scores nor weights are there, so what is hidden cannot be known")
         return np.asarray(weights != 0)
     put = added(masked, capped) if capped is not None else np.where(masked <= HIDDEN, -np.inf, masked)
     hidden = np.isneginf(put)

@@ -38,7 +38,7 @@ def to_bertviz(trace: Trace, tensor: Callable[[Array], Any] | None = None) -> di
     made = tensor if tensor is not None else np.asarray
     sorts = {"encoder": _of(trace, "encoder"), "decoder": _of(trace, "decoder"), "cross": _of(trace, "cross")}
     if not any(sorts.values()):
-        raise UnsupportedError("The trace has no weights of self- or cross-attention.", 'Trace with "weights".')
+        raise UnsupportedError("the trace has no weights of self- or cross-attention", 'Trace with "weights".')
     both = trace.memory is not None and sorts["cross"]
     if not both:
         own = [*sorts["encoder"], *sorts["decoder"]]
@@ -78,9 +78,9 @@ def to_circuitsvis(trace: Trace, layer: int = 0) -> dict[str, Any]:
     """
     own = [*_of(trace, "encoder"), *_of(trace, "decoder")]
     if not own:
-        raise UnsupportedError("The trace has no weights of self-attention.", 'Trace with "weights".')
+        raise UnsupportedError("the trace has no weights of self-attention", 'Trace with "weights".')
     if not -len(own) <= layer < len(own):
-        raise UsageError(f"There is no layer {layer}.", f"The trace has {len(own)}: 0 to {len(own) - 1}.")
+        raise UsageError(f"there is no layer {layer}", f"The trace has {len(own)}: 0 to {len(own) - 1}.")
     attention = own[layer]
     side = trace.queries_of(attention)
     (weights,) = _square([attention], side, trace.keys_of(attention))
@@ -113,10 +113,10 @@ def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> l
         if weights.shape[2:] != (len(queries), len(keys)):
             raise UnsupportedError(
                 f"{attention.site.label} has {weights.shape[2]} x {weights.shape[3]} weights where the tokens are "
-                f"{len(queries)} x {len(keys)}.",
+                f"{len(queries)} x {len(keys)}",
                 "This view needs one token for each query and key: trace without a cache.",
             )
         out.append(weights)
     if len({one.shape[1] for one in out}) > 1:
-        raise UnsupportedError("Layers have different numbers of heads, which bertviz cannot show.", "Choose layers.")
+        raise UnsupportedError("layers have different numbers of heads, which bertviz cannot show", "Choose layers.")
     return out

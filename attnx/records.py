@@ -203,7 +203,7 @@ class Attention:
             there = [name for name in QUANTITIES if getattr(self, name) is not None]
             raise UnsupportedError(
                 f"{self.site.label} ({self.site.op} {self.site.node!r}) has no {quantity}; "
-                f"it has {', '.join(there) or 'no arrays at all'}.",
+                f"it has {', '.join(there) or 'no arrays at all'}",
                 f"Trace it with {quantity} included; where the graph does not hold it, this cannot be shown.",
             )
         return array

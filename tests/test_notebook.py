@@ -76,6 +76,6 @@ def test_no_text_becomes_markup(nasty: str) -> None:
 def test_what_cannot_be_drawn_says_so() -> None:
     trace = samples.trace()
     bare = replace(trace, attentions=tuple(replace(a, weights=None) for a in trace.attentions))
-    assert "No site has weights" in bare._repr_html_()
+    assert "no site has weights" in bare._repr_html_()
     deep = Measurement("deep", "", tuple(Axis(f"a{at}", ("x",)) for at in range(4)), np.zeros((1, 1, 1, 1)))
     assert "deep" in deep._repr_mimebundle_()["text/plain"]

@@ -32,12 +32,12 @@ def explore(run: Start) -> None:
         if error.name is None or not error.name.startswith("textual"):
             raise
         raise UsageError(
-            "attnx explore needs textual, which is not installed.", "pip install 'attnx[explore]'"
+            "attnx explore needs textual, which is not installed", "pip install 'attnx[explore]'"
         ) from None
     from attnx.explore.desk import Desk
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("attnx explore needs a terminal.", "`attnx inspect` prints to a pipe or a file.")
+        raise UsageError("attnx explore needs a terminal", "`attnx inspect` prints to a pipe or a file.")
     if all(getattr(run, name) is None for name in ("text", "ids", "inputs", *SENSES)) and not run.values:
         run = run.but(text=TEXT)
     (given,) = run.given

@@ -45,7 +45,7 @@ def report(
     if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):
         raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
-        raise UsageError(f"{out} exists.", "Give --force to replace it, or another name.")
+        raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
     assert run.given  # before anything else is looked at
     layers = parse_layers(layer) if layer else None
     page, shown = compose(run.opened, run.feed, layers, site, from_=from_, to=to, head=head, query=query)

@@ -65,7 +65,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         wanted = numbers(shown) if ending in saving.NUMBERS else None
         if wanted is not None and ending != ".npz" and wanted.values.size > MOST:
             raise UsageError(
-                f"{wanted.values.size:,} values are too many for one a line in {ending}.",
+                f"{wanted.values.size:,} values are too many for one a line in {ending}",
                 "Save .npz, or choose --layer, --head or --query.",
             )
         saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force)

@@ -43,7 +43,7 @@ def contrast(one: Measurement, two: Measurement, answers: tuple[int, int] | None
     """
     if one.axes[:2] != two.axes[:2] or one.values.shape != two.values.shape:
         raise UsageError(
-            f"The texts cannot be compared: {one.values.shape} and {two.values.shape} layers, heads and candidates.",
+            f"the texts cannot be compared: {one.values.shape} and {two.values.shape} layers, heads and candidates",
             "Name the same candidates in both texts with --to.",
         )
     gap = np.abs(shares(two.values) - shares(one.values))

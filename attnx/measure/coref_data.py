@@ -76,7 +76,7 @@ def read(path: str | Path) -> Dataset:
     try:
         content = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where} cannot be read: {error}.", "Give a text file in UTF-8.") from error
+        raise InputError(f"{where} cannot be read: {error}", "Give a text file in UTF-8.") from error
     return parse(content, where.suffix.lower(), str(where))
 
 
@@ -112,10 +112,10 @@ def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
                 skipped.append(f"entry {at}: {made}")
     except (ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
         raise InputError(
-            f"{said} is not a {name} file: {error!r}.", "See attnx coref --help for the kinds of files that are read."
+            f"{said} is not a {name} file: {error!r}", "See attnx coref --help for the kinds of files that are read."
         ) from error
     if not examples:
-        raise InputError(f"{said} holds no example as {name}.", *skipped[:1])
+        raise InputError(f"{said} holds no example as {name}", *skipped[:1])
     return Dataset(name, tuple(examples), tuple(skipped))
 
 

@@ -94,7 +94,7 @@ def coreference(
     _check(pronoun, candidates)
     sites = tuple(at for at, a in enumerate(trace.attentions) if is_over(trace, a, text))
     if not sites:
-        raise UnsupportedError("No self-attention of this model is over that text.", "See attnx sites.")
+        raise UnsupportedError("no self-attention of this model is over that text", "See attnx sites.")
     parts, found, parked = [], [], []
     seen: Array = np.zeros(len(candidates), bool)
     for at in sites:
@@ -155,10 +155,10 @@ def coreference(
 
 def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     if not candidates:
-        raise UsageError(f"There is nothing that {pronoun.text!r} could stand for.", "Name candidates with --to.")
+        raise UsageError(f"there is nothing that {pronoun.text!r} could stand for", "Name candidates with --to.")
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
-            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate.", "Leave it out of --to.")
+            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate", "Leave it out of --to.")
 
 
 def _site(
@@ -170,7 +170,7 @@ def _site(
     heads, _, keys = rows.weights.shape
     shift = keys - len(rows.keys)
     if shift < 0 or min(queries) < 0:
-        raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens.")
+        raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens")
     kept = rows.real[:, queries]
     line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
     sink = np.nan_to_num(rows.importance(queries, SINK_ROWS), nan=0.0) > SINK
@@ -205,7 +205,7 @@ def _from_map(
 ) -> Array:
     """Weight to each candidate by a map [Q,K] over the text."""
     if matrix.shape != (len(text) if trace.rows is None else len(trace.rows), len(text)):
-        raise InputError(f"The map {name!r} is {matrix.shape}, the text has {len(text)} tokens.")
+        raise InputError(f"the map {name!r} is {matrix.shape}, the text has {len(text)} tokens")
     line = np.asarray(matrix, np.float64)[rows_at(trace, pronoun.pieces)].mean(axis=0)
     sums = np.array([line[list(one.pieces)].sum() for one in candidates])
     return np.where(seen, sums, np.nan)

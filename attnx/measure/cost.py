@@ -55,7 +55,7 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
     known = [(site.heads, site.head_size) for site in sites if site.heads and site.head_size]
     if not known:
         raise UnsupportedError(
-            "No attention of this model has a known number of heads and head size.",
+            "no attention of this model has a known number of heads and head size",
             "`attnx sites MODEL` lists what the model has.",
         )
     heads = sum(h for h, _ in known if h)
@@ -120,4 +120,4 @@ def paths(lengths: Sequence[int]) -> Measurement:
 
 def _check(lengths: Sequence[int]) -> None:
     if not lengths or any(length < 1 for length in lengths):
-        raise UsageError("Lengths have to be whole numbers from 1 on.", "Try --lengths 64,256,1024")
+        raise UsageError("lengths have to be whole numbers from 1 on", "Try --lengths 64,256,1024")

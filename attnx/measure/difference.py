@@ -61,7 +61,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
     """
     if len(one.attentions) != len(two.attentions):
         raise InputError(
-            f"{one.model} has {len(one.attentions)} attentions and {two.model} has {len(two.attentions)}.",
+            f"{one.model} has {len(one.attentions)} attentions and {two.model} has {len(two.attentions)}",
             "Compare two exports of the same model, or bring their attentions into pairs first.",
         )
     pairs = tuple(zip(_labels(one), _labels(two), strict=True))

@@ -42,12 +42,12 @@ def flow(
     """
     labels, matrices, uniform, text = layers(trace, tokens)
     if any(not 0 <= query < len(text) for query in queries):
-        raise UsageError(f"There is no token {max(queries)}.", f"Tokens run from 0 to {len(text) - 1}.")
+        raise UsageError(f"there is no token {max(queries)}", f"Tokens run from 0 to {len(text) - 1}.")
     if len(labels) * len(text) ** 3 * len(queries) > FLOW_LIMIT:
         fits = int((FLOW_LIMIT / len(labels) / max(len(queries), 1)) ** (1 / 3))
         raise UnsupportedError(
-            f"Exact flow from {len(queries)} of {len(text)} tokens through {len(labels)} layers would take too long; "
-            f"{fits} tokens are the most.",
+            f"exact flow from {len(queries)} of {len(text)} tokens through {len(labels)} layers would take too long; "
+            f"{fits} tokens are the most",
             "Follow a single token, use a shorter text, or use rollout.",
         )
     values = _flows([mixed(m, residual) for m in matrices], queries)

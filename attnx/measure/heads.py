@@ -51,7 +51,7 @@ class HeadTable:
         for measure in self.measures:
             if measure.name == name:
                 return measure
-        raise UsageError(f"No measure is called {name!r}.", f"Choose from: {', '.join(m.name for m in self.measures)}.")
+        raise UsageError(f"no measure is called {name!r}", f"Choose from: {', '.join(m.name for m in self.measures)}.")
 
 
 def table(measures: Sequence[Measurement]) -> HeadTable:
@@ -97,7 +97,7 @@ class Means:
             self._first = one
             self._notes, self._none = [{} for _ in one.measures], [0] * len(one.measures)
         if [m.name for m in one.measures] != [m.name for m in self._first.measures]:
-            raise UsageError("The texts were measured differently, so their means cannot be taken.")
+            raise UsageError("the texts were measured differently, so their means cannot be taken")
         _same_axes((*self._first.measures, *one.measures))
         for at, measure in enumerate(one.measures):
             for note in measure.notes:
@@ -123,7 +123,7 @@ class Means:
         Source: attnx.
         """
         if self._first is None:
-            raise UsageError("There are no texts to take a mean over.")
+            raise UsageError("there are no texts to take a mean over")
         mean = np.where(self._count > 0, self._mean, np.nan)
         deviation = np.sqrt(np.where(self._count > 1, self._squares / np.maximum(self._count - 1, 1), np.nan))
         firsts = self._first.measures
@@ -210,7 +210,7 @@ def _kinds(measures: Sequence[Measurement]) -> tuple[tuple[str, ...], ...]:
 
 def _same_axes(measures: Sequence[Measurement]) -> None:
     if not measures:
-        raise UsageError("There are no measures to put in a table.")
+        raise UsageError("there are no measures to put in a table")
     axes: tuple[Axis, ...] = measures[0].axes
     if any(measure.axes != axes for measure in measures):
-        raise UsageError("The measures are of different models or texts: their layers and heads differ.")
+        raise UsageError("the measures are of different models or texts: their layers and heads differ")

@@ -101,11 +101,11 @@ def probe_ids(
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", head activation evaluators.
     """
     if repeats < 2 or length < 1:
-        raise UsageError(f"A probe of {repeats} blocks of {length} tokens shows nothing.", "Use 2 blocks or more.")
+        raise UsageError(f"a probe of {repeats} blocks of {length} tokens shows nothing", "Use 2 blocks or more.")
     allowed = np.setdiff1d(np.arange(vocab, dtype=np.int64), np.asarray(list(special), np.int64))
     if len(allowed) < length:
         raise UsageError(
-            f"A block of {length} different tokens was asked for, but the vocabulary has {len(allowed)} to draw from.",
+            f"a block of {length} different tokens was asked for, but the vocabulary has {len(allowed)} to draw from",
             f"Use a block of {len(allowed)} tokens or fewer.",
         )
     block = np.random.default_rng(seed).choice(allowed, size=length, replace=False)

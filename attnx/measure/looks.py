@@ -131,7 +131,7 @@ def strongest(
                     best = Look(site, h, q, k, float(weights[h, q, k]))
                 break
     if best is None:
-        raise UnsupportedError("No weight fits: the query is padding or sees nothing.", "Choose another token.")
+        raise UnsupportedError("no weight fits: the query is padding or sees nothing", "Choose another token.")
     return best
 
 

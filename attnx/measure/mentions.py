@@ -89,7 +89,7 @@ def find_candidates(tokens: Tokens, pronoun: Mention | None = None) -> tuple[Men
 def _words(tokens: Tokens) -> list[re.Match[str]]:
     if not tokens.text:
         raise InputError(
-            "These tokens carry no text, so pronouns and candidates cannot be found in it.",
+            "these tokens carry no text, so pronouns and candidates cannot be found in it",
             "Give a text instead of ids, or positions: --from 10 --to 2,8.",
         )
     return list(_WORD.finditer(tokens.text))

@@ -67,14 +67,14 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
     heads, queries, keys = rows.weights.shape
     for what, at, count in (("head", head, heads), ("query", query, queries), ("key", key, keys)):
         if not 0 <= at < count:
-            raise UsageError(f"There is no {what} {at} at {trace.labels[site]}.", f"They run from 0 to {count - 1}.")
+            raise UsageError(f"there is no {what} {at} at {trace.labels[site]}", f"They run from 0 to {count - 1}.")
     q = attention.need("query")[0, head, query].astype(np.float64)
     k = repeat_heads(attention.need("key")[:1], heads)[0, head, key].astype(np.float64)
     values = repeat_heads(attention.need("value")[:1], heads)[0, head].astype(np.float64)
     v, weight = values[key], float(rows.weights[head, query, key])
     if q.shape != k.shape:
         raise UnsupportedError(
-            f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here.",
+            f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here",
             "`attnx sites MODEL --places` shows the tensors.",
         )
     products = q * k
@@ -155,7 +155,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
     weights = attention.need("weights")[0]
     heads, queries, _ = weights.shape
     if not 0 <= query < queries:
-        raise UsageError(f"There is no query {query} at {trace.labels[site]}.", f"They run from 0 to {queries - 1}.")
+        raise UsageError(f"there is no query {query} at {trace.labels[site]}", f"They run from 0 to {queries - 1}.")
     if attention.context is not None:
         context = attention.context[0, :, query].astype(np.float64)
     else:
@@ -166,7 +166,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
         notes: tuple[str, ...] = ("without W_O: shares of the concatenated heads, before the output projection",)
     else:
         if output.shape[:2] != context.shape:
-            raise InputError(f"W_O is {output.shape}, but {context.shape[0]} heads of {context.shape[1]} read it.")
+            raise InputError(f"W_O is {output.shape}, but {context.shape[0]} heads of {context.shape[1]} read it")
         projected = np.einsum("hd,hde->he", context, output.astype(np.float64))
         parts, formula, notes = projected @ projected.sum(axis=0), "(context_h W_O,h)·sum / |sum|²", ()
     total = parts.sum()
@@ -183,7 +183,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
 
 def _site(trace: Trace, site: int) -> Attention:
     if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
     return trace.attentions[site]
 
 

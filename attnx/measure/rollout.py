@@ -66,7 +66,7 @@ def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Meas
     """
     labels, matrices, _, text = layers(trace, tokens)
     if not 0 <= query < len(text):
-        raise UsageError(f"There is no token {query}.", f"Tokens run from 0 to {len(text) - 1}.")
+        raise UsageError(f"there is no token {query}", f"Tokens run from 0 to {len(text) - 1}.")
     below = np.concatenate([np.eye(len(text))[None], _product(matrices, 0.5)[:-1]])
     sites = [a for a in trace.attentions if a.site.kind == "self" and trace.queries_of(a) is text]
     widest = max(a.need("weights").shape[1] for a in sites)
@@ -106,7 +106,7 @@ def memory_rollout(trace: Trace) -> Measurement:
     cross = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "cross"]
     if not cross or trace.memory is None:
         raise UnsupportedError(
-            "This model has no cross-attention, so no encoder to follow attention to.",
+            "this model has no cross-attention, so no encoder to follow attention to",
             "`attnx sites MODEL` lists what the model has.",
         )
     encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
@@ -118,8 +118,8 @@ def memory_rollout(trace: Trace) -> Measurement:
     others = {a.need("weights").shape[2] for a in trace.attentions if a.site.component == "decoder"} - {count}
     if others:
         raise UnsupportedError(
-            f"The decoder's layers are over {', '.join(map(str, sorted({count, *others})))} positions, as a picture at "
-            "several resolutions: nothing says which position became which between two of them.",
+            f"the decoder's layers are over {', '.join(map(str, sorted({count, *others})))} positions, as a picture at "
+            "several resolutions: nothing says which position became which between two of them",
             "Look at single layers: attnx inspect --site cross --layer 0.",
         )
     state, out = np.zeros((count, size)), []

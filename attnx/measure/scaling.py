@@ -70,7 +70,7 @@ def row(
     heads, queries, keys = ways.product.shape
     if not (0 <= head < heads and 0 <= query < queries):
         raise UsageError(
-            f"There is no head {head}, query {query} at {trace.labels[site]}.",
+            f"there is no head {head}, query {query} at {trace.labels[site]}",
             f"Heads run from 0 to {heads - 1}, queries from 0 to {queries - 1}.",
         )
     a = trace.attentions[site]
@@ -120,7 +120,7 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
             where = (site, int(one), int(query))
     if best < 0:
         raise UnsupportedError(
-            "No row has a weight to show: every query is hidden, padding or NaN.", "`attnx mask` shows what is hidden."
+            "no row has a weight to show: every query is hidden, padding or NaN", "`attnx mask` shows what is hidden."
         )
     return where
 
@@ -150,7 +150,7 @@ def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
             best, where = float(gap.max()), (site, int(np.argmax(gap)))
     if best < 0:
         raise UnsupportedError(
-            "That token has no weights to show: it is padding, or sees nothing.", "Look from another token (-q)."
+            "that token has no weights to show: it is padding, or sees nothing", "Look from another token (-q)."
         )
     return where
 
@@ -246,7 +246,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     sites, notes = _possible(trace, range(len(trace.attentions)))
     steps = _steps([w.size or 1 for _, w in sites]) if divisors is None else [float(d) for d in divisors]
     if any(not (np.isfinite(d) and d > 0) for d in steps):
-        raise UsageError("A divisor has to be a positive number.", "For example: --divide 8.")
+        raise UsageError("a divisor has to be a positive number", "For example: --divide 8.")
     values = np.full((len(steps), len(sites) + 1, 3), np.nan)
     for at, divisor in enumerate(steps):
         for place, (_, ways) in enumerate(sites):

@@ -41,14 +41,14 @@ def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
     """
     given = np.asarray(list(values), np.float64)
     if given.size == 0:
-        raise UsageError("There are no numbers to take a softmax of.", "Give some: --numbers 8.2,1.1,2.0")
+        raise UsageError("there are no numbers to take a softmax of", "Give some: --numbers 8.2,1.1,2.0")
     if np.isnan(given).any() or np.isposinf(given).any() or np.isneginf(given).all():
         raise UsageError(
-            "A softmax needs numbers; -inf hides a key, but one at least has to be finite.",
+            "a softmax needs numbers; -inf hides a key, but one at least has to be finite",
             "For example: --numbers 2,1,0.",
         )
     if not (np.isfinite(divide) and divide > 0):
-        raise UsageError(f"Scores cannot be divided by {divide:g}.", "Use a positive number, such as 8 for d_k = 64.")
+        raise UsageError(f"scores cannot be divided by {divide:g}", "Use a positive number, such as 8 for d_k = 64.")
     small = given / divide
     before, after = np.exp(log_softmax(given)), np.exp(log_softmax(small))
     labels = tuple(str(at + 1) for at in range(len(given)))
@@ -100,7 +100,7 @@ def theory(
     Source: Vaswani et al. 2017, section 3.2.1, footnote 4.
     """
     if not sizes or any(size < 1 for size in sizes):
-        raise UsageError("Head sizes have to be whole numbers from 1 on.", "Try --theory 2,16,64,256")
+        raise UsageError("head sizes have to be whole numbers from 1 on", "Try --theory 2,16,64,256")
     lines = []
     for size in sizes:
         # A generator a size, so that a size gives the same numbers whatever stands beside it.

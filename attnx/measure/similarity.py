@@ -31,12 +31,10 @@ def similar(trace: Trace, site: int, head: int) -> Measurement:
     Source: Clark et al. 2019, section 6 (they sum over tokens; this is the mean, so that texts compare).
     """
     if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
     one = read(trace, trace.attentions[site])
     if not 0 <= head < len(one.weights):
-        raise UsageError(
-            f"{trace.labels[site]} has no head {head}.", f"Its heads run from 0 to {len(one.weights) - 1}."
-        )
+        raise UsageError(f"{trace.labels[site]} has no head {head}", f"Its heads run from 0 to {len(one.weights) - 1}.")
     columns: list[Array] = []
     for attention in trace.attentions:
         rows = read(trace, attention)

@@ -39,7 +39,7 @@ def contexts(
     the words both have: attnx.
     """
     if list(one) != list(two):
-        raise InputError(f"The texts have vectors of different layers: {list(one)} and {list(two)}.")
+        raise InputError(f"the texts have vectors of different layers: {list(one)} and {list(two)}")
     groups = [_plain(text, mention) for text, mention in zip(tokens, mentions, strict=True)]
     names = [[word_text(text, group).lower() for group in part] for text, part in zip(tokens, groups, strict=True)]
     same = np.array([[a == b for b in names[1]] for a in names[0]], bool).reshape(len(names[0]), len(names[1]))
@@ -47,7 +47,7 @@ def contexts(
     for layer in one:
         for vectors, text in ((one[layer], tokens[0]), (two[layer], tokens[1])):
             if vectors.ndim != 2 or len(vectors) != len(text):
-                raise InputError(f"{layer} has vectors {vectors.shape} for {len(text)} tokens.")
+                raise InputError(f"{layer} has vectors {vectors.shape} for {len(text)} tokens")
         word = [_mean(v[layer], m.pieces) for v, m in zip((one, two), mentions, strict=True)]
         rest = [
             np.array([_mean(v[layer], g) for g in part]).reshape(len(part), v[layer].shape[1])

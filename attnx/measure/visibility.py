@@ -62,7 +62,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
     Source: attnx.
     """
     if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
     attention = trace.attentions[site]
     rows = read(trace, attention)
     seen = np.asarray(rows.visible)

@@ -25,7 +25,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
     ]
     if not found:
         raise UnsupportedError(
-            "No self-attention of this model is over that text, so nothing flows through it.",
+            "no self-attention of this model is over that text, so nothing flows through it",
             "`attnx sites MODEL` lists what the model has.",
         )
     means, uniform = [], []
@@ -33,7 +33,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
         shape = attention.need("weights").shape[2:]
         if shape != (len(text), len(text)):
             raise UnsupportedError(
-                f"{label} attends from {shape[0]} to {shape[1]} positions; rollout needs {len(text)} to {len(text)}.",
+                f"{label} attends from {shape[0]} to {shape[1]} positions; rollout needs {len(text)} to {len(text)}",
                 "Run the whole text at once, without past keys.",
             )
         means.append(head_mean(trace, attention))

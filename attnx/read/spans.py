@@ -61,7 +61,7 @@ def mention(tokens: Tokens, start: int, end: int) -> Mention:
     )
     if not pieces:
         raise InputError(
-            f"No token covers {tokens.text[start:end]!r} (characters {start} to {end}).",
+            f"no token covers {tokens.text[start:end]!r} (characters {start} to {end})",
             "The text may have been cut to the length the model takes; use a shorter text.",
         )
     return Mention(tokens.text[start:end], start, end, pieces)
@@ -81,7 +81,7 @@ def find(tokens: Tokens, word: str) -> tuple[Mention, ...]:
             return found
     there = dict.fromkeys(hit.group() for hit in re.finditer(r"\w+(?:['’-]\w+)*", tokens.text))
     raise InputError(
-        f"{word!r} is not a word of the text.",
+        f"{word!r} is not a word of the text",
         f"The words are: {', '.join(there)}." if there else "The text has no words.",
     )
 

@@ -165,7 +165,7 @@ def _text(trace: Trace, side: str) -> Tokens:
         if attention.site.kind == "self" and attention.site.component == side:
             return trace.queries_of(attention)
     raise UnsupportedError(
-        "No self-attention of this model is over a text, so nothing flows through it.",
+        "no self-attention of this model is over a text, so nothing flows through it",
         "`attnx sites MODEL` lists what the model has.",
     )
 

@@ -67,7 +67,7 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
     Source: Vaswani et al. 2017, equation 1.
     """
     if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
     a = trace.attentions[site]
     size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
     plain = _product(a).astype(np.float64)
@@ -78,12 +78,12 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
     if similarity == "cosine":
         product = _cosine(a)
         if a.site.scale is None and as_if == "site":
-            raise UnsupportedError(f"The scale of {trace.labels[site]} is not known.", "Use --as-if sqrt.")
+            raise UnsupportedError(f"the scale of {trace.labels[site]} is not known", "Use --as-if sqrt.")
         divided = product if a.site.scale is None else scaled(product, a.site.scale)
     if as_if == "sqrt":
         if size is None:
             raise UnsupportedError(
-                f"The head size of {trace.labels[site]} is not known, so neither is sqrt(d_k).",
+                f"the head size of {trace.labels[site]} is not known, so neither is sqrt(d_k)",
                 "--as-if site takes the model's own scale.",
             )
         divided = product / np.sqrt(size)

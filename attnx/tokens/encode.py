@@ -110,7 +110,7 @@ class Tokenizer:
         longest = self._set_longest(max_length, pair is not None)
         encoding = self._raw.encode(text, pair, add_special_tokens=add_special)
         if not encoding.ids:
-            raise InputError("The text is empty: it gives no tokens.", "Give at least one word.")
+            raise InputError("the text is empty: it gives no tokens", "Give at least one word.")
         ids: list[int] = encoding.ids
         whole = text if pair is None else f"{text}\n{pair}"
         shift = len(text) + 1
@@ -134,7 +134,7 @@ class Tokenizer:
             notes.append(self._cut_note((text, pair), reached, longest))
         notes += self._unknown_note(ids, offsets, whole)
         if all(special):
-            notes.append("The text gives no tokens of its own; only special tokens are left.")
+            notes.append("the text gives no tokens of its own; only special tokens are left")
         return Tokens(
             ids=np.array(ids, np.int64),
             pieces=pieces,
@@ -174,7 +174,7 @@ class Tokenizer:
         added = self._raw.num_special_tokens_to_add(is_pair)
         if longest is not None and longest <= added:
             raise UsageError(
-                f"A length of {longest} leaves no room for text: {added} special tokens are added.",
+                f"a length of {longest} leaves no room for text: {added} special tokens are added",
                 f"Allow at least {added + 1} tokens.",
             )
         if longest != self._longest:
@@ -192,7 +192,7 @@ class Tokenizer:
             for name, part, end in zip(("text", "pair"), texts, reached, strict=True)
             if part and part[end:].strip()
         ]
-        return f"Cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}."
+        return f"cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _unknown_note(self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> list[str]:
         at = [i for i, number in enumerate(ids) if number == self.unknown_id]
@@ -202,7 +202,7 @@ class Tokenizer:
         if len(at) > _SHOWN_UNKNOWN:
             shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
         count = "1 piece is" if len(at) == 1 else f"{len(at)} pieces are"
-        return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}."]
+        return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}"]
 
 
 def check_text(text: str) -> None:
@@ -213,7 +213,7 @@ def check_text(text: str) -> None:
         code = ord(text[error.start])
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"half a character, U+{code:04X},"
         raise InputError(
-            f"The text is not valid UTF-8: {what} at character {error.start}.",
+            f"the text is not valid UTF-8: {what} at character {error.start}",
             "Convert it first, for example: iconv -f latin1 -t utf-8 FILE.",
         ) from None
 

@@ -34,14 +34,14 @@ def find_tokenizer_file(path: Path) -> Path:
     """
     if not path.exists():
         raise InputError(
-            f"There is no file or folder {str(path)!r}.", "Give the path of a tokenizer.json or its folder."
+            f"there is no file or folder {str(path)!r}", "Give the path of a tokenizer.json or its folder."
         )
     if path.is_file() and path.suffix in {".json", ".txt"}:
         if path.name == MERGES:
             path = path.with_name(VOCAB_JSON)
         if path.name == VOCAB_JSON and not path.with_name(MERGES).is_file():
             raise ModelError(
-                f"{str(path)!r} needs {MERGES} beside it.", "Put both files in one folder, or tokenizer.json."
+                f"{str(path)!r} needs {MERGES} beside it", "Put both files in one folder, or tokenizer.json."
             )
         return path
     if path.is_file() and path.suffix in {".model", ".spm", ".tiktoken"}:
@@ -56,14 +56,14 @@ def find_tokenizer_file(path: Path) -> Path:
             if found := sorted(folder.glob(pattern)):
                 raise _unreadable(found[0])
     raise ModelError(
-        f"There is no tokenizer in {str(folders[0])!r}: no {TOKENIZER}, {VOCAB_TXT}, or {VOCAB_JSON} with {MERGES}.",
+        f"there is no tokenizer in {str(folders[0])!r}: no {TOKENIZER}, {VOCAB_TXT}, or {VOCAB_JSON} with {MERGES}",
         "Give one with --tokenizer PATH, or the token ids themselves with --ids 101,2023,102.",
     )
 
 
 def _unreadable(path: Path) -> ModelError:
     return ModelError(
-        f"{str(path)!r} is a sentencepiece or tiktoken model, which cannot be read as it is.",
+        f"{str(path)!r} is a sentencepiece or tiktoken model, which cannot be read as it is",
         'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
         "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json. Or give the ids with --ids.",
     )
@@ -87,13 +87,13 @@ def read_json(path: Path) -> Any:
     try:
         if path.stat().st_size > _LARGEST_CONFIG:
             raise ModelError(
-                f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for.",
+                f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for",
                 "Give the tokenizer's own files.",
             )
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{str(path)!r} cannot be read as JSON: {error}.", "Fetch the file again, or remove it."
+            f"{str(path)!r} cannot be read as JSON: {error}", "Fetch the file again, or remove it."
         ) from error
 
 
@@ -108,7 +108,7 @@ def read_config(path: Path, name: str) -> Mapping[str, Any]:
             content = read_json(folder / name)
             if not isinstance(content, dict):
                 raise ModelError(
-                    f"{str(folder / name)!r} should hold a JSON object.", "Fetch the file again, or remove it."
+                    f"{str(folder / name)!r} should hold a JSON object", "Fetch the file again, or remove it."
                 )
             return content
     return {}

@@ -27,12 +27,12 @@ def parse_ids(text: str) -> list[int]:
     for position, item in enumerate(text.replace(",", " ").split()):
         if not (item.isascii() and item.isdigit()) or len(item) > 18:
             raise InputError(
-                f"{visible(shorten(item))} is not a token id (number {position + 1} of the list).",
+                f"{visible(shorten(item))} is not a token id (number {position + 1} of the list)",
                 "Give whole numbers from 0, separated by commas: --ids 101,2023,102.",
             )
         ids.append(int(item))
     if not ids:
-        raise InputError("No token ids were given.", "Give whole numbers, separated by commas: --ids 101,2023,102.")
+        raise InputError("no token ids were given", "Give whole numbers, separated by commas: --ids 101,2023,102.")
     return ids
 
 
@@ -62,7 +62,7 @@ def from_ids(ids: str | Iterable[int], tokenizer: Tokenizer | None = None) -> To
         text, offsets = _join(pieces)
         words = index_words(text, offsets, special, pieces)
         if beyond := [number for number in numbers if number >= tokenizer.size]:
-            notes.append(f"The tokenizer has no id {beyond[0]}: its {tokenizer.size} ids end at {tokenizer.size - 1}.")
+            notes.append(f"the tokenizer has no id {beyond[0]}: its {tokenizer.size} ids end at {tokenizer.size - 1}")
     return Tokens(
         ids=np.array(numbers, np.int64),
         pieces=tuple(pieces),

@@ -78,7 +78,7 @@ def _clear_errors(file: Path) -> Iterator[None]:
         raise
     except BaseException as error:  # a panic is not an Exception
         raise ModelError(
-            f"{str(file)!r} is not a tokenizer that can be read: {error}.",
+            f"{str(file)!r} is not a tokenizer that can be read: {error}",
             "Fetch it again, give another with --tokenizer PATH, or give the token ids with --ids.",
         ) from error
 
@@ -119,7 +119,7 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise ModelError(f"{str(file)!r} is not UTF-8 text: {error}.", "Fetch the file again.") from error
+        raise ModelError(f"{str(file)!r} is not UTF-8 text: {error}", "Fetch the file again.") from error
     vocabulary = {line.rstrip("\r"): i for i, line in enumerate(lines) if line.rstrip("\r")}
     names = {
         role: roles.get(role, f"[{role[:3].upper()}]") for role in ("unk_token", "cls_token", "sep_token", "pad_token")
@@ -127,7 +127,7 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
     names["mask_token"] = roles.get("mask_token", "[MASK]")
     if missing := [names[role] for role in ("unk_token", "cls_token", "sep_token") if names[role] not in vocabulary]:
         raise ModelError(
-            f"{str(file)!r} is not a WordPiece vocabulary: {', '.join(missing)} is not in it.",
+            f"{str(file)!r} is not a WordPiece vocabulary: {', '.join(missing)} is not in it",
             f"A {VOCAB_TXT} lists one piece a line. Give another with --tokenizer PATH, or the ids with --ids.",
         )
     notes: tuple[str, ...] = ()
@@ -137,8 +137,8 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
         # [unused1] and the special names aside, a lower-case vocabulary has no capitals at all; a cased one, thousands.
         lower = capitals * 100 < len(vocabulary)
         notes = (
-            f"Whether {VOCAB_TXT} wants lower case is written nowhere (tokenizer_config.json: do_lower_case); guessed "
-            f"{'yes' if lower else 'no'}, since {capitals} of its {len(vocabulary)} pieces have capitals.",
+            f"whether {VOCAB_TXT} wants lower case is written nowhere (tokenizer_config.json: do_lower_case); guessed "
+            f"{'yes' if lower else 'no'}, since {capitals} of its {len(vocabulary)} pieces have capitals",
         )
     raw = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk_token"]))
     chinese = settings.get("tokenize_chinese_chars")
@@ -165,10 +165,10 @@ def _byte_level_bpe(file: Path, settings: Mapping[str, Any], roles: Mapping[str,
 
     vocabulary = read_json(file)
     if not isinstance(vocabulary, dict) or not all(isinstance(n, int) for n in vocabulary.values()):
-        raise ModelError(f"{str(file)!r} should map pieces to ids.", "Fetch the file again.")
+        raise ModelError(f"{str(file)!r} should map pieces to ids", "Fetch the file again.")
     if any(piece.endswith("</w>") for piece in vocabulary):
         raise ModelError(
-            f"{str(file)!r} marks word ends with </w>: this is not a byte-level vocabulary like GPT-2's.",
+            f"{str(file)!r} marks word ends with </w>: this is not a byte-level vocabulary like GPT-2's",
             "Give the model's tokenizer.json with --tokenizer PATH, or the token ids with --ids.",
         )
     raw = Tokenizer(models.BPE.from_file(str(file), str(file.with_name(MERGES))))
@@ -189,5 +189,5 @@ def _byte_level_bpe(file: Path, settings: Mapping[str, Any], roles: Mapping[str,
     raw.add_special_tokens([AddedToken(name, lstrip=name == "<mask>", normalized=False) for name in special])
     around = f"{first} and {last} are put around a text" if wraps else "nothing is put around a text"
     return raw, (
-        f"{VOCAB_JSON} and {MERGES} do not say how text is split and wrapped: split as GPT-2 does, and {around}.",
+        f"{VOCAB_JSON} and {MERGES} do not say how text is split and wrapped: split as GPT-2 does, and {around}",
     )

@@ -104,7 +104,7 @@ def grid_figure(
     layers = [getattr(attention, stage) for attention in trace.attentions]
     there = [layer[0] for layer in layers if layer is not None]
     if not there:
-        raise UsageError(f"No site has {stage}.", f"Trace it with {stage} included.")
+        raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     rows = min(CELLS, max(layer.shape[1] for layer in there))
     columns = min(CELLS, max(layer.shape[2] for layer in there))
     heads = max(len(layer) for layer in there)

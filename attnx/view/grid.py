@@ -63,9 +63,9 @@ def grid(
     """
     layers = [getattr(attention, stage) for attention in trace.attentions]
     if all(layer is None for layer in layers):
-        raise UsageError(f"No site has {stage}.", f"Trace it with {stage} included.")
+        raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     if kind not in scale.SCALES:
-        raise UsageError(f"{kind!r} is no scale.", f"Choose from {', '.join(scale.SCALES)}.")
+        raise UsageError(f"{kind!r} is no scale", f"Choose from {', '.join(scale.SCALES)}.")
     names = tuple(safe(name) for name in trace.labels)
     first = tuple(None if layer is None else layer[0] for layer in layers)
     return Grid(

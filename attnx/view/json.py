@@ -145,7 +145,7 @@ def _array(values: Array, decimals: int | None) -> Any:
 def _stored(name: str) -> dict[str, Any]:
     place = files("attnx") / "data" / "schema" / f"{name}.json"
     if not place.is_file():
-        raise UsageError(f"There is no schema {name!r}.", f"There are {', '.join(schemas())}.")
+        raise UsageError(f"there is no schema {name!r}", f"There are {', '.join(schemas())}.")
     found: dict[str, Any] = orjson.loads(place.read_bytes())
     return found
 

@@ -55,10 +55,10 @@ def lines(
         UsageError: No matrix, matrices over different tokens, no such query.
     """
     if not heads:
-        raise UsageError("There is no head to draw.")
+        raise UsageError("there is no head to draw")
     first = heads[0]
     if any((h.queries, h.keys, h.name) != (first.queries, first.keys, first.name) for h in heads):
-        raise UsageError("Lines join one pair of token columns, and these heads look at different tokens.")
+        raise UsageError("lines join one pair of token columns, and these heads look at different tokens")
     if query is not None:
         first.row_of(query)
     share = first.unit == "share"

@@ -142,7 +142,7 @@ class Matrix:
             if at <= query < last:
                 return row
         raise UsageError(
-            f"There is no {self.queries.name} {query}: they are numbered 0 to {self.queries.total - 1}.",
+            f"there is no {self.queries.name} {query}: they are numbered 0 to {self.queries.total - 1}",
             "Count from 0, special tokens included.",
         )
 
@@ -165,11 +165,11 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
         UnsupportedError: The stage was not traced or does not exist there.
     """
     if stage not in SHOWN:
-        raise UsageError(f"{stage!r} is no stage of attention.", f"Choose from {', '.join(SHOWN)}.")
+        raise UsageError(f"{stage!r} is no stage of attention", f"Choose from {', '.join(SHOWN)}.")
     whole = attention.need(stage)
     if not 0 <= head < whole.shape[1]:
         raise UsageError(
-            f"There is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}.",
+            f"there is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}",
             "Choose one of them (--head L.H).",
         )
     values = whole[0, head]
@@ -202,7 +202,7 @@ def of_measurement(measurement: Measurement) -> Matrix:
     """
     if measurement.values.ndim != 2:
         raise UsageError(
-            f"{measurement.name} has {axes(measurement.values.ndim)}, and this view shows two.",
+            f"{measurement.name} has {axes(measurement.values.ndim)}, and this view shows two",
             "Choose one layer or one head, or show it as a table.",
         )
     down, across = (

@@ -47,7 +47,7 @@ class Plot:
 
     def __init__(self, ending: str, own: str = "DejaVu Sans") -> None:
         if ending not in FORMATS:
-            raise UsageError(f"{safe(ending)!r} is no format of a figure.", f"Use {', '.join(FORMATS)}.")
+            raise UsageError(f"{safe(ending)!r} is no format of a figure", f"Use {', '.join(FORMATS)}.")
         try:
             import matplotlib
             import matplotlib.figure
@@ -55,7 +55,7 @@ class Plot:
             from matplotlib import colors, font_manager
         except ImportError as error:
             raise UsageError(
-                "Figures need matplotlib, which is not installed.",
+                "figures need matplotlib, which is not installed",
                 "pip install 'attnx[figures]'; .svg, .html and .txt of the terminal's view work without it.",
             ) from error
         self.ending, self.matplotlib, self.colors = ending, matplotlib, colors

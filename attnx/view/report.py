@@ -98,7 +98,7 @@ def report(shown: Report) -> Page:
     there = [at for at, a in enumerate(trace.attentions) if a.weights is not None and a.weights[0].size]
     if not there:
         raise UnsupportedError(
-            "No attention of this model has weights, so there is nothing to show.", "See `attnx sites MODEL`."
+            "no attention of this model has weights, so there is nothing to show", "See `attnx sites MODEL`."
         )
     notes = [
         f"{label} is left out: its weights are not known" for at, label in enumerate(trace.labels) if at not in there

@@ -39,7 +39,7 @@ def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int
     """
     matrix.row_of(query)
     if top is not None and top < 1:
-        raise UsageError(f"--top {top} shows nothing.", "Give 1 or more.")
+        raise UsageError(f"--top {top} shows nothing", "Give 1 or more.")
     return RowBars(matrix, query, top, frozenset(mute), decimals)
 
 

@@ -97,14 +97,14 @@ def save(
     ending = path.suffix.lower()
     if ending in LOOKS:
         if view is None:
-            raise UsageError(f"There is no view to save as {ending}.", f"Save the numbers: {', '.join(NUMBERS)}.")
+            raise UsageError(f"there is no view to save as {ending}", f"Save the numbers: {', '.join(NUMBERS)}.")
         return write(path, look(view, ending, width), force=force)
     if ending in NUMBERS:
         if numbers is None:
-            raise UsageError(f"There are no numbers behind this view to save as {ending}.", "Save .txt, .svg or .html.")
+            raise UsageError(f"there are no numbers behind this view to save as {ending}", "Save .txt, .svg or .html.")
         return write(path, _NUMBERS[ending](numbers), force=force)
     raise UsageError(
-        f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is no format that this can be saved in.",
+        f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is no format that this can be saved in",
         f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS))}.",
     )
 
@@ -167,7 +167,7 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
     name = safe(str(path))
     target = Path(path).resolve()
     if target.is_dir():
-        raise UsageError(f"{name} is a folder.", "Give the name of a file.")
+        raise UsageError(f"{name} is a folder", "Give the name of a file.")
     try:
         if Path(path).exists() and not Path(path).is_file():
             with Path(path).open("wb") as file:
@@ -176,7 +176,7 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         if target.exists() and not force:
             raise _exists(name)
         if not target.parent.is_dir():
-            raise UsageError(f"The folder of {name} does not exist.", f"Create it: mkdir -p {safe(str(target.parent))}")
+            raise UsageError(f"the folder of {name} does not exist", f"Create it: mkdir -p {safe(str(target.parent))}")
         handle, beside = tempfile.mkstemp(prefix=".attnx-", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -190,12 +190,12 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
             raise
     except OSError as error:
         raise RunError(
-            f"{name} cannot be written: {error.strerror or error}.", "Choose another folder, or free some space."
+            f"{name} cannot be written: {error.strerror or error}", "Choose another folder, or free some space."
         ) from error
 
 
 def _exists(name: str) -> UsageError:
-    return UsageError(f"{name} exists.", "Give --force to replace it, or another name.")
+    return UsageError(f"{name} exists", "Give --force to replace it, or another name.")
 
 
 def _permit(beside: str, target: Path) -> None:
@@ -271,7 +271,7 @@ def _parquet(numbers: Measurement | Matrix) -> bytes:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError("Parquet needs pyarrow, which is not installed.", "pip install 'attnx[scan]'") from error
+        raise UsageError("Parquet needs pyarrow, which is not installed", "pip install 'attnx[scan]'") from error
     out = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(_columns(numbers)), out)
     return out.getvalue()

@@ -95,7 +95,7 @@ def choose(
         UsageError: An unknown kind, or log of values that are negative or have two sides.
     """
     if kind not in SCALES:
-        raise UsageError(f"{kind!r} is no scale.", f"Choose from {', '.join(SCALES)}.")
+        raise UsageError(f"{kind!r} is no scale", f"Choose from {', '.join(SCALES)}.")
     finite = np.asarray(values)[np.isfinite(values)]
     least = float(finite.min()) if finite.size else 0.0
     most = float(finite.max()) if finite.size else 0.0
@@ -104,7 +104,7 @@ def choose(
     if kind == "log":
         if diverging or least < 0:
             raise UsageError(
-                "A log scale needs values that are never negative, and these are.",
+                "a log scale needs values that are never negative, and these are",
                 "Use --scale linear or --scale row, or show the weights.",
             )
         return Scale(kind, high / 10**DECADES, high, colour.SEQUENTIAL)

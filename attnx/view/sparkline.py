@@ -36,10 +36,10 @@ def sparklines(measurement: Measurement, *, along: str | None = None, decimals: 
     """
     values, axes = np.asarray(measurement.values, np.float64), measurement.axes
     if values.ndim not in (1, 2):
-        raise UsageError(f"{measurement.name} has {count_axes(values.ndim)}, and sparklines show one or two.")
+        raise UsageError(f"{measurement.name} has {count_axes(values.ndim)}, and sparklines show one or two")
     names = [axis.name for axis in axes]
     if along is not None and along not in names:
-        raise UsageError(f"{measurement.name} has no axis {along!r}.", f"It has {', '.join(names)}.")
+        raise UsageError(f"{measurement.name} has no axis {along!r}", f"It has {', '.join(names)}.")
     if values.ndim == 1:
         return Sparklines(measurement, values[None], (measurement.name,), axes[0].name, axes[0].labels, decimals)
     last = 1 if along is None else names.index(along)

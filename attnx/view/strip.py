@@ -34,7 +34,7 @@ def strip(measurement: Measurement) -> Strip:
         UsageError: Another rank.
     """
     if measurement.values.ndim != 1:
-        raise UsageError(f"{measurement.name} has {measurement.values.ndim} axes, and a strip shows one.")
+        raise UsageError(f"{measurement.name} has {measurement.values.ndim} axes, and a strip shows one")
     return Strip(measurement)
 
 

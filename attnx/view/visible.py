@@ -35,7 +35,7 @@ def visible(measurement: Measurement, *, height: int | None = None) -> Visible:
         UsageError: Another rank.
     """
     if measurement.values.ndim != 2:
-        raise UsageError(f"{measurement.name} has {measurement.values.ndim} axes, and this view shows two.")
+        raise UsageError(f"{measurement.name} has {measurement.values.ndim} axes, and this view shows two")
     return Visible(measurement, height)
 
 

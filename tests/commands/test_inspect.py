@@ -318,7 +318,7 @@ def test_unknown_pieces_and_truncation_are_said_on_stderr(attnx: Run) -> None:
     assert "unknown" in done.err
     assert "[UNK]" in done.err
     assert "unknown to" not in done.out
-    assert "Cut to 512 tokens" in attnx("inspect", "tired " * 600, "-l", "0", "-H", "0", "-q", "5").err
+    assert "cut to 512 tokens" in attnx("inspect", "tired " * 600, "-l", "0", "-H", "0", "-q", "5").err
 
 
 # Files
@@ -365,7 +365,7 @@ def test_save_replaces_only_by_force(attnx: Run, tmp_path: Path) -> None:
         (("It.", "--head", "5.12"), 2, "heads 0 to 11"),
         (("It.", "--head", "9.1"), 2, "layers 0 to 5"),
         (("It.", "--head", "a.b"), 2, "5.11"),
-        (("It.", "--query", "dog"), 2, "There is no token"),
+        (("It.", "--query", "dog"), 2, "there is no token"),
         (("It.", "--query", "99"), 2, "position 99"),
         (("It.", "--stage", "logits"), 2, "scores, scaled"),
         (("It.", "--scale", "cubic"), 2, "linear, log, row"),

@@ -175,7 +175,7 @@ def test_what_cannot_be_followed(measure):
     with pytest.raises(UnsupportedError, match="2 to 5 positions"):
         measure(trace(plain(2), weighted([np.full((2, 5), 0.2)])))
     cross = weighted([np.full((2, 3), 1 / 3)], kind="cross", component="decoder")
-    with pytest.raises(UnsupportedError, match="No self-attention"):
+    with pytest.raises(UnsupportedError, match="no self-attention"):
         measure(trace(plain(2), cross, memory=plain(3)))
     assert measure(trace(plain(1), drawn(n=1, heads=1, kv=1))).values.ravel().tolist() == [1]
 

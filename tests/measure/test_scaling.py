@@ -223,7 +223,7 @@ def test_rows_that_say_nothing_are_left_out():
     assert hidden.largest.values[0, 0, 1] == pytest.approx(sum(map(max, rows)) / 4, rel=1e-5)
     nothing = trace(plain(5), full(q, k, k, np.full((5, 5), -np.inf)))
     assert np.isnan(all_heads(nothing).entropy.values).all()
-    with pytest.raises(UnsupportedError, match="No row"):
+    with pytest.raises(UnsupportedError, match="no row"):
         strongest(nothing)
 
 

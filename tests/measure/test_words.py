@@ -115,7 +115,7 @@ def test_find_mentions():
 
 def test_a_stretch_that_was_cut_off():
     cut = replace(SPLIT, text=SPLIT.text + " again")
-    with pytest.raises(InputError, match="No token covers 'again'"):
+    with pytest.raises(InputError, match="no token covers 'again'"):
         mention(cut, 17, 22)
 
 

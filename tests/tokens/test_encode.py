@@ -56,17 +56,17 @@ def test_special_tokens_typed_in_the_text_are_special_but_mask_is_not(minilm: To
 
 def test_unknown_pieces_are_noted(minilm: Tokenizer) -> None:
     (note,) = minilm.encode("ok 😀 fine").notes
-    assert note == "1 piece is unknown to the tokenizer and seen as [UNK]: 😀 at 2."
+    assert note == "1 piece is unknown to the tokenizer and seen as [UNK]: 😀 at 2"
     (note,) = minilm.encode("😀 " * 7).notes
     assert note.startswith("7 pieces are unknown")
-    assert note.endswith("😀 at 5, and 2 more.")
+    assert note.endswith("😀 at 5, and 2 more")
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\x00\x01", "\x1b"])
 def test_text_without_tokens_leaves_the_special_ones(minilm: Tokenizer, text: str) -> None:
     tokens = minilm.encode(text)
     assert tokens.pieces == ("[CLS]", "[SEP]")
-    assert tokens.notes == ("The text gives no tokens of its own; only special tokens are left.",)
+    assert tokens.notes == ("the text gives no tokens of its own; only special tokens are left",)
 
 
 def test_text_without_tokens_is_an_error_where_nothing_is_added(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_limit_of_the_model(minilm: Tokenizer) -> None:
     assert (tokens.pieces[0], tokens.pieces[-1]) == ("[CLS]", "[SEP]")
     # 510 words of 5 characters; the last one without its space.
     assert tokens.notes == (
-        "Cut to 512 tokens (the model's limit); left out: 997451 of the 1000000 characters of the text.",
+        "cut to 512 tokens (the model's limit); left out: 997451 of the 1000000 characters of the text",
     )
     # The next text is not affected, and 512 tokens are not too many.
     assert len(minilm.encode("word " * 510)) == 512
@@ -92,7 +92,7 @@ def test_limit_of_the_model(minilm: Tokenizer) -> None:
 def test_max_length(minilm: Tokenizer) -> None:
     tokens = minilm.encode("a b c d e", max_length=4)
     assert tokens.pieces == ("[CLS]", "a", "b", "[SEP]")
-    assert tokens.notes == ("Cut to 4 tokens (as asked); left out: 6 of the 9 characters of the text.",)
+    assert tokens.notes == ("cut to 4 tokens (as asked); left out: 6 of the 9 characters of the text",)
     assert len(minilm.encode("a b c d e")) == 7
     tokens = minilm.encode("a b c d", "e f", max_length=7)
     assert tokens.pieces == ("[CLS]", "a", "b", "[SEP]", "e", "f", "[SEP]")
@@ -140,7 +140,7 @@ def test_sentencepiece_pieces(tmp_path: Path) -> None:
     assert tokens.words == (0, 1, 1, 2, 3, 4, None)
     assert [tokens.text[a:b] for a, b in tokens.offsets[:4]] == ["the", "cat", "s", "it"]
     assert tokens.special == (False,) * 6 + (True,)
-    assert tokens.notes == ("1 piece is unknown to the tokenizer and seen as <unk>: Z at 5.",)
+    assert tokens.notes == ("1 piece is unknown to the tokenizer and seen as <unk>: Z at 5",)
     assert tokenizer.pad_id == 0
 
 
@@ -162,7 +162,7 @@ def test_ids_with_a_tokenizer(minilm: Tokenizer) -> None:
     assert tokens.notes == ()
     beyond = minilm.from_ids([101, 30522])
     assert beyond.pieces == ("[CLS]", "#30522")
-    assert beyond.notes == ("The tokenizer has no id 30522: its 30522 ids end at 30521.",)
+    assert beyond.notes == ("the tokenizer has no id 30522: its 30522 ids end at 30521",)
 
 
 def test_ids_of_byte_level_text_find_their_words(tmp_path: Path) -> None:

@@ -46,38 +46,38 @@ def error(tokenizer: Tokenizer, text: str, what: str | int) -> tuple[str, str]:
 
 def test_repeated_text_lists_the_choices(minilm: Tokenizer) -> None:
     message, hint = error(minilm, ANIMAL, "the")
-    assert message == '"the" is there 2 times.'
+    assert message == '"the" is there 2 times'
     assert hint == "Say which: The@1 ([CLS] The animal didn't) or the@7 (didn't cross the street because)."
     message, hint = error(minilm, "the " * 20, "the")
-    assert message == '"the" is there 20 times.'
+    assert message == '"the" is there 20 times'
     assert hint.count("the@") == 12
     assert hint.endswith("or one of 8 more.")
 
 
 def test_word_and_piece_of_another_word_are_two(minilm: Tokenizer) -> None:
     message, hint = error(minilm, "It's late and it rains", "it")
-    assert message == '"it" is there 2 times.'
+    assert message == '"it" is there 2 times'
     assert "It@1" in hint
     assert "it@6" in hint
 
 
 def test_absent_text_suggests_what_is_near(minilm: Tokenizer) -> None:
-    assert error(minilm, ANIMAL, "anmial") == ('There is no token or word "anmial".', "Did you mean animal@2?")
+    assert error(minilm, ANIMAL, "anmial") == ('there is no token or word "anmial"', "Did you mean animal@2?")
     message, hint = error(minilm, ANIMAL, "zebra")
-    assert message == 'There is no token or word "zebra".'
+    assert message == 'there is no token or word "zebra"'
     assert hint.startswith("There are: [CLS]@0, The@1, animal@2, didn't@3, cross@6")
 
 
 def test_positions_that_are_not_there(minilm: Tokenizer) -> None:
-    assert error(minilm, ANIMAL, "16")[0] == "There is no position 16: the 16 tokens are at 0 to 15."
-    assert error(minilm, ANIMAL, -1)[0] == "There is no position -1: the 16 tokens are at 0 to 15."
-    assert error(minilm, ANIMAL, "it@99")[0] == "There is no position 99: the 16 tokens are at 0 to 15."
-    assert error(minilm, ANIMAL, "") == ("No token was given.", error(minilm, ANIMAL, "16")[1])
-    assert error(minilm, ANIMAL, "it@2") == ('Position 2 is "animal", not "it".', "Give it@10.")
-    assert error(minilm, ANIMAL, "zebra@2")[0] == 'There is no token or word "zebra".'
+    assert error(minilm, ANIMAL, "16")[0] == "there is no position 16: the 16 tokens are at 0 to 15"
+    assert error(minilm, ANIMAL, -1)[0] == "there is no position -1: the 16 tokens are at 0 to 15"
+    assert error(minilm, ANIMAL, "it@99")[0] == "there is no position 99: the 16 tokens are at 0 to 15"
+    assert error(minilm, ANIMAL, "") == ("no token was given", error(minilm, ANIMAL, "16")[1])
+    assert error(minilm, ANIMAL, "it@2") == ('position 2 is "animal", not "it"', "Give it@10.")
+    assert error(minilm, ANIMAL, "zebra@2")[0] == 'there is no token or word "zebra"'
     _, short = minilm.encode_batch(["one two three", "it"])
     for what in ("4", "[PAD]@4"):
-        with pytest.raises(UsageError, match="Position 4 is padding"):
+        with pytest.raises(UsageError, match="position 4 is padding"):
             find(short, what)
     with pytest.raises(UsageError, match="no token or word"):
         find(short, "[PAD]")
@@ -87,7 +87,7 @@ def test_number_in_the_text(minilm: Tokenizer) -> None:
     tokens = minilm.encode("In 1969 there were 4 of them")
     assert find(tokens, "1969") == (2,)
     message, hint = error(minilm, "In 1969 there were 4 of them", "4")
-    assert message == "4 is both a position and a word of the text."
+    assert message == "4 is both a position and a word of the text"
     assert hint == 'Give @4 for the token "were" at that position, or 4@5.'
     assert find(tokens, "@4") == (4,)
     assert find(tokens, "4@5") == (5,)

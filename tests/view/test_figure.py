@@ -127,7 +127,7 @@ def test_grid_leaves_missing_heads_empty() -> None:
     trace = samples.trace(layers=2)
     gone = dataclasses.replace(trace.attentions[1], weights=None)
     assert grid_figure(dataclasses.replace(trace, attentions=(trace.attentions[0], gone)), ".png", shared=True).data
-    with pytest.raises(UsageError, match="No site has weights"):
+    with pytest.raises(UsageError, match="no site has weights"):
         grid_figure(dataclasses.replace(trace, attentions=(gone,)), ".png")
 
 

@@ -117,7 +117,7 @@ def test_a_site_without_the_stage_is_left_blank_and_named() -> None:
     trace = dataclasses.replace(trace, attentions=(trace.attentions[0], gone, trace.attentions[2]))
     assert "no weights: L1" in plain(grid(trace), 80)
     bare: Trace = dataclasses.replace(trace, attentions=(gone,))
-    with pytest.raises(UsageError, match="No site has weights"):
+    with pytest.raises(UsageError, match="no site has weights"):
         grid(bare)
 
 

@@ -177,7 +177,7 @@ def test_measures_and_references_follow_the_sites_that_are_shown() -> None:
 
 def test_without_weights_there_is_no_page() -> None:
     trace = samples.trace(layers=1)
-    with pytest.raises(UnsupportedError, match="No attention of this model has weights"):
+    with pytest.raises(UnsupportedError, match="no attention of this model has weights"):
         report(Report(replace(trace, attentions=(replace(trace.attentions[0], weights=None),))))
 
 
