@@ -49,14 +49,14 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     Source: Kobayashi et al. 2020, section 3: f(x) = (x W_V + b_V) W_O.
     """
     if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"There is no site {site}.", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
     attention = trace.attentions[site]
     rows = read(trace, attention)
     heads = rows.weights.shape[0]
     value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
     if output is not None:
         if output.shape[:2] != (heads, value.shape[-1]):
-            raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it.")
+            raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it")
         sizes = None if together else _sizes_behind(value, output.astype(np.float64))
         if sizes is None:
             value = np.matmul(value, output.astype(np.float64))

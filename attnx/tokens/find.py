@@ -40,7 +40,7 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
         return (_position(tokens, what),)
     wanted = what.strip()
     if not wanted:
-        raise UsageError("No token was given.", _hint_all(tokens))
+        raise UsageError("no token was given", _hint_all(tokens))
     if match := re.fullmatch(r"@(\d+)", wanted):
         return (_position(tokens, int(match[1])),)
     found = _by_text(tokens, wanted)
@@ -50,7 +50,7 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
         if len(wanted) < 9 and int(wanted) < len(tokens) and (int(wanted),) not in found:
             spots = [_name(tokens, group) for group in found]
             raise UsageError(
-                f"{wanted} is both a position and a word of the text.",
+                f"{wanted} is both a position and a word of the text",
                 f"Give @{wanted} for the token {_shown(tokens, int(wanted))} at that position, or {_list(spots)}.",
             )
     if len(found) == 1:
@@ -58,9 +58,9 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     if not found and (match := re.fullmatch(r"(.+)@(\d+)", wanted, re.DOTALL)):
         return _at(tokens, match[1].strip(), int(match[2]))
     if not found:
-        raise UsageError(f"There is no token or word {_quote(wanted)}.", _hint_near(tokens, wanted))
+        raise UsageError(f"there is no token or word {_quote(wanted)}", _hint_near(tokens, wanted))
     raise UsageError(
-        f"{_quote(wanted)} is there {len(found)} times.",
+        f"{_quote(wanted)} is there {len(found)} times",
         "Say which: "
         + _list([f"{_name(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
         + ".",
@@ -118,9 +118,9 @@ def _at(tokens: Tokens, text: str, position: int) -> tuple[int, ...]:
     if _fold(tokens.pieces[position].strip(" ")).removeprefix("##") == _fold(text):
         return (position,)
     if not matches:
-        raise UsageError(f"There is no token or word {_quote(text)}.", _hint_near(tokens, text))
+        raise UsageError(f"there is no token or word {_quote(text)}", _hint_near(tokens, text))
     raise UsageError(
-        f"Position {position} is {_shown(tokens, position)}, not {_quote(text)}.",
+        f"position {position} is {_shown(tokens, position)}, not {_quote(text)}",
         f"Give {_list([_name(tokens, group) for group in matches])}.",
     )
 
@@ -128,11 +128,11 @@ def _at(tokens: Tokens, text: str, position: int) -> tuple[int, ...]:
 def _position(tokens: Tokens, position: int) -> int:
     if not 0 <= position < len(tokens):
         raise UsageError(
-            f"There is no position {position}: the {len(tokens)} tokens are at 0 to {len(tokens) - 1}.",
+            f"there is no position {position}: the {len(tokens)} tokens are at 0 to {len(tokens) - 1}",
             _hint_all(tokens),
         )
     if not tokens.mask[position]:
-        raise UsageError(f"Position {position} is padding.", _hint_all(tokens))
+        raise UsageError(f"position {position} is padding", _hint_all(tokens))
     return position
 
 
