@@ -17,7 +17,7 @@ import numpy as np
 
 from attnx.graph.evaluate import evaluate, steady
 from attnx.graph.index import attributes
-from attnx.graph.symbols import input_shape, note_clash, primes, probe_sizes, reconcile
+from attnx.graph.symbols import input_shape, note_clash, probe_sizes, reconcile
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ def _walk(
     last = _last_reads(nodes, wanted) if seen is not None and wanted is not None else {}
     facts = {} if part is None else dict(part.known)
     if not facts:
-        spare = primes(5003)
         for name, info in graph.inputs.items():
-            facts[name] = Fact(input_shape(info, sizes, spare), info.type.tensor_type.elem_type or None)
+            facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
     for name, tensor in graph.initializers.items():
         if name in facts and (wanted is None or name not in wanted):
             continue

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import MIXED, Atom, Axes, forward, leaves
-from attnx.graph.index import attributes
-from attnx.graph.product import Product, find_product
+from attnx.graph.axes import MIXED, Atom, Axes, leaves
+from attnx.graph.head_axes import merged_with, split_from
+from attnx.graph.product import Product
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
     from attnx.graph.index import Graph
 
 PROBE = 1000
@@ -53,15 +50,16 @@ class Letters:
 
 
 def name_axes(
-    graph: Graph, out_axes: Axes, query_axes: Axes, key_axes: Axes, keys: list[Atom], contracted: list[Atom],
-    use: tuple[Product, Axes] | None,
+    graph: Graph, out_axes: Axes, query: str, query_axes: Axes, key_axes: Axes, keys: list[Atom],
+    contracted: list[Atom], use: tuple[Product, Axes] | None,
 ) -> Letters:  # fmt: skip
     """Letters for the atoms of the score product and, where there is one, of the product with the value.
 
     Args:
         graph: The graph.
         out_axes: Axes of the score product's result.
-        query_axes: Axes of its query operand.
+        query: Its query operand.
+        query_axes: Axes of that.
         key_axes: Axes of its key operand.
         keys: The atoms that the softmax normalises.
         contracted: The atoms that the score product sums over.
@@ -79,7 +77,7 @@ def name_axes(
         feature = [
             leaf for axis in value_axes for leaf in leaves(axis) if id(leaf) not in mine and not letters.named(leaf)
         ]
-        heads = _merged_with(graph, product, feature, [id(a) for a in free])
+        heads = merged_with(graph, product, feature)
         free = [leaf for atom in free for leaf in atom.leaves()]  # reshapes behind the product may have split them
         letters.name(feature, "d")
     known = {id(a) for a in free}
@@ -88,7 +86,12 @@ def name_axes(
         letters.name(heads, "h")
         heads = None
     if heads is None:
-        heads = _by_position(out_axes, query_axes, letters)
+        heads = split_from(graph, query, query_axes, contracted)
+        letters.name(keys, "k")  # what was followed may have split them
+        letters.name(contracted, "d")
+        free = [leaf for atom in free for leaf in atom.leaves() if not letters.named(leaf)]
+    if heads is None:
+        heads = _by_position(out_axes, letters)
     chosen = {id(leaf) for atom in heads for leaf in atom.leaves()}
     letters.name([a for a in free if id(a) in chosen], "h")
     in_key = {id(leaf) for axis in key_axes for leaf in leaves(axis)}
@@ -114,7 +117,7 @@ def _count(atoms: list[Atom]) -> int | None:
     return total
 
 
-def _by_position(out_axes: Axes, query_axes: Axes, letters: Letters) -> list[Atom]:
+def _by_position(out_axes: Axes, letters: Letters) -> list[Atom]:
     """Without a value to follow: of two or more batch axes, the last is the heads' (the field's convention).
 
     A batch that was exported as 1 has no atom, and still stands before the heads.
@@ -122,111 +125,3 @@ def _by_position(out_axes: Axes, query_axes: Axes, letters: Letters) -> list[Ato
     batch = [axis for axis in out_axes[:-2] if axis and not all(letters.named(a) for a in axis)]
     after_one = len(batch) == 1 and batch[0] is out_axes[-3] and not any(out_axes[:-3])
     return list(leaves(batch[-1])) if len(out_axes) >= 4 and (len(batch) >= 2 or after_one) else []
-
-
-def _flat(axes: Axes) -> list[Atom]:
-    return [atom for axis in axes for atom in axis]
-
-
-def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]) -> list[Atom] | None:
-    """Heads that were stacked on the batch axis: a Split of that axis whose parts are joined again on the features'."""
-    if node.op_type != "Split" or len(node.output) < 2:
-        return None
-    axis = attributes(node).get("axis", 0) % len(axes)
-    join = next((n for n in graph.consumers(node.output[0]) if n.op_type == "Concat"), None)
-    atoms = leaves(axes[axis])
-    if join is None or list(join.input) != list(node.output) or len(atoms) != 1:
-        return None
-    onto = attributes(join).get("axis", 0) % len(axes)
-    if onto == axis or not any(id(a) in marks for a in leaves(axes[onto])):
-        return None
-    count, size = len(node.output), atoms[0].size
-    if size is not None and size % count:
-        return None
-    if size == count:
-        return atoms
-    atoms[0].split(count, None if size is None else size // count)
-    return [atoms[0].parts[0]]
-
-
-def _merged_with(graph: Graph, product: Product, feature: list[Atom], free: list[int]) -> list[Atom] | None:
-    """The atoms that the context's features are merged with on the way to the output projection: the heads.
-
-    None where the context cannot be followed to a reshape or a projection.
-    """
-    marks = {id(a) for a in feature}
-    stack: list[tuple[str, Axes, int]] = [(product.out, product.out_axes, 0)]
-    seen: set[str] = set()
-    while stack:
-        value, axes, depth = stack.pop(0)
-        if value in seen or depth > 24:
-            continue
-        seen.add(value)
-        marks = {id(leaf) for a in feature for leaf in a.leaves()}
-        for axis in axes:
-            atoms = leaves(axis)
-            if any(id(a) in marks for a in atoms):
-                merged = [a for a in atoms if id(a) not in marks]
-                if merged:
-                    return merged
-        for node in graph.consumers(value):
-            apart = _split_and_joined(graph, node, axes, marks)
-            if apart is not None:
-                return apart
-            after = find_product(graph, node.output[0]) if node.output else None
-            if after is not None and after.node is node and value in (after.left, after.right):
-                mine = after.left_axes if value == after.left else after.right_axes
-                if len(mine) != len(axes):
-                    continue
-                summed = {id(a) for a in after.contracted}
-                atoms = [
-                    leaf
-                    for own, traced in zip(mine, axes, strict=True)
-                    if any(id(a) in summed for a in own)
-                    for leaf in leaves(traced)
-                ]
-                merged = [a for a in atoms if id(a) not in marks]
-                if feature and any(id(a) in marks for a in atoms) and merged:
-                    return merged
-                if (
-                    feature
-                    and any(id(a) in marks for a in atoms)
-                    and len(axes) > 3
-                    and len(mine) == len(after.out_axes)
-                ):
-                    # One matrix a head (absorbed projections): what comes out has other features, in the same heads.
-                    for own, traced in zip(mine, axes, strict=True):
-                        if len(own) == 1 and not own[0].parts and traced:
-                            own[0].parts = tuple(leaves(traced))
-                    theirs = after.right_axes if value == after.left else after.left_axes
-                    new = [a for axis in theirs for a in axis if id(a) not in summed and a in _flat(after.out_axes)]
-                    feature = [*feature, *[a for a in new if not any(a in own for own in mine)]]
-                    stack.append((after.out, after.out_axes, depth + 1))
-                elif feature and any(id(a) in marks for a in atoms):
-                    return []
-                continue
-            if node.op_type in ("MatMulNBits", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm"):
-                if axes and value == node.input[0]:
-                    atoms = leaves(axes[-1])
-                    if any(id(a) in marks for a in atoms):
-                        return [a for a in atoms if id(a) not in marks]
-                continue
-            following = forward(graph, node, axes, value) if node.output else None
-            if following is not None:
-                if node.op_type in ("Concat", "Slice", "Pad"):
-                    following = _resized(following, graph.shape(node.output[0]), marks)
-                stack.append((node.output[0], following, depth + 1))
-    return None
-
-
-def _resized(axes: Axes, shape: tuple[int | None, ...] | None, marks: set[int]) -> Axes:
-    """Axes whose length a Concat, Slice or Pad has changed get an atom of their new length; features keep theirs."""
-    if shape is None or len(shape) != len(axes):
-        return axes
-    out: Axes = []
-    for axis, size in zip(axes, shape, strict=True):
-        atoms = leaves(axis)
-        sizes = [atom.size for atom in atoms]
-        same = size is None or None in sizes or prod(n for n in sizes if n is not None) == size
-        out.append(axis if same or any(id(a) in marks for a in atoms) else [Atom(size)])
-    return out

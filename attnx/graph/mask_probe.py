@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -12,8 +12,9 @@ import numpy as np
 from attnx.graph.flatten import reads_of
 from attnx.graph.infer import Fact, Part, infer
 from attnx.graph.mask_reading import Hides, Probed, Reader
-from attnx.graph.symbols import input_shape
+from attnx.graph.symbols import free_dims, input_shape, is_named
 from attnx.graph.window_probe import windows
+from attnx.layout import parse
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
 
 
-def small_sizes(graph: Graph, length: int) -> dict[str, int]:
-    """A size for each named dimension of the inputs: 1 for batches, 0 for the past, `length` for the rest.
+def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dict[str, int]:
+    """A size for each free dimension of the inputs: 1 for batches, 0 for the past, `length` for the rest.
+
+    `lengths` are probe sizes of query and key axes: a dimension of that size is no batch, wherever it stands.
 
     With an empty past every length of a text model is the same one, whatever names an exporter gave it, so no
     equation between the names has to be solved.
@@ -36,15 +39,17 @@ def small_sizes(graph: Graph, length: int) -> dict[str, int]:
     for name, info in graph.inputs.items():
         dims = info.type.tensor_type.shape.dim
         cache = len(dims) >= 3 and any(n.op_type in ("Concat", "Gather", "Split") for n in graph.consumers(name))
-        for i, dim in enumerate(dims):
-            if dim.dim_param:
-                lead[dim.dim_param] = lead.get(dim.dim_param, True) and i == 0 and len(dims) > 1
-                cached[dim.dim_param] = cached.get(dim.dim_param, True) and cache
+        for i, dim in enumerate(free_dims(info)):
+            if dim is not None:
+                lead[dim] = lead.get(dim, True) and i == 0 and len(dims) > 1
+                cached[dim] = cached.get(dim, True) and cache
     sizes: dict[str, int] = {}
     for name in lead:
-        word = name.lower()
+        word = name.lower() if is_named(name) else ""
         if graph.sizes.get(name, PROBE) < PROBE:  # an equal size elsewhere in the graph is fixed
             sizes[name] = graph.sizes[name]
+        elif graph.sizes.get(name) in lengths and not cached[name] and "past" not in word:
+            sizes[name] = length
         elif lead[name] or ("batch" in word and "+" not in word):
             sizes[name] = 1
         elif ("past" in word and "+" not in word) or cached[name]:
@@ -100,6 +105,7 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     found: dict[str, Hides] = {}
     graph.facts  # noqa: B018  binds graph.sizes
     masks = _Masks(graph, sites)
+    lengths = _lengths(graph, sites)
     # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
     # everything is the one that pads nothing.
     kinds: dict[str, tuple[float, bool]] = {}
@@ -108,7 +114,7 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     ]:
         left = [s for s in sites if s.weights.value not in found]
         if left:
-            seen = masks.read(left, small_sizes(graph, length), floats, bools)
+            seen = masks.read(left, small_sizes(graph, length, lengths), floats, bools)
             kinds |= dict.fromkeys(seen, (floats, bools))
             found |= seen
     # A sliding window shows only in a text longer than itself.
@@ -118,11 +124,22 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
         def look(
             length: int, given: Mapping[str, Fact], mine: list[Probed] = mine, kind: tuple[float, bool] = kind
         ) -> dict[str, int]:
-            seen = masks.read(mine, small_sizes(graph, length), kind[0], kind[1], given)
+            seen = masks.read(mine, small_sizes(graph, length, lengths), kind[0], kind[1], given)
             return {name: h.window for name, h in seen.items() if h.window is not None}
 
         for name, width in windows(graph, masks.cone, look).items() if mine else ():
             found[name] = replace(found[name], window=width)
+    return found
+
+
+def _lengths(graph: Graph, sites: list[Probed]) -> set[int]:
+    """The sizes of the axes that hold queries or keys and nothing else."""
+    found: set[int] = set()
+    for place in (site.weights for site in sites):
+        shape, words = graph.shape(place.value), parse(place.layout)
+        for size, axis in zip(shape or (), words, strict=False):
+            if len(axis) == 1 and axis[0][0][0] in "qk" and size is not None:
+                found.add(size)
     return found
 
 

@@ -127,7 +127,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         node = graph.producer(value)
         if node is None:
             break
-        if node.op_type in (*_PASS, "Split", "Slice"):
+        if node.op_type in (*_PASS, "Split", "Slice") or repeats(graph, node) > 1:
             value = node.input[0]
             continue
         # The side that is no number is what is multiplied, be it data or, as in DETR, learned queries.
@@ -155,6 +155,26 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             break
         value, turning = turned, True
     return found
+
+
+def repeats(graph: Graph, node: NodeProto) -> int:
+    """How often a Concat or a Gather gives each place of an axis again, as key heads are for their group; 1 for none.
+
+    The other ways to say it, Expand and Tile, give no number of their own: sizes before and after tell.
+    """
+    if node.op_type == "Concat":
+        return len(node.input) if len(set(node.input)) == 1 else 1
+    if node.op_type != "Gather" or node.domain not in ("", "ai.onnx"):
+        return 1
+    places, shape = graph.stable(node.input[1]), graph.shape(node.input[0])
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    if places is None or places.ndim != 1 or not shape or not shape[axis % len(shape)]:
+        return 1
+    size = int(shape[axis % len(shape)] or 0)
+    if places.size % size:
+        return 1
+    counts = np.bincount(places.astype(np.int64) % size, minlength=size)
+    return int(counts[0]) if (counts == counts[0]).all() else 1
 
 
 def _put_together(graph: Graph, node: NodeProto) -> str | None:
@@ -185,6 +205,8 @@ def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
     if depth == 0 and len(readers) == 1 and readers[0].op_type not in ("Split", "Slice", "Gather"):
         return True
     for node in readers:
+        if not any(graph.consumers(out) or out in graph.outputs for out in node.output):
+            continue  # what nothing reads was left behind by the exporter
         product = find_product(graph, node.output[0])
         if product is not None and product.node is node:
             if _is_weights(graph, product.other(value)):

@@ -93,11 +93,15 @@ def _power(graph: Graph, value: str, depth: int = 0) -> tuple[str, float | None]
     if node is None or depth > 3:
         return None
     if node.op_type == "Exp":
+        if _by_logarithm(graph, node) is not None:
+            return None  # weights already: what divides them by a sum renormalises them behind a mask
         return _unshifted(graph, node.input[0]), None
+    if node.op_type == "Mul" and depth < 2 and _quotient(graph, node) is not None:
+        return None
     if node.op_type == "Pow":
         base = scalar(graph, node.input[0])
         return None if base is None or base <= 1 else (_unshifted(graph, node.input[1]), base)
-    if node.op_type in ("Mul", "Where", "Cast"):
+    if node.op_type in ("Mul", "Where", "Cast", "Reshape"):
         inside = [p for n in node.input if (p := _power(graph, n, depth + 1)) is not None]
         return inside[0] if len(inside) == 1 else None
     return None

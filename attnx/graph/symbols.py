@@ -21,30 +21,47 @@ def primes(start: int = 1009) -> Iterator[int]:
         n += 1
 
 
+_OWN = "\0"
+"""Ends the name that is made for a dimension without one; no exporter's name holds it."""
+
+
+def free_dims(info: ValueInfoProto) -> list[str | None]:
+    """A name for each dimension of an input that is free, None for the fixed ones.
+
+    A dimension that the exporter gave no name, as many converters leave them, is one of its own until the graph says
+    which others it must equal.
+    """
+    names: list[str | None] = []
+    for i, dim in enumerate(info.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            names.append(None)
+        else:
+            names.append(dim.dim_param or f"{info.name}/{i}{_OWN}")
+    return names
+
+
+def is_named(dim: str) -> bool:
+    """Whether the exporter gave a free dimension its name."""
+    return not dim.endswith(_OWN)
+
+
 def probe_sizes(graph: Graph) -> dict[str, int]:
-    """A prime for each named dimension of the inputs."""
+    """A prime for each free dimension of the inputs."""
     supply = primes()
     sizes: dict[str, int] = {}
     for info in graph.inputs.values():
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param and dim.dim_param not in sizes:
-                sizes[dim.dim_param] = next(supply)
+        for name in free_dims(info):
+            if name is not None and name not in sizes:
+                sizes[name] = next(supply)
     return sizes
 
 
-def input_shape(info: ValueInfoProto, sizes: Mapping[str, int], spare: Iterator[int] | None = None) -> Shape | None:
-    """An input's shape, named dimensions bound by `sizes`; unnamed unknown ones from `spare`, else None."""
+def input_shape(info: ValueInfoProto, sizes: Mapping[str, int]) -> Shape | None:
+    """An input's shape, free dimensions bound by `sizes`; None for those that have no size there."""
     if not info.type.tensor_type.HasField("shape"):
         return None
-    out: list[int | None] = []
-    for dim in info.type.tensor_type.shape.dim:
-        if dim.HasField("dim_value"):
-            out.append(dim.dim_value if dim.dim_value >= 0 else None)
-        elif dim.dim_param in sizes:
-            out.append(sizes[dim.dim_param])
-        else:
-            out.append(next(spare) if spare is not None else None)
-    return tuple(out)
+    dims = zip(info.type.tensor_type.shape.dim, free_dims(info), strict=True)
+    return tuple(dim.dim_value if name is None else sizes.get(name) for dim, name in dims)
 
 
 def reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:

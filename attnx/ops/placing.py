@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.graph.axes import MIXING, Axes, forward, fresh, leaves
 from attnx.graph.letters import Letters
+from attnx.graph.origins import repeats
 from attnx.graph.pairing import Candidate, Use
 from attnx.graph.paths import Way, depends, float_of, scalar
 from attnx.graph.score_path import Factor, Reading
@@ -166,6 +167,10 @@ def kv_heads(graph: Graph, key: Place | None, heads: int | None) -> int | None:
             times = _times(graph, node, passed, key.layout)
             if 1 < times <= heads and heads % times == 0:
                 return heads // times
+            source = node.input[0]
+        elif (again := repeats(graph, node)) > 1:
+            if again <= heads and heads % again == 0:
+                return heads // again
             source = node.input[0]
         elif node.op_type == "Concat":
             live = [n for n in node.input if depends(graph, n) and n not in graph.inputs]

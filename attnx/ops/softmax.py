@@ -117,7 +117,8 @@ def _assemble(
     """A finding from what was paired."""
     way = chosen.way
     letters = name_axes(
-        graph, way.product.out_axes, chosen.query_axes, chosen.key_axes, chosen.keys, way.product.contracted,
+        graph, way.product.out_axes, chosen.query, chosen.query_axes, chosen.key_axes, chosen.keys,
+        way.product.contracted,
         None if use is None else (use.way.product, use.value_axes),
     )  # fmt: skip
     reading = read_path(graph, way, chosen.query, chosen.key, letters.heads)
