@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
-from attnx.reduction.reduce import ADDED, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.reduction.carried import carried
+from attnx.reduction.reduce import ADDED, CARRIED, STATS, Reduction, Writer, before_mask, fits, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -103,6 +104,12 @@ def tap(
                     continue
                 scores = _output(found.opened, proto, before, named)
                 name = writer.added(name, place, scores, before, quantity)
+            elif quantity in CARRIED:
+                both = carried(writer, found.opened, found.sites[i], name, place)
+                if both is None:
+                    quantity = "value"
+                else:
+                    name = both[CARRIED.index(quantity)]
             elif quantity == "rollout":
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink)))
                 continue

@@ -81,25 +81,42 @@ def projections(graph: Graph, site: Site) -> Projections:
     return Projections(found["query"], found["key"], found["value"], _output(graph, site)[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The tensor of the graph that holds W_O."""
+
+    name: str
+    order: tuple[int, ...]
+    """Its axes: those that read the heads, then the others."""
+    shape: tuple[int, int, int]
+    """What it is then: H, Dv, E."""
+    factor: float
+    """What its product is multiplied by."""
+
+
+def output_operand(graph: Graph, site: Site) -> Operand | None:
+    """Where the graph holds W_O; None where it is not sure, or quantised."""
+    made, product, side = _output(graph, site)
+    if made is None or product is None or site.heads is None or made.rows % site.heads:
+        return None
+    name = product.left if side == 1 else product.right
+    axes = product.left_axes if side == 1 else product.right_axes
+    inner = {id(leaf) for leaf in product.contracted}
+    at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
+    order = (*at, *(i for i in range(len(axes)) if i not in at))
+    return Operand(name, order, (site.heads, made.rows // site.heads, made.columns), product.factor)
+
+
 def output_weights(graph: Graph, site: Site) -> Array | None:
     """W_O as [H,Dv,E], the slice of the output projection that reads each head; None where it is not sure.
 
     The whole matrix is read, so this is for when its numbers are wanted. Quantised weights are not.
     """
-    made, product, side = _output(graph, site)
-    if made is None or product is None or site.heads is None:
+    operand = output_operand(graph, site)
+    found = None if operand is None else numbers(graph, operand.name)
+    if operand is None or found is None or found.dtype.kind != "f":
         return None
-    found = numbers(graph, product.left if side == 1 else product.right)
-    if found is None or found.dtype.kind != "f":
-        return None
-    axes = product.left_axes if side == 1 else product.right_axes
-    inner = {id(leaf) for leaf in product.contracted}
-    at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
-    rest = [i for i in range(found.ndim) if i not in at]
-    matrix = np.transpose(found, [*at, *rest]).reshape(made.rows, made.columns)
-    if made.rows % site.heads:
-        return None
-    return np.asarray(matrix, np.float32).reshape(site.heads, made.rows // site.heads, made.columns) * product.factor
+    return np.asarray(np.transpose(found, operand.order), np.float32).reshape(operand.shape) * operand.factor
 
 
 def _upstream(graph: Graph, value: str) -> Projection | None:

@@ -28,7 +28,9 @@ class Norms:
     """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it, or not asked for."""
 
 
-def value_norms(trace: Trace, site: int, output: Array | None = None, *, together: bool = True) -> Norms:
+def value_norms(
+    trace: Trace, site: int, output: Array | None = None, *, together: bool = True, sizes: Array | None = None
+) -> Norms:
     """Attention weighted by norms: ||a_ij v_j||, and with W_O ||a_ij v_j W_O||.
 
     Args:
@@ -37,6 +39,7 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
         output: W_O as [H,Dv,E], the slice of the output projection that reads each head. Without it the norm is of the
             value vectors alone, and the Measurement says so.
         together: Whether to add the heads up behind W_O, which takes time that grows with Q K E.
+        sizes: ||v W_O|| as [H,K], where the graph gave that instead of the value: `output` and `together` do not count.
 
     Returns:
         See `Norms`; sizes of vectors, no unit.
@@ -53,21 +56,24 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     attention = trace.attentions[site]
     rows = read(trace, attention)
     heads = rows.weights.shape[0]
-    value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
-    if output is not None:
-        if output.shape[:2] != (heads, value.shape[-1]):
+    behind = output is not None or sizes is not None
+    value = np.zeros(0)
+    if sizes is None:
+        value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
+        if output is not None and output.shape[:2] != (heads, value.shape[-1]):
             raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it")
-        sizes = None if together else _sizes_behind(value, output.astype(np.float64))
-        if sizes is None:
+        sizes = _sizes(value, output)
+        if output is not None and together:
             value = np.matmul(value, output.astype(np.float64))
-            sizes = np.linalg.norm(value, axis=-1)
+    elif sizes.shape != (heads, rows.weights.shape[-1]):
+        raise InputError(f"norms are {sizes.shape}, but {heads} heads look at {rows.weights.shape[-1]} keys")
     else:
-        sizes = np.linalg.norm(value, axis=-1)
+        output, sizes = None, sizes.astype(np.float64)  # the heads cannot be added up from sizes
     weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
     carried = weights * sizes[:, None, :]
     axes = (Axis("head", rows.heads), Axis("query", rows.query_labels), Axis("key", rows.key_labels))
-    vector = "v" if output is None else "v W_O"
-    notes = ("without W_O: norms of the value vectors, before the output projection",) if output is None else ()
+    vector = "v W_O" if behind else "v"
+    notes = ("without W_O: norms of the value vectors, before the output projection",) if not behind else ()
 
     def measured(name: str, unit: str, axes: tuple[Axis, ...], values: Array, formula: str) -> Measurement:
         upper = 1.0 if unit == "share" else None
@@ -87,12 +93,16 @@ def value_norms(trace: Trace, site: int, output: Array | None = None, *, togethe
     )
 
 
-def _sizes_behind(value: Array, output: Array) -> Array | None:
-    """|v W_O| of v [H,K,Dv] behind W_O [H,Dv,E] as [H,K], in a fraction of the time: |v W|^2 = v (W W^T) v^T.
-
-    None where too much of a vector cancels on the way for the squares to tell what is left.
-    """
-    gram = np.matmul(output, output.transpose(0, 2, 1))
-    squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
-    whole = np.einsum("hkd,hkd->hk", value, value) * np.trace(gram, axis1=1, axis2=2)[:, None]
-    return np.sqrt(squares) if (squares >= 1e-8 * whole).all() else None
+def _sizes(value: Array, output: Array | None) -> Array:
+    """|v| of v [H,K,Dv], or |v W_O| behind W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
+    if output is None:
+        return np.asarray(np.linalg.norm(value, axis=-1))
+    out = np.empty(value.shape[:2])
+    for head, (own, matrix) in enumerate(zip(value, output.astype(np.float64), strict=True)):
+        gram = matrix @ matrix.T
+        squares = np.einsum("kd,kd->k", own @ gram, own)
+        whole = np.einsum("kd,kd->k", own, own) * np.trace(gram)
+        # Where too much of a vector cancels on the way, the squares do not tell what is left.
+        sure = (squares >= 1e-8 * whole).all()
+        out[head] = np.sqrt(squares) if sure else np.linalg.norm(own @ matrix, axis=-1)
+    return out

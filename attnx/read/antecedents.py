@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from attnx.pipeline import Model
 
 ARRAYS = ("masked", "weights", "value")
-LONG = 256
-"""Tokens up to which norms are taken behind W_O; of a longer text of the value vectors alone, and that is said."""
 
 
 def text_of(trace: Trace) -> Tokens:
@@ -36,12 +34,16 @@ def text_of(trace: Trace) -> Tokens:
 
 
 def maps(
-    model: Model, trace: Trace, inputs: Mapping[str, Array] | None, made: Mapping[str, Array] = MappingProxyType({})
+    model: Model,
+    trace: Trace,
+    inputs: Mapping[str, Array] | None,
+    made: Mapping[str, Array] = MappingProxyType({}),
+    sizes: Mapping[int, Array] = MappingProxyType({}),
 ) -> tuple[dict[str, Array], list[str]]:
     """Rollout, and attention weighted by value norms, as matrices over the text; and what is to be said of them.
 
     The value-norm map is the mean over layers and heads of ||a v W_O|| as shares of a row (Kobayashi et al. 2020).
-    `made` has those that were made in the graph.
+    `made` has those that were made in the graph, `sizes` by a site's index ||v W_O|| [H,K] where the graph made that.
     """
     out = dict(made)
     said: list[str] = []
@@ -53,12 +55,13 @@ def maps(
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):
-        if not is_over(trace, attention, text) or attention.value is None:
+        size = sizes.get(attention.site.index)
+        if not is_over(trace, attention, text) or (attention.value is None and size is None):
             continue
-        output = output_projection(model, attention.site, inputs) if len(text) <= LONG else None
-        found = value_norms(trace, at, output, together=False).shares.values
+        output = output_projection(model, attention.site, inputs) if size is None else None
+        found = value_norms(trace, at, output, together=False, sizes=size).shares.values
         if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
-            bare = bare or output is None
+            bare = bare or (output is None and size is None)
             shares.append(average(found, axis=0))
     if shares:
         out["value norms"] = np.nan_to_num(average(np.stack(shares), axis=0))

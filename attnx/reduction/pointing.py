@@ -15,12 +15,15 @@ from attnx.read.mentioned import pronouns
 from attnx.read.rows import Received
 from attnx.records import Array, Site, Trace
 from attnx.reduction.gathered import named
-from attnx.reduction.reduce import ROWS, START, fits
+from attnx.reduction.reduce import CARRIED, ROWS, START, fits
 from attnx.reduction.reduced import read_stats, stages_of
 from attnx.trace import read as read_trace
 
 if TYPE_CHECKING:
     from attnx.pipeline import Model
+
+SEEN = tuple(name for name in ARRAYS if name != "value")
+"""What is fetched of the pronouns' rows; in place of the value what it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,21 @@ def point(model: Model, told: Mapping[str, Any], from_: str | None) -> Pointing:
     """
     made = fed(model, told)
     found = None if made is None else _rows(model, made, from_)
-    trace, rollout, received = found or (None, {}, {})
+    trace, rollout, received, sizes = found or (None, {}, {}, {})
     doubts: tuple[str, ...] = ()
     if trace is None or not all(a.trusted for a in trace.attentions):
         trace, doubts = trusted(model.trace(**told, quantities=ARRAYS))
-        rollout, received = {}, {}
-    by_name, about = maps(model, trace, told.get("inputs"), rollout)
+        rollout, received, sizes = {}, {}, {}
+    by_name, about = maps(model, trace, told.get("inputs"), rollout, sizes)
     return Pointing(trace, by_name, (*doubts, *about), received)
 
 
 def _rows(
     model: Model, made: Fed, from_: str | None
-) -> tuple[Trace, Mapping[str, Array], Mapping[int, Received]] | None:
-    """The rows of the pronouns, the rollout's rows, and what the keys receive; None where it cannot be had so."""
+) -> tuple[Trace, Mapping[str, Array], Mapping[int, Received], Mapping[int, Array]] | None:
+    """The rows of the pronouns, the rollout's rows, what the keys receive, and by site ||v W_O|| [H,K] where the graph
+    gives it; None where it cannot be had so.
+    """
     tokens, sites = made.tokens, made.sites(model)
     if not sites or not all(tokens.mask) or not made.single or any(site.kind != "self" for site in sites):
         return None
@@ -78,7 +83,7 @@ def _rows(
     rows = sorted({piece for one in pronouns(tokens, from_) for piece in one.pieces})
     count = len(tokens)
     start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
-    found = reduce(model, made, sites, (*stats, *ARRAYS), start)
+    found = reduce(model, made, sites, (*stats, *CARRIED, *SEEN), start)
     if found is None:
         return None
     trace, tapped, values = found
@@ -87,10 +92,14 @@ def _rows(
     if any(s["total"].shape[1] != count or not (s["total"] > 0).all() for s in by_site.values()):
         return None
     seen = [_seen(site, by_site[site.index], count) for site in sites]
+    sizes = {i: s["norms"] for i, s in by_site.items() if "norms" in s and (s["norms_left"] >= 0).all()}
+    if any("norms" in s and i not in sizes for i, s in by_site.items()):
+        return None  # too much of a vector cancels behind W_O for the graph's float32
     attentions = read_trace([site for site, _ in seen], stages_of(tapped), values, ARRAYS, True, rows=rows)
     rollout = next(s["rollout"] for s in by_site.values() if "rollout" in s)
     received = {site.index: Received(by_site[site.index]["received"].astype(np.float64), seers) for site, seers in seen}
-    return named(replace(trace, attentions=attentions), rows), {"rollout": rollout.astype(np.float64)}, received
+    named_rows = named(replace(trace, attentions=attentions), rows)
+    return named_rows, {"rollout": rollout.astype(np.float64)}, received, sizes
 
 
 def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Array]:

@@ -16,11 +16,10 @@ import numpy as np
 
 from attnx.layout import arrange, axis_of, whole_factor
 from attnx.records import Array, Place, Site
+from attnx.reduction.writing import Nodes
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
-    from attnx.graph.index import Graph
+    pass
 
 ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, PAIRS = (
     f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "pairs")
@@ -31,14 +30,14 @@ rollout starts from, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen", "received", "seers",
     "most_added", "least_added", "mean", "most", "most_masked", "rollout",
-    "pair", "pair_at", "pairs", "pairs_head",
+    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the key `FIRST` is not hidden. Of each
 column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest of what bias and
 mask add to a score; the mean and the largest weight; the largest masked score. Of all sites together, noted at the
 first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each head's largest weight, and
-its cell i x K + j; the largest over heads, [Q,K], and its head."""
+its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value: see `carried`."""
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
 """Those without heads."""
 HIDDEN = -9e3
@@ -50,6 +49,8 @@ _NEEDS = {
     "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
+CARRIED = ("norms", "norms_left")
+"""What is made of the value and W_O; where a graph does not allow it, the value is tapped in its place."""
 _MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
 _WORD = re.compile(r"\([^)]*\)|\S+")
@@ -92,12 +93,8 @@ def before_mask(site: Site) -> Place | None:
     return place if whole and alike else None
 
 
-class Writer:
+class Writer(Nodes):
     """Adds reducing nodes to a graph that is being tapped."""
-
-    def __init__(self, graph: Graph, proto: ModelProto) -> None:
-        self._graph, self._proto = graph, proto
-        self._made: dict[tuple[object, ...], str] = {}
 
     def declare(self, reduction: Reduction) -> None:
         """Add the inputs that a reduction needs."""
@@ -122,40 +119,40 @@ class Writer:
     def rows(self, value: str, place: Place) -> str | None:
         """The chosen queries' rows of a tensor; None where its layout does not allow it."""
         axis = axis_of(place.layout, "q")
-        return None if axis is None else self._node("Gather", [value, ROWS], axis=axis)
+        return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
 
     def stat(self, value: str, place: Place, stat: str) -> str:
         """One reduction of a matrix; its result has the matrix's other axes, then q, then marks or cells."""
         last = self._last(value, place)
         if stat == "total":
-            return self._sum(last)
+            return self.summed(last)
         if stat == "entropy":
             # 0 ln 0 = 0: the logarithm never meets a 0.
-            log = self._node("Log", [self._node("Clip", [last, self._number(_TINY)])])
-            return self._sum(self._node("Mul", [last, log]))
+            log = self.node("Log", [self.node("Clip", [last, self.number(_TINY)])])
+            return self.summed(self.node("Mul", [last, log]))
         if stat == "largest":
-            return self._node("ReduceMax", [last, *self._axes()], **self._axes_attribute(), keepdims=0)
+            return self.extreme("ReduceMax", last)
         if stat == "kept":
-            kept = self._node("Mul", [last, KEEP])
-            return self._node("ReduceMax", [kept, *self._axes()], **self._axes_attribute(), keepdims=0)
+            kept = self.node("Mul", [last, KEEP])
+            return self.extreme("ReduceMax", kept)
         if stat == "marks":
-            return self._node("MatMul", [last, MARKS])
+            return self.node("MatMul", [last, MARKS])
         if stat == "cells":
             outer = len(outer_words(place.layout))
-            flat = self._node("Reshape", [last, self._ints([0] * outer + [-1])])
-            return self._node("Gather", [flat, CELLS], axis=-1)
+            flat = self.node("Reshape", [last, self.ints([0] * outer + [-1])])
+            return self.node("Gather", [flat, CELLS], axis=-1)
         if stat == "away":
-            return self._sum(self._node("Mul", [last, AWAY]))
+            return self.summed(self.node("Mul", [last, AWAY]))
         if stat == "received":
-            return self._sum(last, -2)
+            return self.summed(last, -2)
         if stat in ("pair", "pair_at", "pairs", "pairs_head"):
-            return self._pairs(self._node("Mul", [last, PAIRS]), place, stat)
+            return self._pairs(self.node("Mul", [last, PAIRS]), place, stat)
         if stat in ("mean", "most", "most_masked"):
             return self._over_heads("ReduceMean" if stat == "mean" else "ReduceMax", last, place)
         if stat == "seen":
-            last = self._node("Gather", [last, FIRST], axis=-1)
-        shown = self._node("Greater", [last, self._number(HIDDEN)])
-        return self._sum(self._node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
+            last = self.node("Gather", [last, FIRST], axis=-1)
+        shown = self.node("Greater", [last, self.number(HIDDEN)])
+        return self.summed(self.node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
 
     def added(self, masked: str, masked_place: Place, before: str, place: Place, stat: str) -> str:
         """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides.
@@ -165,12 +162,12 @@ class Writer:
         kind = "ReduceMax" if stat == "most_added" else "ReduceMin"
         if (mask := self._mask(masked_place, place)) is not None:
             name, rank = mask
-            return self._reduced(kind, name if self._is_float32(name) else self._node("Cast", [name], to=1), rank - 2)
+            return self._reduced(kind, self.as_float32(name), rank - 2)
         scores = self._last(before, place)
         factor = whole_factor(place.factors)
         if factor != 1.0:
-            scores = self._node("Div", [scores, self._number(float(factor))])
-        gap = self._node("Sub", [self._last(masked, masked_place), scores])
+            scores = self.node("Div", [scores, self.number(float(factor))])
+        gap = self.node("Sub", [self._last(masked, masked_place), scores])
         return self._over_heads(kind, gap, masked_place)
 
     def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
@@ -190,14 +187,14 @@ class Writer:
         """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
         last = self._last(value, place)
         if sink:
-            last = self._node("Div", [last, self._sum(last, keep=1)])
+            last = self.node("Div", [last, self.summed(last, keep=1)])
         return self._over_heads("ReduceMean", last, place)
 
     def rollout(self, means: Sequence[str]) -> str:
         """The rows of R_l = (A_l + I) / 2 x R_(l-1) that begin with `START`, from the last layer down: [R,K]."""
-        state, half = START, self._number(0.5)
+        state, half = START, self.number(0.5)
         for mean in reversed(means):
-            state = self._node("Mul", [self._node("Add", [self._node("MatMul", [state, mean]), state]), half])
+            state = self.node("Mul", [self.node("Add", [self.node("MatMul", [state, mean]), state]), half])
         return state
 
     def _pairs(self, last: str, place: Place, stat: str) -> str:
@@ -206,11 +203,11 @@ class Writer:
         if stat == "pairs":
             return self._over_heads("ReduceMax", last, place)
         if stat == "pairs_head":
-            return self._node("ArgMax", [last], axis=next(i for i, w in enumerate(outer) if "h" in w), keepdims=0)
-        flat = self._node("Reshape", [last, self._ints([0] * len(outer) + [-1])])
+            return self.node("ArgMax", [last], axis=next(i for i, w in enumerate(outer) if "h" in w), keepdims=0)
+        flat = self.node("Reshape", [last, self.ints([0] * len(outer) + [-1])])
         if stat == "pair_at":
-            return self._node("ArgMax", [flat], axis=-1, keepdims=0)
-        return self._node("ReduceMax", [flat, *self._axes()], **self._axes_attribute(), keepdims=0)
+            return self.node("ArgMax", [flat], axis=-1, keepdims=0)
+        return self.extreme("ReduceMax", flat)
 
     def _over_heads(self, kind: str, last: str, place: Place) -> str:
         """A matrix reduced over all axes but q and k."""
@@ -222,8 +219,8 @@ class Writer:
         if not axes:
             return value
         if self._graph.opset >= 18:
-            return self._node(kind, [value, self._ints(axes)], keepdims=0)
-        return self._node(kind, [value], axes=axes, keepdims=0)
+            return self.node(kind, [value, self.ints(axes)], keepdims=0)
+        return self.node(kind, [value], axes=axes, keepdims=0)
 
     def entropy(self, value: str, place: Place, masked: str, masked_place: Place) -> str:
         """Sum a ln a without a logarithm for each cell, which takes longer than all else.
@@ -233,70 +230,25 @@ class Writer:
         if not self._is_float32(masked) or not self._is_float32(value):
             return self.stat(value, place, "entropy")
         weights, scores = self._last(value, place), self._last(masked, masked_place)
-        kept = {**self._axes_attribute(), "keepdims": 1}
-        below = self._node("Sub", [scores, self._node("ReduceMax", [scores, *self._axes()], **kept)])
-        shown = self._node("Max", [below, self._number(HIDDEN)])  # hidden cells, whose weight is 0, may be -inf
-        log = self._node("Log", [self.stat(value, place, "largest")])
-        whole = self._node("Mul", [log, self.stat(value, place, "total")])
-        return self._node("Add", [self._sum(self._node("Mul", [weights, shown])), whole])
-
-    def _is_float32(self, value: str) -> bool:
-        fact = self._graph.facts.get(value)
-        return fact is not None and fact.dtype == 1
+        below = self.node("Sub", [scores, self.extreme("ReduceMax", scores, keep=1)])
+        shown = self.node("Max", [below, self.number(HIDDEN)])  # hidden cells, whose weight is 0, may be -inf
+        log = self.node("Log", [self.stat(value, place, "largest")])
+        whole = self.node("Mul", [log, self.stat(value, place, "total")])
+        return self.node("Add", [self.summed(self.node("Mul", [weights, shown])), whole])
 
     def _last(self, value: str, place: Place) -> str:
         """The matrix in float32 with q and k as its last axes, its window cut."""
-        if not self._is_float32(value):
-            value = self._node("Cast", [value], to=1)
+        value = self.as_float32(value)
         q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")
         assert q is not None and k is not None  # noqa: PT018
         rank = len(outer_words(place.layout)) + 2
         order = [i for i in range(rank) if i not in (q, k)] + [q, k]
-        if order != list(range(rank)):
-            value = self._node("Transpose", [value], perm=order)
+        value = self.transposed(value, order)
         if place.window is not None:
             start, stop = place.window
-            ends = [self._ints([start or 0]), self._ints([2**62 if stop is None else stop])]
-            value = self._node("Slice", [value, *ends, self._ints([rank - 1])])
+            ends = [self.ints([start or 0]), self.ints([2**62 if stop is None else stop])]
+            value = self.node("Slice", [value, *ends, self.ints([rank - 1])])
         return value
-
-    def _sum(self, value: str, axis: int = -1, keep: int = 0) -> str:
-        if self._graph.opset >= 13:
-            return self._node("ReduceSum", [value, self._ints([axis])], keepdims=keep)
-        return self._node("ReduceSum", [value], axes=[axis], keepdims=keep)
-
-    def _axes(self) -> list[str]:
-        return [self._ints([-1])] if self._graph.opset >= 18 else []
-
-    def _axes_attribute(self) -> dict[str, list[int]]:
-        return {} if self._graph.opset >= 18 else {"axes": [-1]}
-
-    def _ints(self, values: Sequence[int]) -> str:
-        return self._constant(np.asarray(values, np.int64))
-
-    def _number(self, value: float) -> str:
-        return self._constant(np.asarray(value, np.float32))
-
-    def _constant(self, array: Array) -> str:
-        from onnx import numpy_helper
-
-        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
-        if key not in self._made:
-            self._made[key] = f"attnx/constant/{len(self._made)}"
-            self._proto.graph.initializer.append(numpy_helper.from_array(array, self._made[key]))
-        return self._made[key]
-
-    def _node(self, kind: str, inputs: Sequence[str], **attributes: object) -> str:
-        """A node, once for each thing that it computes."""
-        from onnx import helper
-
-        key = (kind, *inputs, repr(sorted(attributes.items())))
-        if key not in self._made:
-            name = f"attnx/{kind}/{len(self._made)}"
-            self._made[key] = name
-            node: NodeProto = helper.make_node(kind, list(inputs), [name], name=name, **attributes)
-            self._proto.graph.node.append(node)
-        return self._made[key]
 
 
 def outer_words(layout: str) -> list[str]:
@@ -306,14 +258,14 @@ def outer_words(layout: str) -> list[str]:
 
 def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
     """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells, [B,H,K] for
-    columns; what is over heads, and rows of a rollout, as they are.
+    columns; what is over heads, carried, and rows of a rollout, as they are.
 
     Raises:
         ValueError: The array does not fit the place.
     """
     if stat in ("pair", "pair_at"):
         return np.asarray(arrange(array, " ".join(outer_words(place.layout)), "bh", batch))
-    if stat in OVER_HEADS:
+    if stat in OVER_HEADS or stat in CARRIED:
         return np.asarray(array, np.float32)
     outer = " ".join(outer_words(place.layout))
     if stat == "cells":
@@ -325,4 +277,6 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
 
 def source(name: str) -> str:
     """The quantity that a statistic is made from; a quantity itself as it is."""
+    if name in CARRIED:
+        return "value"
     return "masked" if name in _MASKED else "weights" if name in STATS else name

@@ -220,7 +220,8 @@ def _trace(
         read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: _pieces(model, ids))
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
-    frames = find_frames(slots, feed, settings(model))
+    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
+    frames = find_frames(slots, feed, settings(model)) if pictured else ()
     states = find_states(slots, feed)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and states.size:
         memory = numbered(states.size)  # another model's tokens, of which nothing is known but their number

@@ -43,6 +43,9 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
         raise UsageError("no token was given", _hint_all(tokens))
     if match := re.fullmatch(r"@(\d+)", wanted):
         return (_position(tokens, int(match[1])),)
+    placed = re.fullmatch(r"(.+)@(\d+)", wanted, re.DOTALL)
+    if placed and "@" not in _fold(" ".join((tokens.text, *tokens.pieces))):
+        return _at(tokens, placed[1].strip(), int(placed[2]))  # no word has that sign itself
     found = _by_text(tokens, wanted)
     if re.fullmatch(r"\d+", wanted):
         if not found:
@@ -55,8 +58,8 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
             )
     if len(found) == 1:
         return found[0]
-    if not found and (match := re.fullmatch(r"(.+)@(\d+)", wanted, re.DOTALL)):
-        return _at(tokens, match[1].strip(), int(match[2]))
+    if not found and placed:
+        return _at(tokens, placed[1].strip(), int(placed[2]))
     if not found:
         raise UsageError(f"there is no token or word {_quote(wanted)}", _hint_near(tokens, wanted))
     raise UsageError(
