@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attnx import cli
+from attnx.console.beyond import Beyond
 from attnx.console.intake import Lines, only, several, take
 from attnx.errors import InputError, UsageError
 
@@ -121,3 +123,25 @@ def test_the_name_of_a_file_of_no_known_kind_is_a_text(tmp_path: Path, monkeypat
     assert take("cat")[0].text == "cat"
     assert take("a\x00b.txt")[0].text == "a\x00b.txt"
     assert take("x" * 5000 + ".txt")[0].text is not None
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n"])
+def test_an_empty_text_is_said_to_be_one(text: str) -> None:
+    with pytest.raises(InputError, match="the text is empty"):
+        take(text)
+    with pytest.raises(InputError, match="the text of --pair is empty"):
+        take("a", pair=text)
+    assert take(text, beyond=Beyond(generate=3))[0].text == text  # a decoder writes from what begins its texts
+
+
+@pytest.mark.parametrize("command", [
+    ("inspect",), ("coref",), ("scale",), ("qkv",), ("mask",), ("heads",), ("flow",), ("report",), ("word", "-w", "a"),
+    ("diff", "minilm", "minilm"), ("trace", "minilm"),
+], ids=lambda command: command[0])  # fmt: skip
+def test_every_command_says_that_its_text_is_empty(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = ["a river"] if command[0] == "word" else []
+    assert cli.run([*command, " ", *second]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "attnx: the text is empty\n  Give at least one word, in quotes.\n")

@@ -89,7 +89,7 @@ def take(
 
     Raises:
         UsageError: Nothing, or two things that exclude each other.
-        InputError: A file that cannot be read, or has no text.
+        InputError: A text with nothing in it, or a file that cannot be read, or has none.
     """
     sources = {"a text": text, "--file": file, "--ids": ids}
     named = [name for name, value in sources.items() if value is not None]
@@ -108,6 +108,10 @@ def take(
             raise InputError("stdin is empty", "Pipe a text into it, or give one as an argument.")
     elif text is not None:
         _refuse_path(text)
+    for what, said in (("text", text), ("text of --pair", pair)):
+        # A decoder that writes has something to show without a text: what it begins with, and what it wrote.
+        if said is not None and not said.strip() and beyond.generate is None:
+            raise InputError(f"the {what} is empty", "Give at least one word, in quotes.")
     return [Given(text=text, pair=pair, ids=ids, inputs=inputs, beyond=beyond)]
 
 

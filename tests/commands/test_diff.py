@@ -178,6 +178,6 @@ def test_different_models_cannot_be_compared_head_by_head(attnx: Run) -> None:
     assert "L0 has 12 heads in the first model and 6 in the second" in said
 
 
-@pytest.mark.parametrize("text", ["a", "word " * 600])
+@pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "no head moved" in attnx("diff", "minilm", "minilm", text, "-l", "0").out

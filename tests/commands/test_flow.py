@@ -116,7 +116,7 @@ def test_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
     attnx("flow", *case.args, "--side", "left", code=2)
 
 
-@pytest.mark.parametrize("text", ["", "a"])
+@pytest.mark.parametrize("text", ["\u200b", "a"])
 def test_empty_and_short_texts(attnx: Run, text: str) -> None:
     assert "rollout" in attnx("flow", text).out
 

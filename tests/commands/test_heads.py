@@ -133,6 +133,6 @@ def test_the_probe_needs_a_tokenizer(attnx: Run, tmp_path: Path) -> None:
     assert "tokenizer" in attnx("heads", *causal(tmp_path / "m").args, "--probe", "induction", code=3).err
 
 
-@pytest.mark.parametrize("text", ["", "a", "word " * 600])
+@pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "what each head does" in attnx("heads", text).out

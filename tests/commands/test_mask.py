@@ -64,7 +64,7 @@ def test_a_text_that_does_not_fit_is_drawn_in_blocks(attnx: Run) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("text", ["", "a"])
+@pytest.mark.parametrize("text", ["\u200b", "a"])
 def test_empty_and_short_texts(attnx: Run, text: str) -> None:
     assert "bidirectional" in attnx("mask", text).out
 

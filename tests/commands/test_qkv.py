@@ -108,7 +108,7 @@ def test_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
     np.testing.assert_allclose(values(got["heads"]), parts @ total / (total @ total), atol=1e-4)
 
 
-@pytest.mark.parametrize(("text", "code"), [("", 0), ("a", 0), ("word " * 600, 0)])
+@pytest.mark.parametrize(("text", "code"), [("\u200b", 0), ("a", 0), ("word " * 600, 0)])
 def test_empty_short_and_long_texts(attnx: Run, text: str, code: int) -> None:
     assert "the score" in attnx("qkv", text, "-H", "5.0", code=code).out
 

@@ -81,7 +81,7 @@ def test_it_says_which_of_two(attnx: Run) -> None:
 
 
 @pytest.mark.parametrize(("args", "code"), [
-    ((RIVER, MONEY), 2), ((RIVER, "-w", "bank"), 2), ((RIVER, MONEY, "-w", "dog"), 4), (("", MONEY, "-w", "bank"), 2),
+    ((RIVER, MONEY), 2), ((RIVER, "-w", "bank"), 2), ((RIVER, MONEY, "-w", "dog"), 4), (("", MONEY, "-w", "bank"), 4),
 ])  # fmt: skip
 def test_misuse(attnx: Run, args: tuple[str, ...], code: int) -> None:
     attnx("word", *args, code=code)
