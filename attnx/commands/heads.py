@@ -54,12 +54,15 @@ def heads(
 ) -> None:
     """Say what every head does, by measures with a stated formula, and name it where a threshold is passed.
 
-    Over one text, or over every line of a file (means and their spread).
+    Over one text, or over every line of a file (means and their spread). The measures are largest weight, entropy,
+    entropy share, mean distance, locality, confidence, previous, next, self, first, special, punctuation, sink,
+    duplicate and induction; attnx scan takes them by the same names.
     """
     from attnx.console import output
     from attnx.console.chosen import head_of, of_sort, trusted
     from attnx.console.intake import Lines, only, several
     from attnx.console.many import described
+    from attnx.console.named import measure_of
     from attnx.console.request import parse_layers
     from attnx.errors import UsageError
     from attnx.measure import heads as measure
@@ -67,6 +70,8 @@ def heads(
 
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
+    sort = measure_of("--sort", sort)
+    show_map = None if show_map is None else measure_of("--map", show_map)
     given = run.given
     if similar is not None:
         only(given, "--similar")

@@ -30,7 +30,8 @@ def scan(
             "--measure",
             metavar="NAMES",
             help="What is measured, with commas between: heads, coref, distance, entropy, place, repeats, sharpness, "
-            "sinks, tokens. coref needs the fields pronoun and candidates, and takes answer.",
+            "sinks, tokens; or single measures, by their names in attnx heads. coref needs the fields pronoun and "
+            "candidates, and takes answer.",
         ),
     ] = "heads",
     field: Annotated[
@@ -184,4 +185,6 @@ def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:
         column("largest heads", most, whole=True),
         column("smallest", least, whole=True, spare=True),
     ]
-    return [columns("", parts, said=["means over texts; --json has every head, the Parquet file every text"], gap=2)]
+    notes = dict.fromkeys(note for one in measures for note in one.notes)
+    said = [*notes, "means over texts; --json has every head, the Parquet file every text"]
+    return [columns("", parts, said=said, gap=2)]

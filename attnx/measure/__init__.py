@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 REPEATS = 8
 """With fewer repeated tokens a text gives no induction score. Source: attnx."""
+WANTS = {"induction": f"{REPEATS} tokens or more that repeat", "duplicate": "a token that repeats"}
+"""What a text must have to give a value of a measure; those that are not named here ask for nothing special."""
 
 
 def describe_heads(trace: Trace) -> HeadTable:

@@ -139,11 +139,13 @@ class Means:
 
     def _said(self, at: int, name: str) -> tuple[str, ...]:
         """What all texts have a measure say, and in how many texts it could not be had."""
-        shared = tuple(note for note, count in self._notes[at].items() if count == self.texts)
-        others = [f"{note} ({count} texts)" for note, count in self._notes[at].items() if count < self.texts]
+        every = "in each text, " if self.texts > 1 else ""
+        shared = tuple(f"{every}{note}" for note, count in self._notes[at].items() if count == self.texts)
+        others = {note: count for note, count in self._notes[at].items() if count < self.texts}
         if self._none[at] and others:
-            return (*shared, f"{name}: none in {self._none[at]} of {self.texts} texts; in some, {others[0]}")
-        return (*shared, *others)
+            note, count = next(iter(others.items()))
+            return (*shared, f"{name}: no value in {self._none[at]} of {self.texts} texts; in {count} of them, {note}")
+        return (*shared, *(f"in {count} of {self.texts} texts, {note}" for note, count in others.items()))
 
 
 def over_texts(tables: Iterable[HeadTable]) -> HeadTable:

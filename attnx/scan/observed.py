@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.measure import WANTS
 from attnx.records import Array, Axis, Measurement
 from attnx.scan.corpus import Text
 
@@ -51,12 +52,21 @@ class Sums:
             counts[rows, : one.sums.shape[1]] += one.counts
         self.layers, self.sums, self.counts = labels, sums, counts
 
-    def mean(self, name: str) -> Measurement:
-        """The mean over texts, NaN where the value never exists."""
+    def mean(self, name: str, texts: int) -> Measurement:
+        """The mean over texts, NaN where the value never exists; a note says of how many texts it is, and why.
+
+        Args:
+            name: Of the measure.
+            texts: How many texts there are.
+        """
+        most = int(self.counts.max(initial=0))
+        said = "no value in any text" if most == 0 else f"a value in {most} of {texts} texts"
+        wants = f"; a text needs {WANTS[name]}" if name in WANTS else ""
+        notes = (f"{name}: {said}{wants}",) if most == 0 or (wants and most < texts) else ()
         values = self.sums / np.where(self.counts > 0, self.counts, np.nan)
         axes = (Axis("layer", tuple(self.layers)), Axis("head", tuple(f"H{at}" for at in range(values.shape[1]))))
         formula = f"mean over texts of: {self.formula}" if self.formula else "mean over texts"
-        return Measurement(name, self.unit, axes, values, self.bounds, self.source, formula)
+        return Measurement(name, self.unit, axes, values, self.bounds, self.source, formula, notes)
 
 
 @dataclass(slots=True)

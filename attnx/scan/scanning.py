@@ -202,7 +202,7 @@ def scan(
     """
     if not measures:
         raise UsageError("there is nothing to measure", f"Choose from {', '.join(surveys.names())}.")
-    job = Job(tuple(dict.fromkeys(measures)), size)
+    job = Job(tuple(dict.fromkeys(surveys.canonical(name) for name in measures)), size)
     if out.is_dir() or not out.name:
         raise UsageError(f"{out} is a folder", "Give the name of a Parquet file.")
     if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
@@ -265,9 +265,10 @@ def _scan(
         for name, (count, why) in note.left.items():
             before, said = left.get(name, (0, why))
             left[name] = (before + count, said)
+    texts = sum(note.texts for note in notes)
     return Scanned(
-        sum(note.texts for note in notes), sum(note.tokens for note in notes), kept, time.perf_counter() - start,
-        first.device, tuple(one.mean(name) for name, one in sums.items()), left,
+        texts, sum(note.tokens for note in notes), kept, time.perf_counter() - start,
+        first.device, tuple(one.mean(name, texts) for name, one in sums.items()), left,
         tuple(dict.fromkeys(said for note in notes for said in note.notes)),
     )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """`attnx heads`: measures of every head against onnxruntime's own weights."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,40 @@ def test_the_probe_needs_a_tokenizer(attnx: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "what each head does" in attnx("heads", text).out
+
+
+def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
+    whole = attnx("heads", ANIMAL, "--map", "mean distance").out
+    for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
+        assert attnx("heads", ANIMAL, "--map", name).out == whole
+    assert "by largest weight;" in attnx("heads", ANIMAL, "--sort", "largest").out
+    assert "by punctuation;" in attnx("heads", ANIMAL, "--sort", "punct.").out  # as the table heads it
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("entropi", "Did you mean 'entropy'? Choose from entropy, entropy share, mean distance,"),
+    ("entr", "Did you mean 'entropy' or 'entropy share'? "),
+    ("sinks", "It is what `attnx scan --measure sinks` takes, for sink, strongest key, strongest key position. "),
+    ("strongest key", "`attnx scan --measure strongest-key` has it. "),
+    ("previous-token", "It is a kind of head, told by the measure 'previous'. "),
+    ("broad", "It is a kind of head, told by the measure 'entropy share'. "),
+    ("coref", "It is what `attnx scan --measure coref` takes. "),
+    ("x", "Choose from entropy, "),
+])  # fmt: skip
+@pytest.mark.parametrize("option", ["--sort", "--map"])
+def test_a_name_that_is_no_measure(attnx: Run, option: str, name: str, said: str) -> None:
+    done = attnx("heads", ANIMAL, option, name, code=2)
+    assert done.err.startswith(f"attnx: {option} {name!r} is no measure of heads\n  {said}")
+
+
+def test_help_names_every_measure(attnx: Run) -> None:
+    told = " ".join(attnx("heads", "--help").out.split())
+    assert all(re.search(rf"\b{m['name']}\b", told) for m in attnx("heads", ANIMAL, "--json").document["measures"])
+
+
+def test_what_each_text_lacks_is_said_of_each(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\nthe dog and the bird\n", encoding="utf-8")
+    assert "attnx: in each text, 1 token repeats, fewer than 8: no induction score" in attnx("heads", "-f", "a.txt").err
+    (tmp_path / "b.txt").write_text(f"the dog\n{'a b c ' * 4}\n", encoding="utf-8")
+    said = attnx("heads", "-f", "b.txt").err
+    assert "induction: no value in 1 of 2 texts; in 1 of them, 0 tokens repeat, fewer than 8" in said

@@ -1,6 +1,7 @@
 """`attnx scan`: the Parquet file, the summary, and what is said of mistakes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -154,3 +155,25 @@ def test_without_ray_it_is_said_how_to_get_it(attnx: Run, tmp_path: Path, monkey
     said = attnx("scan", "c.txt", "-o", "o.parquet", "--engine", "ray", code=2).err
     assert "--engine ray needs Ray Data, which is not installed here" in said
     assert "pip install 'ray[data]'" in said
+
+
+def test_a_measure_goes_by_the_name_that_heads_gives_it(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("the cat sat on the mat\nthe dog\n", encoding="utf-8")
+    attnx("scan", "c.txt", "-o", "all.parquet", "--measure", "heads,sinks")
+    attnx("scan", "c.txt", "-o", "few.parquet", "--measure", "Mean-Distance,strongest key")
+    whole, few = (parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("all", "few"))
+    assert {row["measure"] for row in few} == {"mean distance", "strongest key"}
+    assert few == [row for row in whole if row["measure"] in ("mean distance", "strongest key")]
+    said = attnx("scan", "c.txt", "-o", "p.parquet", "--measure", "mean distanc", code=2).err
+    assert "Did you mean 'mean distance'? Choose from heads, coref," in said
+    assert "or a single measure: entropy, entropy share, " in said
+
+
+def test_the_summary_says_why_a_measure_has_no_value(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("the cat sat\nthe dog and the bird\n", encoding="utf-8")
+    done = attnx("scan", "c.txt", "-o", "p.parquet", "--measure", "repeats")
+    assert re.search(r"^induction +-", done.out, re.M)
+    assert "induction: no value in any text; a text needs 8 tokens or more that repeat" in done.out
+    assert "duplicate: a value in 1 of 2 texts; a text needs a token that repeats" in done.out
+    document = attnx("scan", "c.txt", "-o", "q.parquet", "--measure", "repeats", "--json").document
+    assert any("no value in any text" in note for m in document["summary"] for note in m["notes"])
