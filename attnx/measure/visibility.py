@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -66,67 +67,101 @@ def visibility(trace: Trace, site: int) -> Visibility:
     attention = trace.attentions[site]
     rows = read(trace, attention)
     seen = np.asarray(rows.visible)
-    return _visibility(
-        attention,
-        seen.mean(axis=0),
-        (rows.query_labels, rows.key_labels),
-        rows.position,
-        rows.key_flags([not flag for flag in rows.keys.mask]),
-        _stand_in(attention, seen),
-    )
+    padding = rows.key_flags([not flag for flag in rows.keys.mask])
+    cells = Cells(seen.mean(axis=0), rows.position, padding, rows.query_labels, rows.key_labels)
+    return _visibility(attention, cells, _stand_in(attention, seen))
 
 
-def visibility_of_cells(trace: Trace, seen: Array, some: Attention) -> Visibility:
+class Cells:
+    """Who may look at whom, cell by cell: what can be said of it is worked out once, for all sites that share it."""
+
+    def __init__(
+        self,
+        share: Array,
+        position: Array | None,
+        declared: Array,
+        query_labels: tuple[str, ...],
+        key_labels: tuple[str, ...],
+    ) -> None:
+        """Take the share of heads that see each cell, float [Q,K]; see `read.rows.Rows` for the others."""
+        self.share, self.position, self.declared = share.astype(np.float64), position, declared
+        self.axes = (Axis("query", query_labels), Axis("key", key_labels))
+        self.union = self.share > 0
+        self._named: dict[tuple[bool, int | None], tuple[str, int | None, int | None, Array]] = {}
+
+    @classmethod
+    def of_text(cls, trace: Trace, seen: Array) -> Cells:
+        """Cells that all heads see alike, bool [Q,K], over a trace's own tokens."""
+        labels = trace.tokens.pieces
+        return cls(seen, np.arange(len(labels)), ~np.asarray(trace.tokens.mask, bool), labels, labels)
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether some heads see what others do not."""
+        return bool((self.union & (self.share < 1)).any())
+
+    @cached_property
+    def hidden(self) -> int:
+        """How many cells no head sees."""
+        return int(self.union.size - np.count_nonzero(self.union))
+
+    @cached_property
+    def empty(self) -> tuple[int, ...]:
+        """Queries that see nothing at all."""
+        return tuple(int(at) for at in np.flatnonzero(~self.union.any(axis=1)))
+
+    @cached_property
+    def ahead(self) -> bool:
+        """Whether some query sees a key to the right of the diagonal."""
+        return bool(np.triu(self.union, 1).any())
+
+    def named(self, causal: bool, reach: int | None) -> tuple[str, int | None, int | None, Array]:
+        """Pattern, window, prefix and padding, for a site that says whether it is causal and how far it sees."""
+        if (causal, reach) not in self._named:
+            self._named[causal, reach] = self._name(causal, reach)
+        return self._named[causal, reach]
+
+    def _name(self, causal: bool, reach: int | None) -> tuple[str, int | None, int | None, Array]:
+        union, position = self.union, self.position
+        padding = _padding(union, self.declared)
+        pattern, window, prefix = _pattern(union, padding, position)
+        if position is not None and causal:
+            if _within(union, position, reach):
+                # Keys that a window has left behind are no padding, though no query sees them.
+                return "sliding window", reach, None, padding[:0]
+            if pattern == "bidirectional" and not _future(union, padding, position):
+                pattern = "causal"
+        elif causal and _triangle(union):
+            pattern, padding = "causal", padding[:0]
+        return pattern, window, prefix, padding
+
+
+def visibility_of_cells(cells: Cells, some: Attention) -> Visibility:
     """The same where it is known cell by cell, alike in all heads.
 
     Args:
-        trace: The text; the site's queries and keys are its tokens.
-        seen: bool [Q,K].
+        cells: As `Cells.of_text` makes them of what the graph adds to the scores.
         some: The site with capped, masked and weights of a few rows that have hidden cells, where there are any.
 
     Source: attnx.
     """
     masked = some.masked[0] if some.masked is not None else None
     shown = visible(masked, None if some.capped is None else some.capped[0], some.need("weights")[0])
-    labels = trace.tokens.pieces
-    padding = ~np.asarray(trace.tokens.mask, bool)
-    places = np.arange(len(labels))
-    hides = _stand_in(some, shown)
-    return _visibility(some, seen.astype(np.float64), (labels, labels), places, padding, hides)
+    return _visibility(some, cells, _stand_in(some, shown))
 
 
-def _visibility(
-    attention: Attention,
-    share: Array,
-    labels: tuple[tuple[str, ...], tuple[str, ...]],
-    position: Array | None,
-    declared: Array,
-    stand_in: float | None,
-) -> Visibility:
-    """The mask in words, from the share of heads that see each cell, [Q,K]."""
-    differ = bool(((share > 0) & (share < 1)).any())
-    union = share > 0
-    padding = _padding(union, declared)
-    pattern, window, prefix = _pattern(union, padding, position)
-    if position is not None and attention.site.causal:
-        if _within(union, position, attention.site.window):
-            # Keys that a window has left behind are no padding, though no query sees them.
-            pattern, window, prefix, padding = "sliding window", attention.site.window, None, padding[:0]
-        elif pattern == "bidirectional" and not _future(union, padding, position):
-            pattern = "causal"
-    elif attention.site.causal and _triangle(union):
-        pattern, padding = "causal", padding[:0]
-    hidden = int((~union).sum())
-    empty = tuple(int(at) for at in np.flatnonzero(~union.any(axis=1)))
+def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> Visibility:
+    """The mask in words."""
+    pattern, window, prefix, padding = cells.named(bool(attention.site.causal), attention.site.window)
     parts = [_said(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
-    parts.append(f"{hidden} of {union.size} cells hidden")
+    parts.append(f"{cells.hidden} of {cells.union.size} cells hidden")
     parts += [f"by {stand_in:g}"] if stand_in is not None else []
     return Visibility(
         matrix=Measurement(
             name="visible",
             unit="share of heads",
-            axes=(Axis("query", labels[0]), Axis("key", labels[1])),
-            values=share.astype(np.float64),
+            axes=cells.axes,
+            values=cells.share,
             bounds=(0.0, 1.0),
             source="attnx",
             formula="1 visible, 0 hidden: masked is -inf, or the mask added -9000 or less",
@@ -135,13 +170,13 @@ def _visibility(
         window=window,
         prefix=prefix,
         padding=tuple(int(at) for at in padding),
-        hidden=hidden,
-        cells=union.size,
-        empty_rows=empty,
+        hidden=cells.hidden,
+        cells=cells.union.size,
+        empty_rows=cells.empty,
         stand_in=stand_in,
-        heads_differ=differ,
+        heads_differ=cells.differ,
         statement=", ".join(parts),
-        notes=_notes(attention, pattern, window, differ, empty, len(share) == 1),
+        notes=_notes(attention, pattern, window, cells.differ, cells.empty, len(cells.share) == 1),
     )
 
 

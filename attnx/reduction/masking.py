@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.formula import HIDDEN, UNDERFLOW, visible
 from attnx.given.fed import Fed, fed, reduce
-from attnx.measure.visibility import visibility, visibility_of_cells
+from attnx.measure.visibility import Cells, visibility, visibility_of_cells
 from attnx.records import Array, Attention, Site, Trace
 from attnx.reduction.reduce import ADDED, ROWS, before_mask, fits
 from attnx.reduction.reduced import read_stats, sample, stages_of
@@ -58,14 +58,18 @@ def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[
     trace, tapped, values = found
     few = read_trace(sites, stages_of(tapped), values, ARRAYS, True, rows=some.tolist())
     shown, attentions = [], []
+    masks: dict[tuple[str, ...], tuple[Array, Cells] | None] = {}  # sites that add the same tensor share one
     for attention in few:
-        stats = read_stats(attention.site, tapped, values)
-        seen = _seen(stats, count)
-        if seen is None or not _fits(attention, seen, some):
+        names = tuple(tapped.taps[attention.site.index][name] for name in ADDED)
+        if names not in masks:
+            seen = _seen(read_stats(attention.site, tapped, values), count)
+            masks[names] = None if seen is None else (seen, Cells.of_text(trace, seen))
+        mask = masks[names]
+        if mask is None or not _fits(attention, *mask, some):
             return None
-        attention = _with_causal(attention, seen)
+        attention = _with_causal(attention, mask[1])
         attentions.append(Attention(attention.site, checks=attention.checks))
-        shown.append(visibility_of_cells(trace, seen, attention))
+        shown.append(visibility_of_cells(mask[1], attention))
     return replace(trace, attentions=tuple(attentions)), shown
 
 
@@ -79,22 +83,23 @@ def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
     return seen if (hidden ^ seen).all() else None
 
 
-def _fits(attention: Attention, seen: Array, rows: Array) -> bool:
+def _fits(attention: Attention, seen: Array, cells: Cells, rows: Array) -> bool:
     """Whether the checks hold, the rows fetched say the same, and show a hidden cell where there is one."""
     if not attention.trusted or attention.masked is None or attention.capped is None or attention.weights is None:
         return False
     of_heads = visible(attention.masked[0], attention.capped[0], attention.weights[0])
     alike = bool((of_heads == seen[rows]).all())
-    return alike and bool(seen.all() or not seen[rows].all())
+    return alike and bool(not cells.hidden or not seen[rows].all())
 
 
-def _with_causal(attention: Attention, seen: Array) -> Attention:
+def _with_causal(attention: Attention, cells: Cells) -> Attention:
     """What the mask says where the graph left open whether a site looks back only."""
     site = attention.site
-    if site.causal is not None or len(seen) < 2:
+    if site.causal is not None or len(cells.union) < 2:
         return attention
-    causal = not np.triu(seen, 1).any()
-    return replace(attention, site=replace(site, causal=causal, notes=(*site.notes, "causal: measured on this input")))
+    return replace(
+        attention, site=replace(site, causal=not cells.ahead, notes=(*site.notes, "causal: measured on this input"))
+    )
 
 
 __all__ = ["masks"]
