@@ -103,11 +103,11 @@ def _root(
 
 def report(error: AttnxError) -> None:
     """Write an error and its hint to stderr, control characters made visible."""
-    from attnx.console.plain import visible
+    from attnx.console.plain import say
 
-    sys.stderr.write(f"attnx: {visible(_short(error.message, 2000))}\n")
+    say(_short(error.message, 2000))
     if error.hint:
-        sys.stderr.write(f"  {visible(error.hint)}\n")
+        say(error.hint, first="  ", under="  ")
 
 
 def _misused(error: Any) -> UsageError:

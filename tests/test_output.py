@@ -1,13 +1,19 @@
 """stdout and stderr: what a terminal, a pipe and a script get."""
 
+import io
 import json
+import sys
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 from rich.padding import Padding
 from rich.text import Text
 
+from attnx import cli
 from attnx.console import output
+from attnx.console.plain import wrapped
+from attnx.errors import InputError
 
 
 def test_a_pipe_is_not_cut_and_not_padded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +46,40 @@ def test_notes_go_to_stderr_once_and_harmless(capsys: pytest.CaptureFixture[str]
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "attnx: a\\x1b[31m\nattnx: b\n"
+
+
+class Screen(io.StringIO):
+    """A stderr that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [24, 40, 80, 160])
+def test_notes_and_errors_are_wrapped_to_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    said = "in each text, 1 token repeats: no induction score; 고양이가 매트 위에 앉았다; `attnx doctor` says more"
+    output.note(said)
+    cli.report(InputError(said, said))
+    lines = screen.getvalue().splitlines()
+    assert all(cell_len(line) <= columns for line in lines)
+    assert " ".join(" ".join(lines).split()) == f"attnx: {said} attnx: {said} {said}"
+    starts = [at for at, line in enumerate(lines) if line.startswith("attnx: ")]
+    assert len(starts) == 2
+    assert all(line.startswith("       ") for line in lines[1 : starts[1]])  # under the text
+    assert sum("`attnx doctor`" in line for line in lines) == 3  # to copy: never over two lines
+    assert max(map(cell_len, lines)) > min(columns, 100) - 20
+
+
+def test_what_is_longer_than_a_line_is_not_cut() -> None:
+    assert wrapped("see /a/long/path now", 8, "attnx: ", "  ") == "attnx: see\n  /a/long/path\n  now"
+    assert wrapped("one\ntwo `three four` `", 11, "> ", "  ") == "> one\n  two\n  `three four`\n  `"
+    assert wrapped("", 8, "attnx: ") == "attnx: "
+
+
+def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    output.note("a line that is longer than twenty columns")
+    assert capsys.readouterr().err == "attnx: a line that is longer than twenty columns\n"

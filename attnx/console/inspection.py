@@ -137,6 +137,7 @@ def inspect(
         a.site.index: _doubt(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted
     }
     notes = [f"{sort} attention; --site shows the others: {', '.join(others)}"] if others else []
+    notes += _everywhere(trace, request)
     if request.view in WHOLE:
         if doubts and len(doubts) == len(trace.attentions):
             raise UnsupportedError(
@@ -152,6 +153,17 @@ def inspect(
     if request.view not in ("overview", "grid") or (matrices and request.view == "grid"):
         picks = _picks(shown, request, doubts, hidden_at, muted, combined)
     return Inspection(request, shown, sort, others, picks, query, muted, tuple(notes))
+
+
+def _everywhere(trace: Trace, request: Request) -> list[str]:
+    """What a head without a layer stands for, where that is more than one head."""
+    bare = list(dict.fromkeys(str(head.head) for head in request.heads if head.layer is None))
+    count = len(trace.attentions)
+    if not bare or request.layers is not None or request.how or count < 2:  # a mean says of what it is
+        return []
+    named = ", ".join(f"H{head}" for head in bare)
+    every = "layers" if len({a.site.layer for a in trace.attentions}) == count else "sites"
+    return [f"--head {bare[0]} names no layer: {named} of all {count} {every}; one of them is --head L.{bare[0]}"]
 
 
 def _doubt(label: str, attention: Attention) -> str:

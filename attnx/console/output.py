@@ -59,10 +59,10 @@ def write(text: str) -> None:
 
 def note(*texts: str) -> None:
     """Say something on stderr that is neither the result nor an error; control characters made visible."""
-    from attnx.console.plain import visible
+    from attnx.console.plain import say
 
     for text in texts:
-        sys.stderr.write(f"attnx: {visible(text)}\n")
+        say(text)
 
 
 def notes(texts: Iterable[str]) -> None:

@@ -502,3 +502,11 @@ def test_nothing_is_surveyed_where_nothing_can_be_trusted() -> None:
 
     with pytest.raises(UnsupportedError, match="trusted"):
         inspect(trace, ask(), "cross")
+
+
+def test_a_head_without_a_layer_says_what_it_stands_for(attnx: Run) -> None:
+    said = "--head 5 names no layer: H5 of all 6 layers; one of them is --head L.5"
+    assert said in attnx("inspect", "It was.", "--head", "5", "--query", "it").out.splitlines()
+    assert said in attnx("inspect", "It was.", "--head", "5", "--json").document["notes"]
+    for args in (("--head", "3.5"), ("--head", "5", "--layer", "3"), ("--head", "5", "--mean", "layers")):
+        assert "names no layer" not in attnx("inspect", "It was.", *args, "--query", "it").out
