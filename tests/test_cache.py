@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import attnx
-from attnx.opened import cache, inventory
+from attnx.opened import cache, inventory, opening
 from attnx.sites import find
 from scripts.bench.make_decoder import Shape, build
 
@@ -173,3 +173,15 @@ def test_a_session_that_is_used_again_is_opened_for_many_runs(model: Path) -> No
         np.testing.assert_allclose(got, want, atol=1e-6)
     (held,) = opened.opening._sessions.values()
     assert held.thorough
+
+
+def test_the_sessions_used_longest_ago_are_closed(model: Path) -> None:
+    opened = attnx.open(model, device="cpu")
+    wanted = [("weights",), ("masked",), ("query",), ("key",), ("value",), ("query", "key")]
+    assert len(wanted) > opening.KEPT
+    for quantities in wanted:
+        opened.trace(inputs=FEED, quantities=wanted[0])  # used again and again: it stays
+        opened.trace(inputs=FEED, quantities=quantities)
+    assert len(opened.opening._sessions) == opening.KEPT
+    kept = {frozenset(one.tapped.taps[0]) for one in opened.opening._sessions.values()}
+    assert kept == {frozenset(one) for one in [wanted[0], *wanted[-(opening.KEPT - 1) :]]}

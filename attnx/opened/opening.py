@@ -39,6 +39,10 @@ class _Open:
     runs: int = 0
 
 
+KEPT = 4
+"""Sessions that stay open, the last used: each may hold the weights."""
+
+
 class Opening:
     """One model file, opened as far as it was needed so far."""
 
@@ -50,6 +54,7 @@ class Opening:
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
         self._sessions: dict[object, _Open] = {}
+        self._opens = threading.RLock()
         self._pending: threading.Thread | None = None
         self.batches: bool | None = None
         """Whether a text comes out of a batch as it does alone; None until a batch was held against that."""
@@ -139,6 +144,19 @@ class Opening:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
         key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many)
+        with self._opens:  # batches run side by side: the first opens the session for all
+            return self._kept(known, wanted, key, outputs, rows, many)
+
+    def _kept(
+        self,
+        known: Inventory,
+        wanted: Mapping[int, Collection[str]],
+        key: object,
+        outputs: bool,
+        rows: bool,
+        many: bool,
+    ) -> _Open:
+        """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
             tapped = inventories.load_tapped(known, wanted, [outputs, rows])
@@ -150,6 +168,9 @@ class Opening:
             tapped = have.tapped
             del have, self._sessions[key]  # the old one goes first: each may hold the weights
             have = self._sessions[key] = self._open(tapped, False, thorough=True)
+        self._sessions[key] = self._sessions.pop(key)  # the last used stands last
+        while len(self._sessions) > KEPT:
+            del self._sessions[next(iter(self._sessions))]
         return have
 
     def lanes(self) -> int:
