@@ -111,12 +111,12 @@ def tap(
                 else:
                     name = both[CARRIED.index(quantity)]
             elif quantity == "rollout":
-                means.append((i, writer.head_mean(name, place, found.sites[i].sink)))
+                means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
                 continue
             elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
                 name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked)
             elif quantity in STATS:
-                name = writer.stat(name, place, quantity)
+                name = writer.stat(name, place, quantity, found.sites[i].heads)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
             taps.setdefault(i, {})[quantity] = name

@@ -121,8 +121,10 @@ class Writer(Nodes):
         axis = axis_of(place.layout, "q")
         return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
 
-    def stat(self, value: str, place: Place, stat: str) -> str:
-        """One reduction of a matrix; its result has the matrix's other axes, then q, then marks or cells."""
+    def stat(self, value: str, place: Place, stat: str, heads: int | None = None) -> str:
+        """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
+        cells.
+        """
         last = self._last(value, place)
         if stat == "total":
             return self.summed(last)
@@ -148,7 +150,7 @@ class Writer(Nodes):
         if stat in ("pair", "pair_at", "pairs", "pairs_head"):
             return self._pairs(self.node("Mul", [last, PAIRS]), place, stat)
         if stat in ("mean", "most", "most_masked"):
-            return self._over_heads("ReduceMean" if stat == "mean" else "ReduceMax", last, place)
+            return self._mean(last, place, heads) if stat == "mean" else self._over_heads("ReduceMax", last, place)
         if stat == "seen":
             last = self.node("Gather", [last, FIRST], axis=-1)
         shown = self.node("Greater", [last, self.number(HIDDEN)])
@@ -183,12 +185,21 @@ class Writer(Nodes):
         shape = None if fact is None else fact.shape
         return (mask, len(shape)) if shape is not None and 2 <= len(shape) <= rank else None
 
-    def head_mean(self, value: str, place: Place, sink: bool) -> str:
+    def head_mean(self, value: str, place: Place, sink: bool, heads: int | None) -> str:
         """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
         last = self._last(value, place)
         if sink:
             last = self.node("Div", [last, self.summed(last, keep=1)])
-        return self._over_heads("ReduceMean", last, place)
+        return self._mean(last, place, heads)
+
+    def _mean(self, last: str, place: Place, heads: int | None) -> str:
+        """Over heads, and a batch of one: as a product, which takes a third of ReduceMean's time."""
+        outer = len(outer_words(place.layout))
+        if heads is None or not outer:
+            return self._over_heads("ReduceMean", last, place)
+        ends = self.node("Gather", [self.node("Shape", [last]), self.ints([outer, outer + 1])])
+        flat = self.node("MatMul", [self.filled((1, heads), 1 / heads), self.reshaped(last, (heads, -1))])
+        return self.node("Reshape", [flat, ends])
 
     def rollout(self, means: Sequence[str]) -> str:
         """The rows of R_l = (A_l + I) / 2 x R_(l-1) that begin with `START`, from the last layer down: [R,K]."""

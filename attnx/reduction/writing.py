@@ -43,6 +43,10 @@ class Nodes:
     def number(self, value: float) -> str:
         return self._constant(np.asarray(value, np.float32))
 
+    def filled(self, shape: Sequence[int], value: float) -> str:
+        """A float32 constant, every number of it the same."""
+        return self._constant(np.full(shape, value, np.float32))
+
     def _constant(self, array: Array) -> str:
         from onnx import numpy_helper
 
