@@ -70,7 +70,7 @@ def cost(
         try:
             timing = run(opened, [size for size in sizes if size <= longest])
         except UnsupportedError as error:
-            notes.append(f"not measured: {error.message}; {error.hint}")
+            notes.append(f"not measured: {error.message}. {error.hint}")
     notes += [] if timing is None else timing.notes
     output.notes(notes)
     if json:

@@ -163,7 +163,7 @@ def _layers(found: Difference) -> Columns:
     from attnx.view.columns import column, columns
 
     labels = found.stages.axes[0].labels
-    parts = [column("layer", labels)]
+    parts = [column("layer", labels, whole=True)]
     for at, stage in enumerate(found.stages.axes[1].labels):
         parts.append(
             column(stage, [_small(value) for value in found.stages.values[:, at]], whole=True, spare=at in (1, 2))

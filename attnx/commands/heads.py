@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,6 +59,8 @@ def heads(
     entropy share, mean distance, locality, confidence, previous, next, self, first, special, punctuation, sink,
     duplicate and induction; attnx scan takes them by the same names.
     """
+    import numpy as np
+
     from attnx.console import output
     from attnx.console.chosen import head_of, of_sort, trusted
     from attnx.console.intake import Lines, only, several
@@ -128,10 +131,12 @@ def heads(
     shown: list[Any] = [line(first)]
     if near is not None:
         shown.append(_nearest(near, top or TOP))
+        notes = list(said)  # those of measures are of what is not shown
     elif mapped is not None:
         shown.append(numbers(mapped))
-        if len(mapped.axes[0].labels) > 1:
-            shown += ["", sparklines(mapped, along=mapped.axes[0].name)]
+        notes = list(said)
+        if len(mapped.axes[0].labels) > 1 and not np.isnan(mapped.values).all():
+            shown += ["", sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)]
     else:
         count = chosen.values.size if every else top or TOP
         shown += [_map(table), "", _table(table, sort, count)]

@@ -65,7 +65,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
             "Compare two exports of the same model, or bring their attentions into pairs first.",
         )
     pairs = tuple(zip(_labels(one), _labels(two), strict=True))
-    labels = tuple(left if left == right else f"{left}={right}" for left, right in pairs)
+    labels = tuple(left if left == right else f"{left}={_short(left, right)}" for left, right in pairs)
     columns: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
     stages, parts = [], []
     for at, (a, b) in enumerate(zip(one.attentions, two.attentions, strict=True)):
@@ -119,6 +119,12 @@ def _labels(trace: Trace) -> list[str]:
     once = {attention.site.index: attention for attention in trace.attentions}
     names = dict(zip(once, replace(trace, attentions=tuple(once.values())).labels, strict=True))
     return [names[attention.site.index] for attention in trace.attentions]
+
+
+def _short(left: str, right: str) -> str:
+    """The second of two labels, "encoder L0" and "encoder L3", without the sort that both have."""
+    sort, space, layer = right.rpartition(" ")
+    return layer if space and left.startswith(f"{sort} ") else right
 
 
 def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputError:

@@ -24,6 +24,8 @@ TWO_COLUMNS = 76
 """From this width on both parts stand side by side."""
 AROUND = 4
 """Lines besides the two parts, the mass and the hints: the header and the prompt."""
+NAME = 16
+"""Cells that a model's name keeps while anything else can give way in the first line."""
 FEWEST, ENOUGH = 5, 5
 """Lines that each part gets at least; lines of heads below which there is no map of all of them."""
 
@@ -140,14 +142,20 @@ class Overview:
             f"d_k {_range(sizes)}",
             t.device,
         ]
+        dot, name = here.spell(" · "), here.spell(safe(t.model))
+        said = [here.spell(part) for part in parts]
+        # What gives way to the length and the device: the size of heads, a long name's end, layers and heads.
+        least = cell_len(name)
+        while len(said) > 2 and least + cell_len(dot.join(["", *said])) > here.width:
+            said.pop(-2)
+            least = min(least, NAME)
+        room = max(FEWEST, here.width - cell_len(dot.join(["", *said])))
         line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(here.spell(safe(t.model)), "bold")
-        dot = here.spell(" · ")
-        line.append(here.spell(dot + dot.join(parts)))
-        yield line
+        line.append(name if cell_len(name) <= room else cut(name, room, ascii_only=here.ascii), "bold")
+        yield line.append(dot.join(["", *said]))
         text = t.tokens.text or " ".join(piece.strip() for piece in t.tokens.pieces)
-        said = cut(here.spell(safe(text)), here.width, ascii_only=here.ascii)
-        yield Text(said, "dim", no_wrap=True, overflow="crop")
+        shown = cut(here.spell(safe(text)), here.width, ascii_only=here.ascii)
+        yield Text(shown, "dim", no_wrap=True, overflow="crop")
         yield Text()
 
     def _looks(self, here: Page, room: int | None) -> Text:

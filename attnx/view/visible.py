@@ -15,7 +15,7 @@ from attnx.view.cells import cell_len, fit, in_ascii, safe
 from attnx.view.matrix import block_means, edges
 from attnx.view.page import page
 
-LABEL = 12
+LABEL = 14
 """The widest that a query is written."""
 FEWEST, AROUND = 6, 8
 """Lines that are drawn even on a tiny screen; lines that stand above and below the matrix."""
@@ -64,12 +64,12 @@ class Visible:
         for at, start in enumerate(down):
             line = Text(no_wrap=True, overflow="crop")
             line.append(f"{start:>{digits}} ", "dim")
-            if blocks[0] > 1:
-                stop = down[at + 1] if at + 1 < len(down) else rows
+            stop = int(down[at + 1]) if at + 1 < len(down) else rows
+            if stop - start > 1:
                 name = f"to {stop - 1}"
             else:
                 name = in_ascii(names[start]) if here.ascii else names[start]
-            line.append(fit(name, beside - digits - 1, ascii_only=here.ascii))
+            line.append(fit(name, beside - digits - 2, ascii_only=here.ascii) + " ")
             for value in means[at]:
                 mark = full if value >= 1 else none if value <= 0 else part
                 line.append(mark * cell if mark == full else mark.ljust(cell), "" if mark != none else "dim")

@@ -155,6 +155,7 @@ def test_layers_of_an_encoder_decoder_are_paired_by_sort(attnx: Run, tmp_path: P
     args = (str(both.model), str(both.model), "--inputs", str(both.feed))
     got = attnx("diff", *args, "--layer", "0=1", "--json").document
     assert got["pairs"] == [{"site": f"{sort} L0", "other": f"{sort} L1"} for sort in ("encoder", "decoder", "cross")]
+    assert got["stages"]["axes"][0]["labels"] == ["encoder L0=L1", "decoder L0=L1", "cross L0=L1"]
     crossed = [layer["weights"][0] for layer in both.ran.cross]
     np.testing.assert_allclose(
         named(got)["largest difference"][2], np.abs(crossed[0] - crossed[1]).max((1, 2)), atol=1e-5

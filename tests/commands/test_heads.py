@@ -163,6 +163,14 @@ def test_a_name_that_is_no_measure(attnx: Run, option: str, name: str, said: str
     assert done.err.startswith(f"attnx: {option} {name!r} is no measure of heads\n  {said}")
 
 
+def test_a_map_says_of_its_own_measure_alone_and_once(attnx: Run) -> None:
+    done = attnx("heads", ANIMAL, "--map", "induction")
+    assert (done.out + done.err).count("no induction score") == 1
+    assert "no values" not in done.out  # a line of nothing for each head
+    assert "induction" not in attnx("heads", ANIMAL, "--map", "entropy").err
+    assert "induction" not in attnx("heads", ANIMAL, "--similar", "5.11").err
+
+
 def test_help_names_every_measure(attnx: Run) -> None:
     told = " ".join(attnx("heads", "--help").out.split())
     assert all(re.search(rf"\b{m['name']}\b", told) for m in attnx("heads", ANIMAL, "--json").document["measures"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
+import pytest
 
 from attnx.records import Axis, Check, Measurement
+from attnx.view.cells import cell_len
 from attnx.view.overview import Look, Target, Worth, overview
 from attnx.view.sites import sites_table
 from attnx.view.traced import traced
+from attnx.view.visible import visible
 from tests.view import samples
 from tests.view.scenes import SCENES
 from tests.view.screen import plain, segments
@@ -126,3 +130,23 @@ def test_traced_names_arrays_and_failures() -> None:
     assert "capped   1x4x16x16        computed" in text
     nan = dataclasses.replace(trace.attentions[1], checks=(Check("rows sum to 1", float("nan"), 1e-4),))
     assert "nan apart" in plain(traced(dataclasses.replace(trace, attentions=(nan,))), 80)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_the_first_line_says_the_length_and_the_device_at_any_width(width: int) -> None:
+    one = dataclasses.replace(samples.trace(), model="somebody/a-model-with-a-name-of-some-length-0.5B-instruct")
+    first = plain(overview(one, [], []), width).splitlines()[0]
+    assert cell_len(first) <= width
+    assert first.startswith("somebody/a-mod")
+    assert first.endswith(f" · {one.device}")
+    assert f" · {len(one.tokens)} tokens · " in first
+    assert ("2 layers × 4 heads" in first) is (width >= 60)
+
+
+@pytest.mark.parametrize("count", [4, 17, 60])
+def test_rows_of_a_mask_are_named_and_kept_apart_from_the_cells(count: int) -> None:
+    axes = tuple(Axis(name, tuple(f"<|endoftext|>{at}"[:13] for at in range(count))) for name in ("query", "key"))
+    text = plain(visible(Measurement("visible", "", axes, np.ones((count, count))), height=24), 80)
+    rows = [line for line in text.splitlines() if "█" in line and "query" not in line]
+    assert all(re.match(r" *\d+ \S.*? █", row) for row in rows)
+    assert not any(re.match(r" *(\d+) to \1 ", row) for row in rows)
