@@ -68,7 +68,9 @@ def _moves(
     for size, tokens in zip(shape, axes, strict=True):
         if len(tokens) > 1 and len({name[0] for name, _ in tokens}) == 1 and all(n is None for _, n in tokens):
             tokens = tokens[:1]  # several batch axes in one: they stay together
-        known = [n if n is not None else batch if len(tokens) > 1 and name[0] == "b" else None for name, n in tokens]
+        beside = prod(n for name, n in tokens if name[0] == "b" and n is not None)
+        other = None if batch is None or batch % max(beside, 1) else batch // max(beside, 1)
+        known = [n if n is not None else other if len(tokens) > 1 and name[0] == "b" else None for name, n in tokens]
         if len(tokens) == 1:
             known = [size]
         missing = [i for i, n in enumerate(known) if n is None]

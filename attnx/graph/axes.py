@@ -229,6 +229,8 @@ def backward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | N
     shape = graph.shape(source)
     if op == "Transpose":
         perm = a.get("perm") or list(range(len(axes)))[::-1]
+        if len(perm) != len(axes):
+            return None
         out: Axes = [[] for _ in perm]
         for i, p in enumerate(perm):
             out[p] = axes[i]

@@ -196,9 +196,11 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
         if product is not None:
             return _made_by(graph, product, axes, marks)
         node = graph.producer(value)
+        if node is not None and node.op_type == "Conv" and len(axes) > 1:
+            return [] if any(id(a) in marks for a in leaves(axes[1])) else None
         if node is None or node.op_type in (*MIXING, "Softmax"):
             return None
-        live = [n for n in node.input if n and n != value and depends(graph, n)]
+        live = [n for n in node.input if n and not _stored(graph, n)]
         source = next((n for n in live if _same_size(graph, n, value)), live[0] if live else None)
         traced = backward(graph, node, axes, source) if source is not None else None
         if source is None or traced is None:
@@ -217,6 +219,12 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
     return None
 
 
+def _stored(graph: Graph, value: str) -> bool:
+    """Whether a value is stored with the model, or is whole numbers (shapes, places): no query comes from it."""
+    fact = graph.facts.get(value)
+    return graph.is_constant(value) or (fact is not None and fact.dtype in (6, 7))
+
+
 def _same_size(graph: Graph, a: str, b: str) -> bool:
     one, other = graph.shape(a), graph.shape(b)
     if one is None or other is None or None in one or None in other:
@@ -226,9 +234,10 @@ def _same_size(graph: Graph, a: str, b: str) -> bool:
 
 def _made_by(graph: Graph, product: Product, axes: Axes, marks: set[int]) -> list[Atom] | None:
     """What else the stored side of a projection gives its result: heads, where it is [width, heads, size]."""
-    if depends(graph, product.left) == depends(graph, product.right) or len(product.out_axes) != len(axes):
+    held = [_stored(graph, side) for side in (product.left, product.right)]
+    if held[0] == held[1] or len(product.out_axes) != len(axes):
         return None
-    stored = product.right_axes if depends(graph, product.left) else product.left_axes
+    stored = product.left_axes if held[0] else product.right_axes
     own = {id(a) for axis in stored for a in axis}
     made = [leaf for at in _where(product.out_axes, own) for leaf in leaves(axes[at])]
     return [a for a in made if id(a) not in marks] if any(id(a) in marks for a in made) else None

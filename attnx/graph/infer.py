@@ -29,6 +29,9 @@ Shape = tuple[int | None, ...]
 SMALL_VALUE = 8192
 """Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
 
+_AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
+"""Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -120,7 +123,7 @@ def _walk(
         results = _node(graph, node, facts, most)
         if clashes is not None:
             shapes = [facts[n].shape for n in node.input if n in facts]
-            if node.op_type in ("Add", "Where", "And", "Mul", "Or", "Sub"):
+            if node.op_type in _AGREEING and not node.domain:
                 note_clash(shapes, clashes)
             elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
                 note_clash([s for s in shapes if s], clashes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import MIXED, Atom, Axes, leaves
+from attnx.graph.axes import MIXED, Atom, Axes, Axis, leaves
 from attnx.graph.head_axes import merged_with, split_from
 from attnx.graph.product import Product
 
@@ -30,12 +30,33 @@ class Letters:
         fresh = [leaf for atom in atoms for leaf in atom.leaves() if id(leaf) not in self._names]
         for i, leaf in enumerate(fresh):
             token = letter if len(fresh) == 1 else f"{letter}{i}"
-            self._names[id(leaf)] = f"{token}:{leaf.size}" if letter == "h" and leaf.size is not None else token
+            fixed = letter == "h" or (letter == "b" and len(fresh) > 1 and (leaf.size or PROBE) < PROBE)
+            self._names[id(leaf)] = f"{token}:{leaf.size}" if fixed and leaf.size is not None else token
             self._kept.append(leaf)
 
     def named(self, atom: Atom) -> bool:
         """Whether every leaf of an atom has a letter."""
         return all(id(leaf) in self._names for leaf in atom.leaves())
+
+    def apart(self, axes: Axes) -> tuple[Axes, Callable[[Axis], bool]]:
+        """A copy of axes, and what tells of one of its axes whether it holds heads and nothing else.
+
+        Reshapes that the copy is followed through split its atoms and leave those that have letters whole.
+        """
+        heads: list[Atom] = []
+        copy: Axes = []
+        for axis in axes:
+            copy.append([])
+            for leaf in leaves(axis):
+                copy[-1].append(Atom(leaf.size))
+                if self._names.get(id(leaf), "").startswith("h"):
+                    heads.append(copy[-1][-1])
+
+        def are_heads(axis: Axis) -> bool:
+            own = {id(leaf) for head in heads for leaf in head.leaves()}
+            return bool(axis) and all(id(leaf) in own for leaf in leaves(axis))
+
+        return copy, are_heads
 
     def layout(self, axes: Axes) -> str | None:
         """Axes in einops style, "(b h:4) q k"; "1" for an axis of size 1; None where an atom has no letter."""

@@ -12,6 +12,7 @@ import numpy as np
 from attnx.graph.flatten import reads_of
 from attnx.graph.infer import Fact, Part, infer
 from attnx.graph.mask_reading import Hides, Probed, Reader
+from attnx.graph.symbols import PROBE as PROBE
 from attnx.graph.symbols import free_dims, input_shape, is_named
 from attnx.graph.window_probe import windows
 from attnx.layout import parse
@@ -20,8 +21,6 @@ from attnx.records import Array
 if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
-PROBE = 1000
-"""Probe sizes are larger than this."""
 LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
 
@@ -59,7 +58,7 @@ def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dic
     return sizes
 
 
-def _inputs(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, cone: set[str]) -> dict[str, Fact]:
+def keeping(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, cone: set[str]) -> dict[str, Fact]:
     """Inputs that keep everything: ones for masks, counted positions, a token that is neither padding nor special."""
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
@@ -189,7 +188,7 @@ class _Masks:
         given: Mapping[str, Fact] | None = None,
     ) -> dict[str, Hides]:
         """What sites hide, by the name of their weights; `given` replaces what the graph holds."""
-        inputs = {**_inputs(self.graph, sizes, floats, bools, self.cone), **(given or {})}
+        inputs = {**keeping(self.graph, sizes, floats, bools, self.cone), **(given or {})}
         shapes = self._shapes_for(sizes, inputs)
         products: dict[str, Fact] = {}
         for product in _products(sites):

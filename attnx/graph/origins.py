@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.axes import backward
 from attnx.graph.index import op_name
-from attnx.graph.paths import depends, scalar
+from attnx.graph.paths import depends, product_at, scalar
 from attnx.graph.product import find_product
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from onnx import NodeProto
 
+    from attnx.graph.axes import Axes, Axis
     from attnx.graph.index import Graph
     from attnx.records import Array
+
+    Heads = Callable[[Axis], bool]
 
 _PASS = frozenset(
     "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
@@ -34,8 +40,37 @@ def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
     return np.asarray(known, dtype=np.float64).ravel() if heads in known.shape[:-2] else None
 
 
-def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = None) -> float | Array | None:
-    """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise."""
+def along_heads(graph: Graph, value: str, axes: Axes, are_heads: Heads) -> Array | None:
+    """The numbers of a value that differs along the axes of heads alone, where it meets a tensor with these axes."""
+    known = graph.stable(value)
+    if known is None or known.ndim > len(axes) or known.size < 2:
+        return None
+    lead = len(axes) - known.ndim
+    if any(n != 1 and not are_heads(axes[lead + i]) for i, n in enumerate(known.shape)):
+        return None
+    if any(n == 1 and axes[lead + i] and are_heads(axes[lead + i]) for i, n in enumerate(known.shape)):
+        return None  # the same for some of the heads
+    return np.asarray(known, dtype=np.float64).ravel()
+
+
+def multiplier(
+    graph: Graph,
+    node: NodeProto,
+    source: str,
+    heads: int | None = None,
+    axes: Axes | None = None,
+    are_heads: Heads | None = None,
+) -> float | Array | None:
+    """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise.
+
+    Args:
+        graph: The graph.
+        node: The Mul or Div.
+        source: The operand that is multiplied.
+        heads: How many there are.
+        axes: The axes of the result, where they are known.
+        are_heads: Tells of one of them whether it holds heads and nothing else.
+    """
     if node.op_type == "Neg":
         return -1.0
     if node.op_type == "QLinearMul":
@@ -46,7 +81,11 @@ def multiplier(graph: Graph, node: NodeProto, source: str, heads: int | None = N
     if node.op_type == "Div" and other == node.input[0]:
         return None
     number: float | Array | None = scalar(graph, other)
-    if number is None:
+    if number is None and axes is not None and are_heads is not None:
+        number = along_heads(graph, other, axes, are_heads)
+        if number is not None and number.size != heads:
+            number = None
+    elif number is None:
         number = per_head(graph, other, heads)
     if number is None or np.any(np.asarray(number) == 0):
         return None
@@ -76,9 +115,15 @@ def rotary_source(graph: Graph, value: str) -> str | None:
     if op_name(node) in _ROTARY_OPS:
         return str(node.input[0])
     if node.op_type == "Concat":  # partial rotary, or interleaved halves put together again
-        sources = {s for s in (_turned(graph, name) for name in node.input) if s is not None}
+        sources = {s for s in (_turned(graph, _unstacked(graph, name)) for name in node.input) if s is not None}
         return sources.pop() if len(sources) == 1 else None
     return _turned(graph, value)
+
+
+def _unstacked(graph: Graph, value: str) -> str:
+    """A half of an interleaved rotation before it got the axis along which the halves are stacked."""
+    node = graph.producer(value)
+    return str(node.input[0]) if node is not None and node.op_type == "Unsqueeze" else value
 
 
 def _turned(graph: Graph, value: str) -> str | None:
@@ -116,8 +161,12 @@ def _rank(graph: Graph, value: str) -> int | None:
     return None if shape is None else len(shape)
 
 
-def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float | Array, str]]:
+def factors_of(
+    graph: Graph, value: str, heads: int | None, axes: Axes | None = None, are_heads: Heads | None = None
+) -> list[tuple[float | Array, str]]:
     """The constant factors that a query or key carries, nearest first, each with the name of what holds it.
+
+    `axes` and `are_heads` are as for `multiplier`.
 
     Walks upstream through views, casts and rotary embeddings down to the projection, norm or bias that made the tensor.
     """
@@ -128,6 +177,8 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         if node is None:
             break
         if node.op_type in (*_PASS, "Split", "Slice") or repeats(graph, node) > 1:
+            straight = axes is not None and node.op_type in _PASS
+            axes = backward(graph, node, axes, node.input[0]) if axes is not None and straight else None
             value = node.input[0]
             continue
         # The side that is no number is what is multiplied, be it data or, as in DETR, learned queries.
@@ -135,7 +186,9 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             (
                 (n, f)
                 for n in node.input
-                if n and scalar(graph, n) is None and (f := multiplier(graph, node, n, heads)) is not None
+                if n
+                and scalar(graph, n) is None
+                and (f := multiplier(graph, node, n, heads, axes, are_heads)) is not None
             ),
             None,
         )
@@ -144,6 +197,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
             if not (turning and _only_turned(graph, value)) and not _only_scores(graph, value):
                 break  # others read it scaled too: the scale is the stream's own, not this product's
             found.append((factor, next((n for n in node.input if n != source), "")))
+            axes = backward(graph, node, axes, source) if axes is not None else None
             value, turning = source, False
             continue
         together = _put_together(graph, node)
@@ -153,6 +207,7 @@ def factors_of(graph: Graph, value: str, heads: int | None) -> list[tuple[float 
         turned = rotary_source(graph, value)
         if turned is None:
             break
+        axes = axes if _rank(graph, turned) == _rank(graph, value) else None
         value, turning = turned, True
     return found
 
@@ -207,8 +262,8 @@ def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
     for node in readers:
         if not any(graph.consumers(out) or out in graph.outputs for out in node.output):
             continue  # what nothing reads was left behind by the exporter
-        product = find_product(graph, node.output[0])
-        if product is not None and product.node is node:
+        product = product_at(graph, node, value)
+        if product is not None:
             if _is_weights(graph, product.other(value)):
                 return False
         elif (

@@ -24,20 +24,26 @@ class Candidate:
         self.key_axes, self.query_axes = (p.left_axes, p.right_axes) if left_is_key else (p.right_axes, p.left_axes)
 
 
-def follow(graph: Graph, way: Way, axis: int) -> Candidate | None:
-    """Follow the product's axes to the softmax; the operand that holds the normalised axis is the key."""
+def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
+    """Follow the product's axes to the softmax; the operand that holds what is normalised is the key.
+
+    Args:
+        graph: The graph.
+        way: From a product to the softmax.
+        over: The axes that it normalises, in order.
+    """
     axes: Axes | None = way.product.out_axes
     for step in way.steps:
         axes = forward(graph, step.node, axes, step.source) if axes is not None else None
-    if axes is None or axis >= len(axes):
+    if axes is None or max(over) >= len(axes):
         return None
-    keys = leaves(axes[axis])
+    keys = [leaf for axis in over for leaf in leaves(axes[axis])]
     left = {id(leaf) for side in way.product.left_axes for leaf in leaves(side)}
     right = {id(leaf) for side in way.product.right_axes for leaf in leaves(side)}
     in_left = all(id(k) in left for k in keys)
     in_right = all(id(k) in right for k in keys)
     if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
-        in_left, in_right = axis == len(axes) - 2, axis == len(axes) - 1  # one key: told by its place alone
+        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: told by its place alone
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)

@@ -119,7 +119,7 @@ def ways_on(graph: Graph, weights: str) -> list[Way]:
             continue
         seen.add(value)
         for node in graph.consumers(value):
-            product = _product_at(graph, node, value)
+            product = product_at(graph, node, value)
             if product is not None:
                 if depends(graph, product.other(value)):
                     found.append(Way(product, before))
@@ -138,7 +138,7 @@ def ways_on(graph: Graph, weights: str) -> list[Way]:
     return found
 
 
-def _product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
+def product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
     """The product that `node` makes with `value` as an operand (through a Mul and ReduceSum, or in integers)."""
     if node.op_type == "MatMulInteger":
         for cast in graph.consumers(node.output[0]):

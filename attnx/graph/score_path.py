@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.axes import Axes, forward
+from attnx.graph.letters import Letters
 from attnx.graph.origins import factors_of, multiplier
 from attnx.graph.paths import Step, Way, depends, scalar, ways_back
 from attnx.records import Array
@@ -63,10 +65,25 @@ class Reading:
         return ", ".join(places) if places else "none in the graph"
 
 
-def read_path(graph: Graph, way: Way, query: str, key: str, heads: int | None) -> Reading:
-    """Read one way from a score product to a softmax."""
-    reading = Reading(factors_of(graph, query, heads), factors_of(graph, key, heads), way.product.factor)
-    multipliers = [multiplier(graph, s.node, s.source, heads) for s in way.steps]
+def read_path(graph: Graph, way: Way, query: tuple[str, Axes], key: tuple[str, Axes], letters: Letters) -> Reading:
+    """Read one way from a score product to a softmax.
+
+    Args:
+        graph: The graph.
+        way: From the product to the softmax.
+        query: The query operand and its axes.
+        key: The key operand and its axes.
+        letters: What the axes stand for.
+    """
+    heads = letters.heads
+    sides = [factors_of(graph, value, heads, *letters.apart(axes)) for value, axes in (query, key)]
+    reading = Reading(sides[0], sides[1], way.product.factor)
+    multipliers: list[float | Array | None] = []
+    axes: Axes | None
+    axes, are_heads = letters.apart(way.product.out_axes)
+    for step in way.steps:
+        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
+        multipliers.append(multiplier(graph, step.node, step.source, heads, axes, are_heads))
     tanh = next((i for i, s in enumerate(way.steps) if s.node.op_type == "Tanh"), None)
     cap = None
     if tanh is not None:
@@ -148,10 +165,9 @@ def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     """Which part of the last axis is keys, where the scores are concatenated with a sink column."""
     node: NodeProto = step.node
     at = list(node.input).index(step.source)
-    widths = []
-    for name in node.input:
-        shape = graph.shape(name)
-        widths.append(shape[-1] if shape else None)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    shapes = [graph.shape(name) for name in node.input]
+    widths = [shape[axis] if shape and -len(shape) <= axis < len(shape) else None for shape in shapes]
     before, after = widths[:at], widths[at + 1 :]
     if None in before or None in after:
         return None

@@ -32,6 +32,8 @@ class Softmax:
     """Cells are hidden between the exponential and the sum."""
     base: float | None = None
     """The base of the power, where it is not e."""
+    beside: tuple[int, ...] = ()
+    """Further axes, where the keys lie along several: the rows and columns of a picture."""
 
 
 def find_softmax(graph: Graph, node: NodeProto) -> Softmax | None:
@@ -67,10 +69,18 @@ def _unshifted(graph: Graph, logits: str) -> str:
     if node is None or node.op_type != "Sub":
         return logits
     top = _through(graph, node.input[1], _VIEWS)
-    if top is not None and top.op_type in ("Max", "Where"):  # a floor under the maximum, as JAX writes it
+    if top is not None and top.op_type == "Add":  # tf2onnx: the maximum x finite + 0 x infinite
+        top = next((m for n in top.input for m in (_masked_top(graph, n, node.input[0]),) if m is not None), None)
+    elif top is not None and top.op_type in ("Max", "Where"):  # a floor under the maximum, as JAX writes it
         free = [n for n in top.input if scalar(graph, n) is None and graph.producer(n) is not None]
         top = _through(graph, free[-1], _VIEWS) if free else None
     return str(node.input[0]) if top is not None and _is_top(top, node.input[0]) else logits
+
+
+def _masked_top(graph: Graph, value: str, scores: str) -> NodeProto | None:
+    node = graph.producer(value)
+    makers = [graph.producer(n) for n in node.input] if node is not None and node.op_type == "Mul" else []
+    return next((m for m in makers if m is not None and _is_top(m, scores)), None)
 
 
 def _is_top(top: NodeProto, scores: str) -> bool:
@@ -90,18 +100,18 @@ def _through(graph: Graph, value: str, ops: tuple[str, ...]) -> NodeProto | None
 def _power(graph: Graph, value: str, depth: int = 0) -> tuple[str, float | None] | None:
     """(exponent, base) of exp(x) or c^x, also where cells are masked behind it; None for anything else."""
     node = graph.producer(value)
-    if node is None or depth > 3:
+    if node is None or depth > 6:
         return None
     if node.op_type == "Exp":
         if _by_logarithm(graph, node) is not None:
             return None  # weights already: what divides them by a sum renormalises them behind a mask
         return _unshifted(graph, node.input[0]), None
-    if node.op_type == "Mul" and depth < 2 and _quotient(graph, node) is not None:
+    if node.op_type == "Mul" and depth < 6 and _quotient(graph, node) is not None:
         return None
     if node.op_type == "Pow":
         base = scalar(graph, node.input[0])
         return None if base is None or base <= 1 else (_unshifted(graph, node.input[1]), base)
-    if node.op_type in ("Mul", "Where", "Cast", "Reshape"):
+    if node.op_type in ("Mul", "Where", "Cast", "Reshape", "Transpose"):
         inside = [p for n in node.input if (p := _power(graph, n, depth + 1)) is not None]
         return inside[0] if len(inside) == 1 else None
     return None
@@ -130,14 +140,16 @@ def _quotient(graph: Graph, node: NodeProto) -> Softmax | None:
             continue
         total = _sum(graph, below, top)
         if total is not None:
-            behind = graph.producer(top)
+            behind = _through(graph, top, ("Reshape", "Transpose", "Cast"))
             hidden = behind is not None and behind.op_type in ("Mul", "Where")
-            return Softmax(power[0], node.output[0], total[0], total[1], hidden, power[1])
+            if hidden and graph.shape(top) != graph.shape(power[0]):
+                return None  # moved between the exponential and the sum: the axis is another one there
+            return Softmax(power[0], node.output[0], total[0][-1], total[1], hidden, power[1], total[0][:-1])
     return None
 
 
-def _sum(graph: Graph, value: str, top: str, sink: bool = False, depth: int = 0) -> tuple[int, bool] | None:
-    """(axis, whether there is a sink) where a value is the sum of `top` over one axis, with a floor or another term."""
+def _sum(graph: Graph, value: str, top: str, sink: bool = False, depth: int = 0) -> tuple[tuple[int, ...], bool] | None:
+    """(axes, whether there is a sink) where a value is the sum of `top` over them, with a floor or another term."""
     node = _through(graph, value, _VIEWS)
     if node is None or depth > 4:
         return None
@@ -147,7 +159,7 @@ def _sum(graph: Graph, value: str, top: str, sink: bool = False, depth: int = 0)
             return None
         axes = graph.known(node.input[1]) if len(node.input) > 1 and node.input[1] else attributes(node).get("axes")
         whole = [int(i) for i in axes] if axes is not None else []
-        return (whole[0], sink) if len(whole) == 1 else None
+        return (tuple(whole), sink) if whole else None
     if node.op_type in ("Add", "Max", "Clip"):
         for i, name in enumerate(node.input):
             rest = [n for j, n in enumerate(node.input) if j != i and n]
@@ -179,14 +191,15 @@ def _by_logarithm(graph: Graph, node: NodeProto) -> Softmax | None:
         return None
     if total.op_type == "ReduceLogSumExp" and total.input[0] == x:
         axes = graph.known(total.input[1]) if len(total.input) > 1 else attributes(total).get("axes")
-        return Softmax(x, node.output[0], int(next(iter(axes)))) if axes is not None and len(list(axes)) == 1 else None
+        whole = tuple(int(i) for i in axes) if axes is not None else ()
+        return Softmax(x, node.output[0], whole[-1], beside=whole[:-1]) if whole else None
     if total.op_type == "Log":
         summed = graph.producer(total.input[0])
         if summed is not None and summed.op_type == "ReduceSum":
             power = _power(graph, summed.input[0])
             found = _sum(graph, total.input[0], summed.input[0])
             if power is not None and power[0] == _unshifted(graph, x) and found is not None:
-                return Softmax(power[0], node.output[0], found[0])
+                return Softmax(power[0], node.output[0], found[0][-1], beside=found[0][:-1])
     return None
 
 

@@ -21,6 +21,8 @@ def primes(start: int = 1009) -> Iterator[int]:
         n += 1
 
 
+PROBE = 1000
+"""Probe sizes are larger than this."""
 _OWN = "\0"
 """Ends the name that is made for a dimension without one; no exporter's name holds it."""
 
@@ -97,10 +99,16 @@ def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> 
 
 
 def note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
-    """Note pairs of sizes, smaller first, that must agree for these shapes to be broadcast."""
-    known = [s for s in shapes if s is not None]
+    """Note pairs of sizes, smaller first, that must agree for these shapes to be broadcast.
+
+    Beside a scalar (what a Where puts into hidden cells) a size counts as a free one's alone: a buffer may be shorter
+    than the probe sizes, and is then cut where it ends.
+    """
+    known = [s for s in shapes if s]
+    least = PROBE if len(known) < len(shapes) else 1
     for i in range(1, min((len(s) for s in known), default=0) + 1):
         sizes = {d for s in known if (d := s[-i]) not in (1, None)}
         if len(sizes) == 2:
             a, b = sorted(n for n in sizes if n is not None)
-            clashes.append((a, b))
+            if a >= least or (least == 1 and a == 0):
+                clashes.append((a, b))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnx.graph.index import Graph
 
 _MASK_VIEWS = ("Cast", "Unsqueeze", "Expand", "Squeeze", "Reshape", "Transpose", "Slice")
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 Window = tuple[int | None, int | None] | None
 Factors = tuple[float | tuple[float, ...], ...]
 
@@ -71,7 +72,20 @@ class Placing:
             self.place("scaled", *reached[reading.scaled])
         if reading.capped is not None:
             self.place("capped", *reached[reading.capped])
-        self.place("masked", logits, next((a for v, a in reached if v == logits), reached[-1][1]), (), reading.sink)
+        at = next((i for i, (v, _) in enumerate(reached) if v == logits), len(reached) - 1)
+        while at > 0 and way.steps[at - 1].node.op_type in _RESHAPES and not self.divides(reached[at][1]):
+            at -= 1
+        self.place("masked", reached[at][0], reached[at][1], (), reading.sink)
+
+    def divides(self, axes: Axes | None) -> bool:
+        """Whether merged axes can be told apart by size again: [batch x heads x queries, keys] cannot."""
+        layout = self.letters.layout(axes) if axes is not None else None
+        if layout is None:
+            return False
+        return all(
+            sum(size is None for _, size in axis) < 2 or len({name[0] for name, _ in axis}) == 1
+            for axis in parse(layout)
+        )
 
     def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
         """The weights as they weigh the value: behind guards, masks and cut sinks; before gates and rounding."""
@@ -80,17 +94,25 @@ class Placing:
         if use is not None:
             current: Axes | None = chosen.axes
             others = mixed(self.graph, use.way)
+            chosen_cells = selected(self.graph, use.way)
             for i, step in enumerate(use.way.steps):
                 node = step.node
                 current = forward(self.graph, node, current, step.source) if current is not None else None
-                if node.op_type in MIXING or current is None or is_sum(self.graph, node):
+                if node.op_type in MIXING or current is None:
+                    break
+                if i in chosen_cells:
+                    value, axes = (step.target, current) if node.op_type == "Add" else (value, axes)
+                    continue
+                if is_sum(self.graph, node):
                     break
                 if others and node.op_type in ("Mul", "Div"):
                     break  # a share of what is mixed with other weights: these are the softmax's own before it
                 renormalised = any(s.node.op_type == "Div" for s in use.way.steps[i + 1 :])
-                if node.op_type == "Mul" and not renormalised and not self.masks(node, step.source):
+                if node.op_type == "Mul" and not renormalised and not masks(self.graph, node, step.source):
                     self.finding.gated = True
                     break
+                if node.op_type in _RESHAPES and value == step.source and not self.divides(axes):
+                    value, axes = step.target, current
                 if node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split"):
                     value, axes = step.target, current
                     if node.op_type in ("Mul", "Div") and "masked" in self.finding.places:
@@ -101,22 +123,6 @@ class Placing:
             masked = self.finding.places.get("masked")
             window = masked.window if masked is not None else None
         self.place("weights", value, axes, (), window)
-
-    def masks(self, node: NodeProto, source: str) -> bool:
-        """Whether a Mul multiplies by a mask (what was bool or integer, or is 0 and 1 alone) and not by a gate."""
-        value = next((n for n in node.input if n != source), source)
-        known = self.graph.known(value)
-        if known is not None and known.size > 1:
-            return bool(np.isin(known, (0, 1)).all())
-        for _ in range(8):
-            fact = self.graph.facts.get(value)
-            if fact is not None and fact.dtype in (6, 7, 9):
-                return True
-            maker = self.graph.producer(value)
-            if maker is None or maker.op_type not in _MASK_VIEWS:
-                return False
-            value = maker.input[0]
-        return False
 
     def to_base_e(self, factor: float) -> None:
         """Bring a softmax to another base to the base e: its logits times ln(base), and the scale with them."""
@@ -136,7 +142,40 @@ def is_sum(graph: Graph, node: NodeProto) -> bool:
 
 def mixed(graph: Graph, way: Way) -> bool:
     """Whether weights of several softmaxes are combined before the value is weighed (differential attention)."""
-    return any(s.node.op_type in MIXING or is_sum(graph, s.node) for s in way.steps)
+    chosen = selected(graph, way)
+    return any(s.node.op_type in MIXING or is_sum(graph, s.node) for i, s in enumerate(way.steps) if i not in chosen)
+
+
+def selected(graph: Graph, way: Way) -> set[int]:
+    """Steps that choose between the weights and something else cell by cell, written as w x mask + other x (1 - mask).
+
+    That is how tf2onnx writes TensorFlow's SelectV2: as arithmetic in place of a Where.
+    """
+    found: set[int] = set()
+    for i, (first, second) in enumerate(zip(way.steps, way.steps[1:], strict=False)):
+        if first.node.op_type != "Mul" or second.node.op_type != "Add" or not masks(graph, first.node, first.source):
+            continue
+        other = graph.producer(next((n for n in second.node.input if n != second.source), ""))
+        if other is not None and other.op_type == "Mul" and any(masks(graph, other, n) for n in other.input):
+            found |= {i, i + 1}
+    return found
+
+
+def masks(graph: Graph, node: NodeProto, source: str) -> bool:
+    """Whether a Mul multiplies by a mask (what was bool or integer, or is 0 and 1 alone) and not by a gate."""
+    value = next((n for n in node.input if n != source), source)
+    known = graph.known(value)
+    if known is not None and known.size > 1:
+        return bool(np.isin(known, (0, 1)).all())
+    for _ in range(8):
+        fact = graph.facts.get(value)
+        if fact is not None and fact.dtype in (6, 7, 9):
+            return True
+        maker = graph.producer(value)
+        if maker is None or maker.op_type not in _MASK_VIEWS:
+            return False
+        value = maker.input[0]
+    return False
 
 
 def rounded(way: Way) -> bool:

@@ -39,14 +39,15 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         graph = graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
         if not depends(graph, logits):
             return None
-    axis %= max(len(shape), 1)
+    rank = max(len(shape), 1)
+    over = tuple(sorted(i % rank for i in (axis, *found.beside)))
     on = ways_on(graph, out)
     back = ways_back(graph, logits)
-    candidates = [c for way in back if (c := follow(graph, way, axis)) is not None]
+    candidates = [c for way in back if (c := follow(graph, way, over)) is not None]
     data = [c for c in candidates if depends(graph, c.key)]
     both = [c for c in data if depends(graph, c.query)]
     if not both:
-        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := follow(graph, way, axis)) is not None]
+        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := follow(graph, way, over)) is not None]
         both = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
     if not candidates and not both:
         return _not_followed(graph, node, back) or _none_before(node, on)
@@ -121,7 +122,7 @@ def _assemble(
         way.product.contracted,
         None if use is None else (use.way.product, use.value_axes),
     )  # fmt: skip
-    reading = read_path(graph, way, chosen.query, chosen.key, letters.heads)
+    reading = read_path(graph, way, (chosen.query, chosen.query_axes), (chosen.key, chosen.key_axes), letters)
     finding = Finding(node=node, places={}, query_from=chosen.query, key_from=chosen.key, product=way.product.out)
     finding.heads, finding.head_size = letters.heads, letters.head_size
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
