@@ -10,10 +10,11 @@ from attnx.errors import AttnxError, ModelError
 from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
 from attnx.graph.load import Loaded, load
+from attnx.graph.placed import Places
 from attnx.graph.soundness import check_nodes, contradiction
 from attnx.graph.unroll import unroll
 from attnx.numbering import key_of, number
-from attnx.ops import softmax
+from attnx.ops import bands, softmax
 from attnx.ops.finding import Finding, Replacement
 from attnx.ops.registry import FUSED, REWRITES
 from attnx.records import Miss, Site
@@ -72,14 +73,21 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
     opened = _opened(graph, replacements) if replacements else graph
     hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
     findings = list(fused)
+    places = Places(opened)
     for node in opened.nodes:
         if node.output and node.output[0] in hidden:
             continue
         found = softmax.recognise(opened, node)
+        if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
+            stands_in = moved.replacement
+            if stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
+                found, replacements[key_of(node)] = moved, (own, stands_in)
         if isinstance(found, Miss):
             misses.append(found)
         elif found is not None:
             findings.append(found)
+    if any(f.replacement is not None for f in findings[len(fused) :]):
+        opened = _opened(graph, replacements)
     misses += _inside_subgraphs(graph)
     sites, fused_of = number(opened, findings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
@@ -177,10 +185,10 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
     proto = ModelProto()
     proto.CopyFrom(graph.proto)
     del proto.graph.node[:]
+    stand_ins = {id(replacements[key][0]): replacements[key][1] for key in keys}
     for node in graph.nodes:
-        key = key_of(node)
-        if key in keys and replacements[key][0] is node:
-            stand_in = replacements[key][1]
+        stand_in = stand_ins.get(id(node))
+        if stand_in is not None:
             proto.graph.node.extend(stand_in.nodes)
             proto.graph.initializer.extend(stand_in.initializers)
         else:

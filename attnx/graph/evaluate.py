@@ -80,4 +80,7 @@ def _reference(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:
         helper.make_graph([node], "one", types, outs), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
     )
     feed = {n: np.asarray(x) for n, x in zip(node.input, inputs, strict=True) if n and n in names}
-    return [np.asarray(r) for r in ReferenceEvaluator(model).run(None, feed)]
+    results = ReferenceEvaluator(model).run(None, feed)
+    if any(isinstance(r, list) for r in results):
+        raise TypeError(f"{node.op_type} gives a sequence, which is no array")
+    return [np.asarray(r) for r in results]

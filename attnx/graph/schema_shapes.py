@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def infer_by_schema(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact] | None:
     """Facts of a node's outputs by the operator's schema; None where onnx does not know it or finds nothing."""
-    import onnx
     from onnx import defs, helper, numpy_helper, shape_inference
+    from onnx.checker import ValidationError
 
     from attnx.graph.infer import UNKNOWN, Fact
 
@@ -31,7 +31,7 @@ def infer_by_schema(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> li
         found = shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=[helper.make_opsetid("", graph.opset)]
         )
-    except (defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+    except (defs.SchemaError, shape_inference.InferenceError, ValidationError, RuntimeError, ValueError, TypeError):
         return None
     facts = []
     for name in node.output:

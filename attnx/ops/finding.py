@@ -25,6 +25,8 @@ class Replacement:
     initializers: list[TensorProto]
     required: bool = False
     """The fused node cannot run on the CPU as it is (or answers wrongly), so it is replaced even when not looked at."""
+    at: str = ""
+    """An output of the node that is replaced, where that is not the one that the finding is known by."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Finding:
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
+    pieces: int = 1
+    """How many products stand side by side in its softmax, each over keys of its own."""
     beside: tuple[str, ...] = ()
     """Products that are summed with it, which a probe overwrites too."""
     replacement: Replacement | None = None

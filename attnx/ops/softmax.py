@@ -87,16 +87,24 @@ def _asked_by_data(graph: Graph, use: Use) -> bool:
     return False
 
 
+_LOST = (
+    "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
+    "other places or cut out of blocks"
+)
+
+
+def may_be_moved(found: Finding | Miss | None) -> bool:
+    """Whether a softmax may run over scores that were moved about: cells must then be followed, and not axes."""
+    if isinstance(found, Miss):
+        return found.reason == _LOST
+    return found is not None and found.pieces > 1
+
+
 def _not_followed(graph: Graph, node: NodeProto, back: list[Way]) -> Miss | None:
     """Scores that are moved about between their product and the softmax: bands cut out of blocks (Longformer)."""
     if not any(depends(graph, way.product.left) and depends(graph, way.product.right) for way in back):
         return None
-    return Miss(
-        node.name,
-        node.op_type,
-        "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
-        "other places or cut out of blocks",
-    )
+    return Miss(node.name, node.op_type, _LOST)
 
 
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
@@ -184,6 +192,7 @@ def _head_axes(layout: str | None) -> list[int]:
 
 def _in_pieces(graph: Graph, finding: Finding, pieces: list[Candidate], count: int) -> None:
     """One softmax over several score products side by side: its keys and values are no tensor of the graph."""
+    finding.pieces = count
     gone = ("key", "value", "scores", "scaled", "capped", "context")
     for quantity in gone:
         finding.places.pop(quantity, None)

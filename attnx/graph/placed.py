@@ -1,0 +1,326 @@
+"""Which query and which key each cell of moved scores belongs to, seen by carrying their places to it.
+
+The steps between the product and the softmax are evaluated on short inputs with numbers that tell places (see
+carried.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
+attention; what the axes of query and key stand for comes with the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.carried import carriers, copied
+from attnx.graph.enacted import enact
+from attnx.graph.infer import Fact, infer
+from attnx.graph.mask_probe import PROBE, keeping, small_sizes
+from attnx.graph.operands import Operand, matched
+from attnx.graph.window_probe import band_width
+from attnx.records import HIDES, Array
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.index import Graph
+
+_MOST_NODES = 20_000
+_MOST_CELLS = 1 << 26
+_TRIES = 16
+_SOURCES = ("attnx/query", "attnx/key")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What scores are made of."""
+
+    query: str
+    key: str
+    size: int
+    """Features that their product sums over."""
+    products: tuple[str, ...]
+    """The products, whose sizes tell the lengths at which such a graph runs."""
+    chosen: tuple[str, str] | None = None
+    """Where some tokens alone ask: the rows that their queries are projected from, and what these were taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What the weights are multiplied by."""
+
+    weights: str
+    value: str
+    contexts: tuple[str, ...]
+    """What may be the sums of values, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was seen."""
+
+    query: Operand
+    key: Operand
+    heads: int
+    causal: bool
+    """No query sees a later key."""
+    window: int | None
+    """The width of the band that is seen, where no token attends to all."""
+    biased: bool
+    """Something is added to visible cells."""
+    value: Operand | None = None
+    context: Operand | None = None
+    at: int = 0
+    """Which of the contexts it is."""
+    tokens: int | None = None
+    """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
+
+
+class Places:
+    """Proves where the cells of moved scores belong, for one graph; sites that are written alike are proved once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._proved: dict[tuple[int, ...], Proof | None] = {}
+
+    def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | None:
+        """Follow places from query and key to the cells of the softmax's input, whose last axis is normalised.
+
+        Returns:
+            None where rows are not those of one query, or the graph cannot be evaluated.
+        """
+        signature = [self._signature(logits, (source.query, source.key))]
+        if use is not None:
+            signature += [self._signature(name, (use.weights, use.value)) for name in use.contexts]
+        key = tuple(signature)
+        if key not in self._proved:
+            self._proved[key] = self._prove(logits, source, use)
+        return self._proved[key]
+
+    def _prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | None:
+        nodes = carriers(self.graph, logits, {source.query, source.key})
+        made = copied(
+            self.graph, nodes, logits, dict(zip((source.query, source.key), _SOURCES, strict=True)), _SOURCES[0]
+        )
+        if made is None or len(nodes) > _MOST_NODES:
+            return None
+        for length in self._lengths(source.products):
+            named = small_sizes(self.graph, length)
+            for batch in (2, 1):
+                sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
+                seen = self._run(logits, source, sizes, made, True)
+                if seen is not None:
+                    plain = self._run(logits, source, sizes, made, False) if self._marks() else seen
+                    proof = _read(seen, plain or seen)
+                    if proof is not None and source.chosen is not None:
+                        proof = self._chosen(proof, seen, *source.chosen)
+                    return proof if proof is None or use is None else self._weighed(proof, seen, use)
+        return None
+
+    def _marks(self) -> list[str]:
+        """Inputs that say which tokens attend to all others, and are attended to by all."""
+        return [name for name in self.graph.inputs if "global" in name.lower()]
+
+    def _lengths(self, products: Sequence[str]) -> list[int]:
+        """Lengths at which a graph may run that has the sizes of its blocks in it, short ones first."""
+        free = [size for size in self.graph.sizes.values() if size > PROBE]
+        sizes = {d for p in products for d in (self.graph.shape(p) or ()) if d is not None and 1 < d <= 2 * PROBE}
+        fixed = [d for d in sizes if all(d % size for size in free)]
+        found = {(n + 1) * d // 2 for n in fixed for d in fixed if n != d and d % 2 == 0}
+        found |= {times * d for times in (1, 2, 4) for d in fixed}
+        return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
+
+    def _run(
+        self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str], marked: bool
+    ) -> _Seen | None:
+        given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
+        given |= {name: _marked(given[name], marked) for name in self._marks() if name in given}
+        facts = infer(self.graph, sizes, given)
+        one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
+        if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
+            return None
+        size, (copies, target) = source.size, made
+
+        def carried(query: Array, key: Array) -> Array | None:
+            return enact(self.graph, facts, copies, target, dict(zip(_SOURCES, (query, key), strict=True)))
+
+        asked = carried(_counted(one, size), _ones(two))
+        found = None if asked is None else carried(_ones(one), _counted(two, size))
+        masked = None
+        if found is not None:
+            zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
+            masked = enact(self.graph, facts, [], logits, zeros)
+        if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
+            return None
+        batch = next((f.shape[0] for f in given.values() if f.shape), None)
+        split = (one[-1] != size, two[-1] != size)
+        return _Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts)
+
+    def _chosen(self, proof: Proof, seen: _Seen, rows: str, hidden: str) -> Proof | None:
+        """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
+        whole, few = _whole(seen.facts.get(hidden)), seen.query
+        made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _SOURCES[0]}, _SOURCES[1])
+        if whole is None or made is None or len(whole) != 3 or proof.query.heads != 2 or len(few) != 3:
+            return None
+        counted = enact(self.graph, seen.facts, *made, {_SOURCES[0]: _counted(whole, whole[-1])})
+        sizes = (few[proof.query.batch], seen.key[proof.key.length])
+        axes = [axis for axis in (0, 1) if (whole[1 - axis], whole[axis]) == sizes]
+        if counted is None or counted.shape[:-1] != few[:2] or len(axes) != 1:
+            return None
+        there = counted[..., 0] > 0
+        place = np.unravel_index(counted[..., 0][there].astype(np.int64) - 1, whole[:2])
+        same = place[1 - axes[0]] == np.nonzero(there)[proof.query.batch]
+        return replace(proof, tokens=axes[0], causal=False, window=None) if there.any() and same.all() else None
+
+    def _weighed(self, proof: Proof, seen: _Seen, use: Weighed) -> Proof:
+        """The proof with the layouts of value and context, where drawn weights and values tell them."""
+        fact = _whole(seen.facts.get(use.value))
+        one, two, cells = _cells(seen)
+        if fact is None or cells is None:
+            return proof
+        drawn = np.random.default_rng(7)
+        row = np.zeros(seen.asked.shape, np.float32)
+        row[cells.reshape(row.shape)] = drawn.integers(1, 8, int(cells.sum()))
+        value = drawn.integers(-7, 8, fact).astype(np.float32)
+        asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
+        at, keys = proof.query, proof.key.length
+        head = np.zeros_like(one) if at.heads is None else asking[at.heads]
+        sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[keys])
+        flat = np.ravel_multi_index((asking[at.batch], head, asking[at.length], asked[keys]), sizes)
+        summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
+        whole = summed.reshape(sizes).astype(np.float32)
+        for i, name in enumerate(use.contexts):
+            made = enact(self.graph, seen.facts, [], name, {use.weights: row, use.value: value})
+            pair = None if made is None else matched(whole, value, made, proof.key, proof.query)
+            if pair is not None:
+                return replace(proof, value=pair[0], context=pair[1], at=i)
+        return proof
+
+    def _signature(self, target: str, sources: Sequence[str]) -> int:
+        """The same for values that are made of their sources alike."""
+        known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
+        stack = [target]
+        while stack:
+            name = stack[-1]
+            node = self.graph.producer(name)
+            if name in known:
+                stack.pop()
+                continue
+            if node is None or node.op_type in ("Constant", "Shape", "Size"):
+                held = self.graph.constant(name)
+                shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
+                said = name if held is None and (node is None or not node.input) else ""
+                known[name] = hash((said, shape, None if held is None else (held.dtype.str, held.tobytes())))
+                continue
+            waiting = [n for n in node.input if n and n not in known]
+            if waiting:
+                stack += waiting
+                continue
+            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+            at = list(node.output).index(name)
+            known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
+        return known[target]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    """Sizes of both without their features."""
+    split: tuple[bool, bool]
+    """Whether heads were split from features for that."""
+    asked: Array
+    found: Array
+    """Which query, and which key, each cell belongs to, counted from 1; anything else where it belongs to none."""
+    masked: Array
+    """The softmax's input where all scores are 0."""
+    batch: int | None
+    facts: dict[str, Fact]
+
+
+def _read(seen: _Seen, plain: _Seen) -> Proof | None:
+    """What the places say: see `Proof`; `plain` is the same where no token attends to all others."""
+    one, two, cells = _cells(seen)
+    if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
+        return None
+    rows = np.nonzero(cells)[0]
+    # Each row is one query's, and each query has one row.
+    lowest = np.full(cells.shape[0], np.iinfo(np.int64).max)
+    np.minimum.at(lowest, rows, one)
+    if (lowest[rows] != one).any() or len(np.unique(one)) != len(np.unique(rows)):
+        return None
+    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
+    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
+    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
+    if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
+        return None
+    batch, heads = rest[0], rest[1] if len(rest) == 2 else None
+    if seen.batch is not None and seen.query[batch] != seen.batch:
+        return None
+    query, key = (Operand(apart[0], batch, heads, split) for split in seen.split)
+    visible = _visible(plain, apart[0])
+    visible = visible if visible.any() else _visible(seen, apart[0])
+    square = visible.shape[0] == visible.shape[1]
+    later = np.triu(np.ones(visible.shape, bool), 1)
+    shown = seen.masked.reshape(cells.shape)[cells]
+    return Proof(
+        query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
+        window=band_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
+    )  # fmt: skip
+
+
+def _visible(seen: _Seen, length: int) -> Array:
+    """Which keys a query sees, in any text or head: bool [Q,K]."""
+    one, two, cells = _cells(seen)
+    out = np.zeros((seen.query[length], seen.key[length]), bool)
+    if cells is not None:
+        shown = seen.masked.reshape(cells.shape)[cells] > HIDES
+        asking, asked = np.unravel_index(one, seen.query)[length], np.unravel_index(two, seen.key)[length]
+        out[asking[shown], asked[shown]] = True
+    return out
+
+
+def _cells(seen: _Seen) -> tuple[Array, Array, Array | None]:
+    """Query and key of each cell that has both, counted from 0, and which cells these are, bool [rows, columns]."""
+    with np.errstate(all="ignore"):
+        cells = (seen.asked > 0.5) & (seen.found > 0.5) & np.isfinite(seen.asked) & np.isfinite(seen.found)
+    one, two = seen.asked[cells], seen.found[cells]
+    whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
+    if not whole or one.max(initial=0) > prod(seen.query) or two.max(initial=0) > prod(seen.key):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), None
+    return one.astype(np.int64) - 1, two.astype(np.int64) - 1, cells.reshape(-1, cells.shape[-1])
+
+
+def _whole(fact: Fact | None) -> tuple[int, ...] | None:
+    if fact is None or not fact.shape or None in fact.shape:
+        return None
+    whole = tuple(int(d) for d in fact.shape if d is not None)
+    return whole if 0 < prod(whole) <= _MOST_CELLS else None
+
+
+def _view(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The sizes of a tensor's axes but for its features, heads split from them."""
+    return shape[:-1] if shape[-1] == size else (*shape[:-1], shape[-1] // size)
+
+
+def _counted(shape: tuple[int, ...], size: int) -> Array:
+    """1, 2, 3 ... in the order of the axes, in the first feature of each place; float32 of that shape."""
+    out = np.zeros((*_view(shape, size), size), np.float32)
+    out[..., 0] = np.arange(1, out[..., 0].size + 1).reshape(out.shape[:-1])
+    return out.reshape(shape)
+
+
+def _ones(shape: tuple[int, ...]) -> Array:
+    return np.ones(shape, np.float32)
+
+
+def _marked(fact: Fact, first: bool) -> Fact:
+    """An input that says which tokens attend to all: none, or the first of each text."""
+    if fact.value is None:
+        return fact
+    value = np.zeros_like(fact.value)
+    if value.ndim:
+        value[..., 0] = first
+    return Fact(fact.shape, fact.dtype, value)
