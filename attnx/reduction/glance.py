@@ -81,7 +81,7 @@ def glance(model: Model, told: Mapping[str, Any], asked: Request) -> Glance | No
 def _fits(site: Site) -> bool:
     """Whether a site's matrix has its heads as one axis: then where the largest stands names a head."""
     place = site.places.get("weights")
-    words = [] if place is None else outer_words(place.layout)
+    words = () if place is None else outer_words(place.layout)
     return site.kind == "self" and fits(site, "pair") and sum("h" in word for word in words) == 1 and len(words) <= 2
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -262,9 +263,10 @@ class Writer(Nodes):
         return value
 
 
-def outer_words(layout: str) -> list[str]:
+@lru_cache(1024)
+def outer_words(layout: str) -> tuple[str, ...]:
     """The axes of a matrix besides q and k, as its layout writes them."""
-    return [word for word in _WORD.findall(layout) if word.strip("()").split()[0][0] not in "qk"]
+    return tuple(word for word in _WORD.findall(layout) if word.strip("()").split()[0][0] not in "qk")
 
 
 def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:

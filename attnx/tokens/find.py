@@ -114,6 +114,9 @@ def _stands_alone(tokens: Tokens, position: int) -> bool:
 def _at(tokens: Tokens, text: str, position: int) -> tuple[int, ...]:
     """What fits the text and holds the position."""
     _position(tokens, position)
+    own = next((group for group in group_words(tokens) if position in group), None)
+    if own is not None and _fold(label(tokens, own)) == _fold(text):
+        return own
     matches = _by_text(tokens, text)
     for group in matches:
         if position in group:
