@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
-from attnx.reduction.carried import carried
-from attnx.reduction.reduce import ADDED, CARRIED, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.reduction.norms import norms_behind
+from attnx.reduction.reduce import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -104,12 +104,12 @@ def tap(
                     continue
                 scores = _output(found.opened, proto, before, named)
                 name = writer.added(name, place, scores, before, quantity)
-            elif quantity in CARRIED:
-                both = carried(writer, found.opened, found.sites[i], name, place)
+            elif quantity in NORMS:
+                both = norms_behind(writer, found.opened, found.sites[i], name, place)
                 if both is None:
                     quantity = "value"
                 else:
-                    name = both[CARRIED.index(quantity)]
+                    name = both[NORMS.index(quantity)]
             elif quantity == "rollout":
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
                 continue

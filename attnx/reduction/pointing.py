@@ -15,7 +15,7 @@ from attnx.read.mentioned import pronouns
 from attnx.read.rows import Received
 from attnx.records import Array, Site, Trace
 from attnx.reduction.gathered import named
-from attnx.reduction.reduce import CARRIED, ROWS, START, fits
+from attnx.reduction.reduce import NORMS, ROWS, START, fits
 from attnx.reduction.reduced import read_stats, stages_of
 from attnx.trace import read as read_trace
 
@@ -83,7 +83,7 @@ def _rows(
     rows = sorted({piece for one in pronouns(tokens, from_) for piece in one.pieces})
     count = len(tokens)
     start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
-    found = reduce(model, made, sites, (*stats, *CARRIED, *SEEN), start)
+    found = reduce(model, made, sites, (*stats, *NORMS, *SEEN), start)
     if found is None:
         return None
     trace, tapped, values = found

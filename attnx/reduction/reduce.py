@@ -38,7 +38,7 @@ mark; a of each cell; sum a |i - j|; how many keys are not hidden; whether the k
 column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and the smallest of what bias and
 mask add to a score; the mean and the largest weight; the largest masked score. Of all sites together, noted at the
 first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each head's largest weight, and
-its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value: see `carried`."""
+its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value: see `norms`."""
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
 """Those without heads."""
 HIDDEN = -9e3
@@ -50,7 +50,7 @@ _NEEDS = {
     "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
-CARRIED = ("norms", "norms_left")
+NORMS = ("norms", "norms_left")
 """What is made of the value and W_O; where a graph does not allow it, the value is tapped in its place."""
 _MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
@@ -271,14 +271,14 @@ def outer_words(layout: str) -> tuple[str, ...]:
 
 def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
     """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells, [B,H,K] for
-    columns; what is over heads, carried, and rows of a rollout, as they are.
+    columns; what is over heads, norms, and rows of a rollout, as they are.
 
     Raises:
         ValueError: The array does not fit the place.
     """
     if stat in ("pair", "pair_at"):
         return np.asarray(arrange(array, " ".join(outer_words(place.layout)), "bh", batch))
-    if stat in OVER_HEADS or stat in CARRIED:
+    if stat in OVER_HEADS or stat in NORMS:
         return np.asarray(array, np.float32)
     outer = " ".join(outer_words(place.layout))
     if stat == "cells":
@@ -290,6 +290,6 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
 
 def source(name: str) -> str:
     """The quantity that a statistic is made from; a quantity itself as it is."""
-    if name in CARRIED:
+    if name in NORMS:
         return "value"
     return "masked" if name in _MASKED else "weights" if name in STATS else name

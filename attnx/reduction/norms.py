@@ -19,7 +19,7 @@ LEFT = 1e-3
 _FLOATS = (1, 10)
 
 
-def carried(writer: Writer, graph: Graph, site: Site, value: str, place: Place) -> tuple[str, str] | None:
+def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Place) -> tuple[str, str] | None:
     """Add the nodes.
 
     Args:

@@ -17,8 +17,8 @@ from tests.graph.test_projections import D, E, H, Q, graph
 RNG = np.random.default_rng(8)
 
 
-def carried(path: Path, **feed: np.ndarray) -> dict[str, Any]:
-    """What the first site's value carries, as tapped."""
+def tapped_norms(path: Path, **feed: np.ndarray) -> dict[str, Any]:
+    """What is tapped of the first site."""
     tapped = tap(find(path), {0: ("norms", "norms_left", "value")}, outputs=())
     values = open_session(tapped.model, tapped.folder, "cpu").run(feed)
     return {name: values[tap] for name, tap in tapped.taps[0].items()}
@@ -29,7 +29,7 @@ def carried(path: Path, **feed: np.ndarray) -> dict[str, Any]:
 )
 def test_norms_behind_the_output_projection(tmp_path: Path, form: dict[str, bool]) -> None:
     path, w = graph(tmp_path, **form)  # type: ignore[arg-type]
-    got = carried(path, x=RNG.standard_normal((1, Q, E)).astype(np.float32))
+    got = tapped_norms(path, x=RNG.standard_normal((1, Q, E)).astype(np.float32))
     output = w["o"].astype(np.float64).reshape(H, D, E)
     want = np.stack([np.linalg.norm(got["value"][0, head] @ output[head], axis=-1) for head in range(H)])
     assert got["norms"].shape == (1, H, Q)
@@ -49,7 +49,7 @@ def test_what_cancels_behind_it_is_told(tmp_path: Path) -> None:
     del model.graph.initializer[:]
     model.graph.initializer.extend([*tensors, numpy_helper.from_array(output.reshape(H * D, E).astype("f"), "w_o")])
     onnx.save(model, path)
-    left = carried(path, x=x)["norms_left"][0]
+    left = tapped_norms(path, x=x)["norms_left"][0]
     assert left[0] < 0 < min(left[1:])
 
 
@@ -86,7 +86,7 @@ def test_one_value_head_for_several_query_heads(tmp_path: Path, groups: int) -> 
     )  # fmt: skip
     onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     x = RNG.standard_normal((1, n, width)).astype(np.float32)
-    got = carried(tmp_path / "m.onnx", x=x)["norms"][0]
+    got = tapped_norms(tmp_path / "m.onnx", x=x)["norms"][0]
     value = (x[0] @ w["v"]).reshape(n, kv, size)
     output = w["o"].reshape(heads, size, width)
     want = [np.linalg.norm(value[:, head // groups] @ output[head], axis=-1) for head in range(heads)]
@@ -95,7 +95,7 @@ def test_one_value_head_for_several_query_heads(tmp_path: Path, groups: int) -> 
 
 def test_without_a_sure_output_projection_the_value_is_tapped(tmp_path: Path) -> None:
     path, _ = graph(tmp_path, order="dh")
-    assert carried(path, x=RNG.standard_normal((1, Q, E)).astype(np.float32)).keys() == {"value"}
+    assert tapped_norms(path, x=RNG.standard_normal((1, Q, E)).astype(np.float32)).keys() == {"value"}
 
 
 def test_the_map_of_a_text_is_that_of_its_arrays() -> None:
