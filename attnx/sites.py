@@ -14,7 +14,7 @@ from attnx.graph.placed import Places
 from attnx.graph.soundness import check_nodes, contradiction
 from attnx.graph.unroll import unroll
 from attnx.numbering import key_of, number
-from attnx.ops import bands, softmax
+from attnx.ops import bands, softmax, unnormalised
 from attnx.ops.finding import Finding, Replacement
 from attnx.ops.registry import FUSED, REWRITES
 from attnx.records import Miss, Site
@@ -88,9 +88,16 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
             findings.append(found)
     if any(f.replacement is not None for f in findings[len(fused) :]):
         opened = _opened(graph, replacements)
+    misses += unnormalised.misses(opened, _products(findings))
     misses += _inside_subgraphs(graph)
     sites, fused_of = number(opened, findings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+
+
+def _products(findings: list[Finding]) -> list[str]:
+    """The products of sites, which are looked at no further."""
+    contexts = [f.places["context"].value for f in findings if "context" in f.places]
+    return [*contexts, *(f.product for f in findings), *(name for f in findings for name in f.beside)]
 
 
 def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:

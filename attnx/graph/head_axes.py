@@ -198,25 +198,39 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
         node = graph.producer(value)
         if node is not None and node.op_type == "Conv" and len(axes) > 1:
             return [] if any(id(a) in marks for a in leaves(axes[1])) else None
-        if node is None or node.op_type in (*MIXING, "Softmax"):
+        step = upstream(graph, value, axes, contracted)
+        if step is None:
             return None
-        live = [n for n in node.input if n and not _stored(graph, n)]
-        source = next((n for n in live if _same_size(graph, n, value)), live[0] if live else None)
-        traced = backward(graph, node, axes, source) if source is not None else None
-        if source is None or traced is None:
-            return None
-        value, axes = source, traced
-        shape = graph.shape(source)
-        if node.op_type in ("Split", "Slice", "Concat", "Pad", "Gather") and shape is not None:
-            for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-                atoms = leaves(axis)
-                sizes = [a.size for a in atoms]
-                if size is None or None in sizes or prod(n for n in sizes if n is not None) == size:
-                    continue
-                axes[i] = [] if size == 1 else [Atom(size)]  # as long as it is there
-                if any(id(a) in marks for a in atoms):
-                    contracted = axes[i]
+        value, axes, contracted = step
     return None
+
+
+def upstream(graph: Graph, value: str, axes: Axes, marked: list[Atom]) -> tuple[str, Axes, list[Atom]] | None:
+    """One step towards what made a tensor: the operand that it comes from, its axes, and the marked atoms there.
+
+    An axis that a Split, Slice or Concat made longer or shorter has atoms of its own before it; they are marked where
+    the axis held marked ones.
+    """
+    node = graph.producer(value)
+    if node is None or node.op_type in (*MIXING, "Softmax"):
+        return None
+    live = [n for n in node.input if n and not _stored(graph, n)]
+    source = next((n for n in live if _same_size(graph, n, value)), live[0] if live else None)
+    traced = backward(graph, node, axes, source) if source is not None else None
+    shape = graph.shape(source) if source is not None else None
+    if source is None or traced is None:
+        return None
+    if node.op_type in ("Split", "Slice", "Concat", "Pad", "Gather") and shape is not None:
+        marks = {id(leaf) for a in marked for leaf in a.leaves()}
+        for i, (axis, size) in enumerate(zip(traced, shape, strict=True)):
+            atoms = leaves(axis)
+            sizes = [a.size for a in atoms]
+            if size is None or None in sizes or prod(n for n in sizes if n is not None) == size:
+                continue
+            traced[i] = [] if size == 1 else [Atom(size)]  # as long as it is there
+            if any(id(a) in marks for a in atoms):
+                marked = traced[i]
+    return source, traced, marked
 
 
 def _stored(graph: Graph, value: str) -> bool:
