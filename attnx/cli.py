@@ -116,10 +116,10 @@ def _misused(error: Any) -> UsageError:
     path = getattr(context, "command_path", "attnx")
     message: str = error.format_message()
     if "unexpected extra argument" in message:
-        return UsageError(
-            message[:1].lower() + message[1:].rstrip("."),
-            f'A text of several words goes in quotes: "The animal was tired." `{path} --help` lists the options.',
-        )
+        taken = getattr(getattr(context, "command", None), "params", ())
+        text = any(getattr(p, "metavar", None) == "TEXT" and p.param_type_name == "argument" for p in taken)
+        quotes = 'A text of several words goes in quotes: "The animal was tired." ' if text else ""
+        return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{quotes}`{path} --help` lists the options.")
     return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
 
 

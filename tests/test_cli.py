@@ -76,6 +76,7 @@ def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
         (["--nothing"], "--nothing"),
         (["inspect", "a", "b"], "b"),
         (["inspect", "The", "animal"], "goes in quotes"),
+        (["models", "x"], "(x)\n  `attnx models --help` lists the options."),
         (["inspect", "a", "--top", "x"], "x"),
     ],
 )

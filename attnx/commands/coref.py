@@ -41,11 +41,13 @@ def coref(
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
     from attnx.console import output
+    from attnx.console.idle import refuse
     from attnx.errors import UsageError
 
     if dataset is not None:
         if run.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
+        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
         _dataset(run.open(), dataset, run.json)
         return
 

@@ -45,9 +45,9 @@ def cost(
     try:
         sizes = sorted({int(part) for part in lengths.split(",")})
     except ValueError:
-        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "--lengths 64,256,1024") from None
+        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "Try --lengths 64,256,1024") from None
     if sizes[0] < 1 or sizes[-1] > 1 << 40:
-        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "--lengths 64,256,1024")
+        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "Try --lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)

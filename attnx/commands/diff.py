@@ -71,16 +71,15 @@ def diff(
     if tolerance <= 0:
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     pairs = parse_pairs(layer) if layer else None
-    kind = None if site is None else site.strip().lower()
     models = [one.open(name) for name, one in ((model, run), (other, second))]
     feeds, doubts = _feeds(models, (run, second))
     names = _names(models, (model, other))
     sites = [(*m.encoder_sites, *m.find(feed["inputs"]).sites) for m, feed in zip(models, feeds, strict=True)]
-    check(names, sites, kind, pairs)
+    check(names, sites, site, pairs)
     traces = []
     for at, (opened, feed) in enumerate(zip(models, feeds, strict=True)):
         layers = None if pairs is None else sorted({pair[at] for pair in pairs})
-        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), kind)
+        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site)
         failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
         doubts += [f"{names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
         traces.append(trace)

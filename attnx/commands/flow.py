@@ -37,9 +37,12 @@ def flow(
     Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
     """
     from attnx.console import output
+    from attnx.console.idle import refuse
     from attnx.console.reporting import base, heading
     from attnx.read.streams import ARRAYS, follow, long
 
+    if query is None:
+        refuse("without --query", {"--top": top})
     arrays = ARRAYS if query is not None else ARRAYS[:2]
     reduced = None if relative else long(run.opened, run.feed, query)
     if reduced is None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TOP = 12
 """Heads that the table lists where --top and --all do not say."""
+SORT = "largest weight"
+"""What they are listed by where --sort does not say."""
 SHORT = {
     "previous-token": "prev",
     "next-token": "next",
@@ -36,8 +38,8 @@ SHORT = {
 def heads(
     run: Start,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="MEASURE", help="List heads by this measure, the largest first.")
-    ] = "largest weight",
+        str | None, typer.Option("--sort", metavar="MEASURE", help="List heads by this measure; else largest weight.")
+    ] = None,
     show_map: Annotated[
         str | None, typer.Option("--map", metavar="MEASURE", help="One measure as a map of layers and heads.")
     ] = None,
@@ -63,6 +65,7 @@ def heads(
 
     from attnx.console import output
     from attnx.console.chosen import head_of, of_sort, trusted
+    from attnx.console.idle import refuse
     from attnx.console.intake import Lines, only, several
     from attnx.console.many import described
     from attnx.console.named import measure_of
@@ -73,7 +76,13 @@ def heads(
 
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
-    sort = measure_of("--sort", sort)
+    if similar is not None:
+        refuse("with --similar", {"--sort": sort, "--map": show_map, "--probe": probe, "--all": every})
+    if show_map is not None:
+        refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
+    if every:
+        refuse("with --all", {"--top": top})
+    sort = SORT if sort is None else measure_of("--sort", sort)
     show_map = None if show_map is None else measure_of("--map", show_map)
     given = run.given
     if similar is not None:

@@ -65,6 +65,7 @@ def inspect(
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
     """
+    from attnx.console.idle import refuse_in_view
     from attnx.console.intake import Lines, only, several
     from attnx.console.request import ask
 
@@ -83,10 +84,11 @@ def inspect(
         view=view,
         scale=scale,
     )
+    refuse_in_view(asked, documents=run.json or jsonl or (save is not None and save.suffix.lower() == ".json"))
     if run.json:
-        only(given, "--json")
+        only(given, "--json", "use --jsonl")
     if save is not None:
-        only(given, "--save")
+        only(given, "--save", "use --jsonl")
 
     from attnx.console import output
 

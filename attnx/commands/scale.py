@@ -33,8 +33,9 @@ def scale(
         str | None, typer.Option("--numbers", metavar="X,Y,...", help="No model: the softmax of these numbers.")
     ] = None,
     divide: Annotated[
-        float, typer.Option("--divide", metavar="D", help="What --numbers are divided by; sqrt(64) where not given.")
-    ] = 8.0,
+        float | None,
+        typer.Option("--divide", metavar="D", help="What --numbers are divided by; sqrt(64) where not given."),
+    ] = None,
     theory: Annotated[
         str | None, typer.Option("--theory", metavar="D,D,...", help="No model: random q and k of these sizes.")
     ] = None,
@@ -45,6 +46,7 @@ def scale(
     One token's row in one head, then every layer. --numbers and --theory do the arithmetic without a model.
     """
     from attnx.console import output
+    from attnx.console.idle import refuse
     from attnx.errors import UsageError
 
     if as_if not in ("site", "sqrt"):
@@ -54,8 +56,15 @@ def scale(
     if numbers is not None or theory is not None:
         if run.text is not None or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
-        _without_model(numbers, divide, theory, run.json)
+        idle = {
+            "--head": head, "--query": query, "--layer": layer, "--site": site, "--all": every, "--sweep": sweep,
+            "--as-if": as_if != "site", "--similarity": similarity != "dot", "--top": top,
+            "--divide": None if numbers is not None else divide,
+        }  # fmt: skip
+        refuse("with --numbers" if numbers is not None else "with --theory", idle)
+        _without_model(numbers, 8.0 if divide is None else divide, theory, run.json)
         return
+    refuse("without --numbers", {"--divide": divide})
 
     from dataclasses import replace
 
@@ -67,6 +76,7 @@ def scale(
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
     trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
     output.notes((*trace.notes, *doubts))
+    table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     if head is not None:
         at, number = head_of(trace, head)
         where = position(trace.queries_of(trace.attentions[at]), query) if query is not None else None
@@ -75,10 +85,11 @@ def scale(
     elif query is not None:
         where = position(trace.queries_of(trace.attentions[-1]), query)
         at, number = scaling.strongest_head(trace, where)
+    elif (as_if, similarity) == ("site", "dot") and table.strongest is not None:
+        at, number, where = table.strongest
     else:
         at, number, where = scaling.strongest(trace)
     row = scaling.row(trace, at, number, where, as_if, similarity)  # type: ignore[arg-type]
-    table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     swept = scaling.sweep(trace) if sweep else None
     table = replace(table, notes=_as_shown(table.notes, as_if))
     row = replace(row, notes=_as_shown(row.notes, as_if))

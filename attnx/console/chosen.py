@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnx.console.inspection import sort_of
+from attnx.console.inspection import named_sort, sort_of
 from attnx.console.request import Head, parse_head
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Site, Tokens, Trace
@@ -24,10 +24,7 @@ def of_sort(trace: Trace, sort: str | None) -> Trace:
     """
     if sort is None:
         return trace
-    there = sorts([attention.site for attention in trace.attentions])
-    wanted = sort.strip().lower()
-    if wanted not in there:
-        raise UsageError(f"this model has no {sort!r} attention", f"It has {', '.join(there)}.")
+    wanted = named_sort([attention.site for attention in trace.attentions], sort)
     return replace(trace, attentions=tuple(a for a in trace.attentions if sort_of(a.site) == wanted))
 
 

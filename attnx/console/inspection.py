@@ -72,6 +72,20 @@ def sort_of(site: Site) -> str:
     return site.component if site.kind == "self" else site.kind
 
 
+def named_sort(sites: Sequence[Site], name: str, whose: str = "this model") -> str:
+    """A sort of attention as it was asked for: "cross", or in full "decoder.cross".
+
+    Raises:
+        UsageError: There is none; `whose` says where.
+    """
+    names = {sort_of(site): sort_of(site) for site in sites}
+    whole = {f"{site.component}.{site.kind}": sort_of(site) for site in sites}
+    wanted = name.strip().lower()
+    if wanted not in names and wanted not in whole:
+        raise UsageError(f"{whose} has no {name!r} attention", f"It has {', '.join(names) or 'none'}.")
+    return (whole | names)[wanted]
+
+
 def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str, ...]]:
     """The sort of site that is shown, and the others that there are; layers and heads are held against it.
 
@@ -86,12 +100,7 @@ def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str
         return "", ()
     sort = next((s for s in reversed(sorts) if s != "pooling"), sorts[-1])
     if request.site is not None:
-        wanted = request.site.strip().lower()
-        names = {name: name for name in sorts}
-        names |= {f"{site.component}.{site.kind}": sort_of(site) for site in sites}
-        if wanted not in names:
-            raise UsageError(f"this model has no {request.site!r} attention", f"It has {', '.join(names)}.")
-        sort = names[wanted]
+        sort = named_sort(sites, request.site)
     chosen = [site for site in sites if sort_of(site) == sort]
     layers = {site.layer for site in chosen if site.layer is not None}
     said = (

@@ -198,15 +198,23 @@ def several(given: list[Given] | Lines) -> bool:
     return given.several if isinstance(given, Lines) else len(given) > 1
 
 
-def only(given: list[Given] | Lines, what: str) -> None:
+def only(given: list[Given] | Lines, what: str, instead: str = "") -> None:
     """Hold what was given against an option that takes one text.
+
+    Args:
+        given: What there is to run on.
+        what: The option.
+        instead: What takes several: "use --jsonl".
 
     Raises:
         UsageError: There are several, which `what` cannot take.
     """
     if several(given):
         count = given.count if isinstance(given, Lines) else len(given)
-        raise UsageError(f"{what} takes one text, and there are {count or 'several'}", "Give one text; or use --jsonl.")
+        raise UsageError(
+            f"{what} takes one text, and there are {count or 'several'}",
+            f"Give one text; or {instead}." if instead else "Give one text.",
+        )
 
 
 def _say_keyboard() -> None:

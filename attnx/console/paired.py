@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnx.console.chosen import sorts
-from attnx.console.inspection import sort_of
+from attnx.console.inspection import named_sort, sort_of
 from attnx.console.request import parse_layers
 from attnx.errors import UsageError
 from attnx.records import Site, Trace
@@ -61,10 +61,8 @@ def check(names: Sequence[str], sites: Sequence[Sequence[Site]], sort: str | Non
     """
     chosen = []
     for name, all_of in zip(names, sites, strict=True):
-        there = sorts(all_of)
-        if sort is not None and there and sort not in there:
-            raise UsageError(f"{name} has no {sort!r} attention", f"It has {', '.join(there)}.")
-        chosen.append([site for site in all_of if sort is None or sort_of(site) == sort])
+        wanted = named_sort(all_of, sort, name) if sort is not None and all_of else None
+        chosen.append([site for site in all_of if wanted in (None, sort_of(site))])
     if all(chosen):  # a model without attention is told of where it is run
         _places(names, chosen, pairs)
 

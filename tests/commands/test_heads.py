@@ -182,3 +182,9 @@ def test_what_each_text_lacks_is_said_of_each(attnx: Run, tmp_path: Path) -> Non
     (tmp_path / "b.txt").write_text(f"the dog\n{'a b c ' * 4}\n", encoding="utf-8")
     said = attnx("heads", "-f", "b.txt").err
     assert "induction: no value in 1 of 2 texts; in 1 of them, 0 tokens repeat, fewer than 8" in said
+
+
+def test_one_text_where_several_are_no_use(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    assert attnx("heads", "-f", "a.txt", "--similar", "0.0", code=2).err.endswith("there are 2\n  Give one text.\n")
+    assert "or use --jsonl." in attnx("inspect", "-f", "a.txt", "--json", code=2).err

@@ -73,3 +73,9 @@ def test_misuse(attnx: Run) -> None:
     attnx("mask", code=2)
     attnx("mask", ANIMAL, "--site", "cross", code=2)
     attnx("mask", ANIMAL, "-l", "9", code=2)
+
+
+def test_a_sort_of_attention_may_be_named_in_full(attnx: Run) -> None:
+    assert attnx("mask", ANIMAL, "--site", "encoder.self").out == attnx("mask", ANIMAL, "--site", "encoder").out
+    for args in (("mask", ANIMAL), ("inspect", ANIMAL), ("diff", "minilm", "minilm", ANIMAL)):
+        assert attnx(*args, "--site", "cross", code=2).err.endswith("attention\n  It has encoder.\n")
