@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
 from attnx.read.rows import head_axes, stack
 from attnx.read.spans import axis_labels
-from attnx.read.unscaled import AsIf, Similarity, Ways, both_ways, scale_notes, scale_said
+from attnx.read.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_notes, scale_said
 from attnx.records import Array, Axis, Measurement, Trace
 
 WAYS = ("unscaled", "scaled")
@@ -42,6 +42,8 @@ class ScalingTable:
     """[S,11]: the mean of each of these over the heads of a layer."""
     notes: tuple[str, ...] = ()
     """What is to be said of the scale of these sites."""
+    strongest: tuple[int, int, int] | None = None
+    """Where scaling changes most, as `strongest` says; None where no row is real."""
 
 
 def row(
@@ -110,14 +112,15 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     Source: attnx (total variation).
     """
     best, where = -1.0, (-1, -1, -1)
-    for site, ways in _possible(trace, range(len(trace.attentions)) if sites is None else sites)[0]:
-        gap = np.where(ways.real, np.abs(np.exp(ways.scaled) - np.exp(ways.unscaled)).sum(axis=-1) / 2, -1.0)
-        if head is not None:
-            gap = np.where(np.arange(len(gap))[:, None] == head, gap, -1.0)
-        if gap.size and gap.max() > best:
-            best = float(gap.max())
-            one, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
-            where = (site, int(one), int(query))
+    skipped = _Skipped(trace)
+    for site in range(len(trace.attentions)) if sites is None else sites:
+        for first, ways in skipped.blocks(site):
+            gap = _moved(ways)
+            if head is not None:
+                gap = np.where(np.arange(first, first + len(gap))[:, None] == head, gap, -1.0)
+            if gap.size and gap.max() > best:
+                best, where = float(gap.max()), _place(site, first, gap)
+    skipped.check()
     if best < 0:
         raise UnsupportedError(
             "no row has a weight to show: every query is hidden, padding or NaN", "`attnx mask` shows what is hidden."
@@ -141,13 +144,15 @@ def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
     Source: attnx (total variation).
     """
     best, where = -1.0, (-1, -1)
-    for site, ways in _possible(trace, range(len(trace.attentions)))[0]:
-        if query >= ways.real.shape[1]:
-            continue
-        gap = np.abs(np.exp(ways.scaled[:, query]) - np.exp(ways.unscaled[:, query])).sum(axis=-1) / 2
-        gap = np.where(ways.real[:, query], gap, -1.0)
-        if gap.size and gap.max() > best:
-            best, where = float(gap.max()), (site, int(np.argmax(gap)))
+    skipped = _Skipped(trace)
+    for site in range(len(trace.attentions)):
+        for first, ways in skipped.blocks(site):
+            if query >= ways.real.shape[1]:
+                continue
+            gap = _moved(ways, query)[:, 0]
+            if gap.size and gap.max() > best:
+                best, where = float(gap.max()), (site, first + int(np.argmax(gap)))
+    skipped.check()
     if best < 0:
         raise UnsupportedError(
             "that token has no weights to show: it is padding, or sees nothing", "Look from another token (-q)."
@@ -174,18 +179,34 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
     """
     sizes: list[float] = []
     columns: dict[str, list[Array]] = {name: [] for name in ("spread", "entropy", "largest", "saturated", "gradient")}
-    divergence = []
-    possible, notes = _possible(trace, range(len(trace.attentions)), as_if, similarity)
-    for site, ways in possible:
-        sizes.append(np.nan if ways.size is None else float(ways.size))
-        notes += scale_notes(trace, site, ways.size)
-        cells = ways.seen & ways.real[..., None]
-        columns["spread"].append(np.stack([_deviation(x, cells) for x in (ways.product, ways.divided)], axis=-1))
-        for name, values in _summaries((ways.unscaled, ways.scaled), ways.real).items():
-            columns[name].append(values)
-        divergence.append(average(_kl(ways.scaled, ways.unscaled), axis=1, where=ways.real))
+    divergence, said, measured = [], [], []
+    best, where = -1.0, None
+    skipped = _Skipped(trace, as_if, similarity)
+    for site in range(len(trace.attentions)):
+        parts: dict[str, list[Array]] = {name: [] for name in (*columns, "kl")}
+        size = None
+        for first, ways in skipped.blocks(site):
+            size = ways.size
+            cells = ways.seen & ways.real[..., None]
+            parts["spread"].append(np.stack([_deviation(x, cells) for x in (ways.product, ways.divided)], axis=-1))
+            for name, values in _summaries((ways.unscaled, ways.scaled), ways.real).items():
+                parts[name].append(values)
+            parts["kl"].append(average(_kl(ways.scaled, ways.unscaled), axis=1, where=ways.real))
+            gap = _moved(ways)
+            if gap.size and gap.max() > best:
+                best, where = float(gap.max()), _place(site, first, gap)
+        if not parts["kl"]:
+            continue
+        measured.append(site)
+        sizes.append(np.nan if size is None else float(size))
+        said += scale_notes(trace, site, size)
+        for name, column in columns.items():
+            column.append(np.concatenate(parts[name]))
+        divergence.append(np.concatenate(parts["kl"]))
+    skipped.check()
+    notes = [*skipped.notes, *said]
     _, heads = head_axes(trace, [len(one) for one in divergence])
-    layer = Axis("layer", tuple(trace.labels[site] for site, _ in possible))
+    layer = Axis("layer", tuple(trace.labels[site] for site in measured))
 
     def both(name: str, unit: str, formula: str, upper: float | None) -> Measurement:
         parts = columns[name]
@@ -223,6 +244,7 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
             formula="mean over the heads of a layer",
         ),
         notes=tuple(dict.fromkeys(notes)),
+        strongest=where,
     )
 
 
@@ -243,29 +265,35 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
 
     Source: attnx, after Vaswani et al. 2017, section 3.2.1.
     """
-    sites, notes = _possible(trace, range(len(trace.attentions)))
-    steps = _steps([w.size or 1 for _, w in sites]) if divisors is None else [float(d) for d in divisors]
-    if any(not (np.isfinite(d) and d > 0) for d in steps):
+    given = None if divisors is None else [float(d) for d in divisors]
+    if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
         raise UsageError("a divisor has to be a positive number", "For example: --divide 8.")
-    values = np.full((len(steps), len(sites) + 1, 3), np.nan)
-    for at, divisor in enumerate(steps):
-        for place, (_, ways) in enumerate(sites):
-            made = ways.softmax(ways.product / divisor)
-            found = _summaries((made,), ways.real)
-            values[at, place] = [average(found[name]) for name in ("entropy", "largest", "saturated")]
-        values[at, -1] = average(values[at, :-1], axis=0)
+    skipped = _Skipped(trace)
+    steps = given if given is not None else _steps(_sizes(trace))
+    rows: list[Array] = []
+    sites = []
+    for site in range(len(trace.attentions)):
+        parts = []  # of some heads each: [divisors, measures, heads]
+        for _, ways in skipped.blocks(site):
+            found = [_summaries((ways.softmax(ways.product / d),), ways.real) for d in steps]
+            parts.append(np.array([[one[name][:, 0] for name in _SWEPT] for one in found]))
+        if parts:
+            sites.append(site)
+            rows.append(average(np.concatenate(parts, axis=-1), axis=-1))
+    skipped.check()
+    values = np.stack([*rows, average(np.stack(rows), axis=0)], axis=1)
     return Measurement(
         name="scaling sweep",
         unit="",
         axes=(
             Axis("divisor", tuple(f"{d:g}" for d in steps)),
-            Axis("layer", (*(trace.labels[site] for site, _ in sites), "all")),
+            Axis("layer", (*(trace.labels[site] for site in sites), "all")),
             Axis("measure", ("entropy", "largest weight", "saturated rows")),
         ),
         values=values,
         source=SOURCE,
         formula="softmax(q·k / divisor), mask on; means over queries and heads",
-        notes=tuple(notes),
+        notes=tuple(skipped.notes),
     )
 
 
@@ -278,20 +306,58 @@ _NAMES = {
 }
 
 
-def _possible(
-    trace: Trace, sites: Iterable[int], as_if: AsIf = "site", similarity: Similarity = "dot"
-) -> tuple[list[tuple[int, Ways]], list[str]]:
-    """The sites that can be shown both ways, and what is to be said of the others; fails where not one can."""
-    found, notes, failed = [], [], None
-    for site in sites:
+_SWEPT = ("entropy", "largest", "saturated")
+
+
+class _Skipped:
+    """The sites of a trace both ways, a few heads at a time; those that cannot be shown so are passed over."""
+
+    def __init__(self, trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot") -> None:
+        self._trace, self._as_if, self._similarity = trace, as_if, similarity
+        self._failed: UnsupportedError | None = None
+        self._done = False
+        self.notes: list[str] = []
+        """What is to be said of those."""
+
+    def blocks(self, site: int) -> Iterator[tuple[int, Ways]]:
+        """The heads of one site, in blocks, each with the number of its first."""
+        first = 0
         try:
-            found.append((site, both_ways(trace, site, as_if, similarity)))
+            for ways in in_blocks(self._trace, site, self._as_if, self._similarity):
+                self._done = True
+                yield first, ways
+                first += len(ways.real)
         except UnsupportedError as error:
-            failed = error
-            notes.append(f"{trace.labels[site]} is left out: {error.message}")
-    if not found and failed is not None:
-        raise failed
-    return found, notes
+            self._failed = error
+            self.notes.append(f"{self._trace.labels[site]} is left out: {error.message}")
+
+    def check(self) -> None:
+        """Fail where not one site can be shown.
+
+        Raises:
+            UnsupportedError: The last site's reason.
+        """
+        if not self._done and self._failed is not None:
+            raise self._failed
+
+
+def _moved(ways: Ways, query: int | None = None) -> Array:
+    """How far scaling moves each row, sum_j |scaled - unscaled| / 2, [H,Q] or of one query [H,1]; -1 if not real."""
+    at = slice(None) if query is None else slice(query, query + 1)
+    gap = np.abs(np.exp(ways.scaled[:, at]) - np.exp(ways.unscaled[:, at])).sum(axis=-1) / 2
+    return np.where(ways.real[:, at], gap, -1.0)
+
+
+def _place(site: int, first: int, gap: Array) -> tuple[int, int, int]:
+    """Site, head and query of the largest of a block."""
+    head, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
+    return site, first + int(head), int(query)
+
+
+def _sizes(trace: Trace) -> list[int]:
+    """d_k of every site that has a product, where it is known."""
+    own = [a for a in trace.attentions if a.site.kind in ("self", "cross")]
+    return [a.site.head_size or (a.query.shape[-1] if a.query is not None else 1) for a in own]
 
 
 def _summaries(logs: Sequence[Array], real: Array) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +15,8 @@ from attnx.records import Array, Attention, Trace
 
 AsIf = Literal["site", "sqrt"]
 Similarity = Literal["dot", "cosine"]
+BLOCK = 1 << 20
+"""Cells that are worked on at once: 8 MB for each array of `Ways`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class Ways:
         return _logits(scores, self.softcap, self.bias, self.sink)
 
 
-def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot") -> Ways:
+def both_ways(
+    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot", heads: slice = slice(None)
+) -> Ways:
     """The softmax of one site with and without the scale; mask, bias, softcap and sink stay on in both.
 
     Mask and bias are masked - capped. A sink's logit is found from what the rows lack to 1.
@@ -56,6 +61,7 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
         site: Position in `trace.attentions`.
         as_if: "site" for the site's own scale, "sqrt" for 1/sqrt(d_k) whatever the site has.
         similarity: "dot", or "cosine": query x key / (|query| |key|), with the same scale.
+        heads: Which heads: H stands for their number in what is returned.
 
     Returns:
         See `Ways`; logarithms, so that a weight too small for a float still has a KL.
@@ -68,7 +74,7 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
     """
     if not 0 <= site < len(trace.attentions):
         raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
-    a = trace.attentions[site]
+    a = _some(trace.attentions[site], heads)
     size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
     plain = _product(a).astype(np.float64)
     own = a.need("scaled")[0].astype(np.float64) if a.site.scale is None else scaled(plain, a.site.scale)
@@ -88,9 +94,9 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
             )
         divided = product / np.sqrt(size)
     seen = ~np.isneginf(bias)
-    whole = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))
+    weighed = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))
     # A model may give a fully hidden row uniform weights (its mask is finite): such a row says nothing about scaling.
-    real = read(trace, whole).real & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
+    real = read(trace, weighed).real & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
     sink = _sink(a, real)
     untouched = as_if == "site" and similarity == "dot"
     masked = np.where(seen, a.need("masked")[0], -np.inf)
@@ -106,6 +112,32 @@ def both_ways(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similar
         sink=sink,
         softcap=a.site.softcap,
     )
+
+
+def in_blocks(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot") -> Iterator[Ways]:
+    """`both_ways` of a few heads at a time, from the first to the last: what a long text takes stays small."""
+    a = trace.attentions[site]
+    shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
+    step = max(1, BLOCK // max(1, shape[2] * shape[3]))
+    for start in range(0, max(shape[1], 1), step):
+        yield both_ways(trace, site, as_if, similarity, slice(start, start + step))
+
+
+def _some(a: Attention, heads: slice) -> Attention:
+    """Some heads of the first sequence of an attention."""
+    whole = next((x for x in (a.weights, a.masked, a.scores) if x is not None), None)
+    count = a.site.heads if whole is None else whole.shape[1]
+    if heads == slice(None) or count is None:
+        return a
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else repeat_heads(array[:1], count)[:, heads]
+
+    scale = a.site.scale[heads] if isinstance(a.site.scale, tuple) else a.site.scale
+    return replace(
+        a, site=replace(a.site, scale=scale), query=cut(a.query), key=cut(a.key), value=None, context=None,
+        scores=cut(a.scores), scaled=cut(a.scaled), capped=cut(a.capped), masked=cut(a.masked), weights=cut(a.weights),
+    )  # fmt: skip
 
 
 def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.measure.scaling import all_heads, row, strongest, sweep
+from attnx.measure.scaling import all_heads, row, strongest, strongest_head, sweep
 from attnx.measure.scaling_theory import numbers, theory
+from attnx.read import unscaled
 from attnx.read.unscaled import both_ways
 from attnx.records import Attention
 
@@ -317,3 +318,28 @@ def test_theory_is_what_a_draw_shows():
         theory([])
     with pytest.raises(UsageError):
         theory([0])
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("scale", [None, (0.5, 0.25, 1.0, 2.0)])
+def test_a_few_heads_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch, mask, scale):
+    t = one(seed=4, heads=4, kv=2, mask=mask)
+    if scale is not None:
+        a = t.attentions[0]
+        scores = (a.scaled / np.asarray(scale)[None, :, None, None]).astype(np.float32)
+        t = replace(t, attentions=(replace(a, site=replace(a.site, scale=scale), scores=scores),))
+
+    def found():
+        tables = [all_heads(t), *(all_heads(t, "sqrt", kind) for kind in ("dot", "cosine"))]
+        names = ("spread", "entropy", "largest", "saturated", "gradient", "divergence", "layers")
+        values = [getattr(table, name).values for table in tables for name in names]
+        return [*values, sweep(t).values], (tables[0].notes, tables[0].strongest, strongest(t), strongest_head(t, 2))
+
+    whole, said = found()
+    assert said[1] == said[2]
+    monkeypatch.setattr(unscaled, "BLOCK", 1)
+    assert len(list(unscaled.in_blocks(t, 0))) == 4
+    parts, again = found()
+    assert again == said
+    for part, all_at_once in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(part, all_at_once, rtol=1e-12)
