@@ -44,6 +44,12 @@ def diff(
             "0=1,1=3.",
         ),
     ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            "--mean", metavar="heads", help="Compare the means over all heads of a layer, however many it has."
+        ),
+    ] = None,
     site: SiteOption = None,
     top: TopOption = None,
     other_inputs: Annotated[
@@ -53,13 +59,15 @@ def diff(
     """Compare the attention of two models on one text, or of one model on two: how far apart, and where it begins.
 
     Did int8 or fp16 move the heads? Where do two exports of one model part? Models with different numbers of layers,
-    such as a distilled model and its teacher, are compared by pairs of layers: --layer 0=1,1=3,2=5.
+    such as a distilled model and its teacher, are compared by pairs of layers: --layer 0=1,1=3,2=5; with different
+    numbers of heads by the means of each layer: --mean heads.
     """
     from attnx.console import output
     from attnx.console.chosen import of_sort
     from attnx.console.paired import aligned, check, parse_pairs
     from attnx.console.reporting import base
     from attnx.errors import UsageError
+    from attnx.measure.combine import over_heads
     from attnx.measure.difference import difference
 
     second = run
@@ -70,6 +78,8 @@ def diff(
     assert run.given and second.given  # noqa: PT018 - before a model is opened
     if tolerance <= 0:
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
+    if mean not in (None, "heads"):
+        raise UsageError(f"--mean {mean}: heads are compared, or their mean", "Give --mean heads.")
     pairs = parse_pairs(layer) if layer else None
     models = [one.open(name) for name, one in ((model, run), (other, second))]
     feeds, doubts = _feeds(models, (run, second))
@@ -84,7 +94,9 @@ def diff(
         doubts += [f"{names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
         traces.append(trace)
     a, b = aligned(names, traces[0], traces[1], pairs)
-    found = difference(a, b, tolerance)
+    if mean is not None:
+        a, b = over_heads(a), over_heads(b)
+    found = difference(a, b, tolerance, heads=None if mean is None else ("mean",))
     notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
     output.notes(notes)
     if run.json:
@@ -164,6 +176,8 @@ def _layers(found: Difference) -> Columns:
     labels = found.stages.axes[0].labels
     parts = [column("layer", labels, whole=True)]
     for at, stage in enumerate(found.stages.axes[1].labels):
+        if np.isnan(found.stages.values[:, at]).all():
+            continue  # one of the two has it nowhere
         parts.append(
             column(stage, [_small(value) for value in found.stages.values[:, at]], whole=True, spare=at in (1, 2))
         )
@@ -207,7 +221,7 @@ def _heads(found: Difference, count: int) -> Columns:
         return [float(measure.values[s, h]) for s, h in kept]
 
     return columns(
-        "heads that moved most",
+        "heads that moved most" if "mean" not in heads else "means over heads that moved most",
         [
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("largest", [_small(value) for value in of(found.largest)], whole=True),

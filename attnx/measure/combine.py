@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.records import Array
+from attnx.records import Array, Attention, Trace
 
 How = Literal["mean", "max"]
 
@@ -39,3 +40,24 @@ def combine(parts: Sequence[Array], how: How) -> Array:
         )
     stacked = np.stack([np.asarray(part, np.float64) for part in parts])
     return np.asarray(stacked.mean(axis=0) if how == "mean" else stacked.max(axis=0), np.float32)
+
+
+def over_heads(trace: Trace) -> Trace:
+    """The mean over the heads of every site, as a trace of one head a site.
+
+    Args:
+        trace: With weights [B,H,Q,K].
+
+    Returns:
+        Weights [B,1,Q,K]; no other array, for a mean of softmaxes is not the softmax of any mean.
+
+    Raises:
+        UnsupportedError: A site has no weights.
+
+    Source: attnx.
+    """
+    means = []
+    for attention in trace.attentions:
+        mean = attention.need("weights").mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+        means.append(Attention(attention.site, weights=mean, origin={"weights": "computed"}, checks=attention.checks))
+    return replace(trace, attentions=tuple(means))

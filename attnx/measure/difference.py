@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +42,7 @@ class Difference:
     notes: tuple[str, ...]
 
 
-def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
+def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequence[str] | None = None) -> Difference:
     """Compare two traces site by site, in the order in which they have them.
 
     Args:
@@ -49,6 +50,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
         two: As many sites, heads, queries and keys.
         tolerance: A stage differs where a cell differs by more than this, relative to the larger of 1 and the largest
             visible cell of the first trace.
+        heads: What the heads are called, where they are not single heads.
 
     Returns:
         See `Difference`. First sequence of each batch; rows that are real in both.
@@ -84,7 +86,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3) -> Difference:
         found = [_stage(a, b, stage, cells) for stage in STAGES]
         stages.append([size for size, _ in found])
         parts.append(next((s for s, (_, off) in zip(STAGES, found, strict=True) if off > tolerance), None))
-    axes = (Axis("layer", labels), Axis("head", head_labels(max(map(len, columns["mean"]), default=0))))
+    axes = (Axis("layer", labels), Axis("head", tuple(heads or head_labels(max(map(len, columns["mean"]), default=0)))))
 
     def measured(key: str, name: str, unit: str, formula: str, upper: float | None) -> Measurement:
         return Measurement(name, unit, axes, stack(columns[key]), (0.0, upper), SOURCE, formula)
@@ -132,7 +134,7 @@ def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputErro
     if one[0] != two[0]:
         return InputError(
             f"{label} has {one[0]} heads in the first model and {two[0]} in the second, so none is like another",
-            "Heads are compared one by one: choose layers with as many heads in both (--layer).",
+            "Compare the means over all heads of a layer: --mean heads.",
         )
     sizes = [f"{rows} queries and {keys} keys" for _, rows, keys in (one, two)]
     return InputError(

@@ -177,6 +177,36 @@ def test_pairs_that_cannot_be_read(attnx: Run, layer: str) -> None:
 def test_different_models_cannot_be_compared_head_by_head(attnx: Run) -> None:
     said = attnx("diff", "minilm", "tiny-gpt", "the cat", "--layer", "0=0", code=4).err
     assert "L0 has 12 heads in the first model and 6 in the second" in said
+    assert "--mean heads" in said
+
+
+def test_means_over_heads_are_compared(attnx: Run, shallow: Path) -> None:
+    args = ("diff", str(shallow), "minilm", ANIMAL, "--layer", "0=1,1=3,2=5", "--mean", "heads")
+    got = attnx(*args, "--json").document
+    w = bundled(ANIMAL).weights.mean(1)
+    one, two = w[[0, 1, 2]], w[[1, 3, 5]]
+    found = named(got)
+    np.testing.assert_allclose(found["largest difference"][:, 0], np.abs(one - two).max((1, 2)), atol=1e-5)
+    np.testing.assert_allclose(found["mean difference"][:, 0], np.abs(one - two).mean((1, 2)), atol=1e-6)
+    np.testing.assert_allclose(found["divergence"][:, 0], js(one, two).mean(-1), atol=1e-5)
+    np.testing.assert_allclose(values(got["stages"])[:, 4], np.abs(one - two).max((1, 2)), atol=1e-5)
+    assert np.isnan(values(got["stages"])[:, :4]).all()
+    assert got["heads"][0]["axes"][1]["labels"] == ["mean"]
+    text = attnx(*args).out
+    assert "scores" not in text  # a stage that a mean over heads does not have
+    assert re.search(r"^L0=L1 mean ", text, re.M)
+
+
+def test_models_with_different_numbers_of_heads(attnx: Run) -> None:
+    args = ("diff", "minilm", "tiny-gpt", "the cat", "--layer", "5=3", "--mean", "heads")
+    got = attnx(*args, "--json").document
+    one, two = (
+        np.array(attnx("inspect", "the cat", "-m", model, "--layer", layer, "--mean", "heads", "--json").document
+                 ["heads"][0]["values"]) for model, layer in (("minilm", "5"), ("tiny-gpt", "3"))
+    )  # fmt: skip
+    np.testing.assert_allclose(named(got)["largest difference"], [[np.abs(one - two).max()]], atol=1e-5)
+    assert any("cut the text into different tokens" in note for note in got["notes"])
+    assert "Give --mean heads." in attnx(*args[:-1], "layers", code=2).err
 
 
 @pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
