@@ -73,9 +73,15 @@ def _can_probe(f: Finding) -> bool:
     return "weights" in f.places and bool(f.product)
 
 
+def _carries(f: Finding) -> str:
+    """What the rest of the graph reads of a site; "" where none of it has a place."""
+    place = f.places.get("context") or f.places.get("weights")
+    return f.carries or ("" if place is None else place.value)
+
+
 def _position(graph: Graph, f: Finding) -> int:
     place = f.places.get("weights") or f.places.get("context")
-    node = graph.producer(place.value) if place is not None else None
+    node = graph.producer(f.carries or place.value) if place is not None else None
     return graph.position(node) if node is not None else len(graph.nodes)
 
 
@@ -152,7 +158,7 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
 
     A site stands where the sites that feed it stand; where stacks meet, in the one that begins last.
     """
-    owner = {(f.places.get("context") or f.places["weights"]).value: i for i, f in enumerate(findings)}
+    owner = {_carries(f): i for i, f in enumerate(findings)}
     carried: dict[str, int] = {}
     result = [0] * len(findings)
     for node in graph.nodes:
@@ -174,17 +180,15 @@ def _components(graph: Graph, findings: list[Finding], kinds: list[Kind], causal
     """Decoder: cross-attention, whatever hides the future, and what stands behind either; the rest is encoder."""
     marked: set[str] = set()
     for f, kind, hides_future in zip(findings, kinds, causal, strict=True):
-        place = f.places.get("context") or f.places.get("weights")
-        if place is not None and (kind == "cross" or hides_future):
-            marked.add(place.value)
+        if (value := _carries(f)) and (kind == "cross" or hides_future):
+            marked.add(value)
     behind = set(marked)
     for node in graph.nodes:
         if any(name in behind for name in node.input):
             behind.update(o for o in node.output if o)
     out: list[Component] = []
     for f in findings:
-        place = f.places.get("context") or f.places.get("weights")
-        out.append("decoder" if place is not None and place.value in behind else "encoder")
+        out.append("decoder" if _carries(f) in behind else "encoder")
     if "cross" in kinds:
         _lead_to_cross(graph, findings, kinds, out)
     return out
@@ -209,7 +213,7 @@ def _lead_to_cross(graph: Graph, findings: list[Finding], kinds: list[Kind], out
         reads[value] = seen
         return seen
 
-    contexts = [(f.places.get("context") or f.places["weights"]).value for f in findings]
+    contexts = [_carries(f) for f in findings]
     crosses = [f for f, kind in zip(findings, kinds, strict=True) if kind == "cross"]
     in_keys: set[str] = set().union(*(upstream(f.key_from) for f in crosses))
     in_queries: set[str] = set().union(*(upstream(f.query_from) for f in crosses))

@@ -1,7 +1,7 @@
-"""Run a part of a graph on numpy arrays, by onnx's reference implementation: no weights, no inputs, only what is given.
+"""Run a part of a graph on numpy arrays: without its weights and its inputs, on what is given alone.
 
-Where infer.py carries the numbers that follow from shapes and masks, this computes all of a few steps, sequences and
-sizes that depend on numbers included.
+Where infer.py carries the numbers that follow from shapes and masks, this computes all of a few steps, with the sizes
+that depend on numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.evaluate import NEVER, evaluate
+from attnx.graph.flatten import sort_nodes
+from attnx.graph.index import attributes
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
 _MOST = 20_000
 """Nodes that are run at most."""
-_NEVER = frozenset("Loop Scan If RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli".split())
+_CELLS = 1 << 27
+"""Cells of a result, at most."""
 
 
 def enact(
@@ -32,65 +36,85 @@ def enact(
     Args:
         graph: The graph.
         facts: What is known of its values at the sizes that are meant: shapes, and the model's inputs.
-        extra: Nodes besides the graph's own, in order.
+        extra: Nodes besides the graph's own.
         target: The value.
         given: Values in the place of what would make them.
 
     Returns:
         None where it needs a weight that is not small, an input that is not known, or an operator that is not ONNX's.
     """
-    from onnx import helper
-    from onnx.reference import ReferenceEvaluator
+    held: dict[str, Array | list[Array]] = dict(given)
+    nodes = _needed(graph, facts, extra, target, held)
+    if nodes is None:
+        return None
+    last = {name: i for i, node in enumerate(nodes) for name in node.input}
+    try:
+        for i, node in enumerate(nodes):
+            held.update(_outputs(node, [held[n] if n else None for n in node.input], graph.opset))
+            for name in node.input:
+                if last[name] == i and name != target:
+                    held.pop(name, None)
+        return np.asarray(held[target])
+    except Exception:
+        # Sizes that do not fit, an operator that the rules and the reference refuse: unknown, nothing else.
+        return None
 
+
+def _needed(
+    graph: Graph,
+    facts: Mapping[str, Fact],
+    extra: Sequence[NodeProto],
+    target: str,
+    held: dict[str, Array | list[Array]],
+) -> list[NodeProto] | None:
+    """The nodes that make `target`, in order; numbers that are known without them are added to `held`."""
     makers = {o: node for node in extra for o in node.output if o}
-    feed = dict(given)
     needed: dict[int, NodeProto] = {}
     seen: set[str] = set()
     stack = [target]
     while stack:
         name = stack.pop()
-        if name in seen or name in feed:
+        if name in seen or name in held:
             continue
         seen.add(name)
         node = makers.get(name) or graph.producer(name)
-        held = graph.constant(name) if graph.is_constant(name) else None
-        if node is None or held is not None:
-            fact = facts.get(name)
-            value = held if held is not None else None if fact is None else fact.value
-            if value is None:
-                return None
-            feed[name] = value
-            continue
-        if node.op_type in ("Shape", "Size") and name not in makers and node.input[0] not in given:
-            size = facts.get(name)
-            if size is not None and size.value is not None:
-                feed[name] = size.value
-                continue
-        if node.domain not in ("", "ai.onnx") or node.op_type in _NEVER or len(needed) > _MOST:
+        fact = facts.get(name)
+        known = graph.constant(name) if graph.is_constant(name) else None
+        if known is None and (node is None or (node.op_type in ("Shape", "Size") and name not in makers)):
+            known = None if fact is None else fact.value  # an input, or a size of what is not computed
+        if known is not None:
+            held[name] = known
+        elif node is None or node.domain not in ("", "ai.onnx") or node.op_type in NEVER or len(needed) > _MOST:
             return None
-        needed[id(node)] = node
-        stack += [n for n in node.input if n]
-    order = [*sorted((n for n in needed.values() if n.output[0] not in makers), key=graph.position)]
-    nodes = _sorted([*order, *(n for n in extra if id(n) in needed)], set(feed))
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.asarray(x).dtype), None)
-        for n, x in feed.items()
-    ]
-    model = helper.make_model(
-        helper.make_graph(nodes, "part", inputs, [helper.make_empty_tensor_value_info(target)]),
-        opset_imports=[helper.make_opsetid("", graph.opset)],
-        ir_version=8,
-    )
-    try:
-        with np.errstate(all="ignore"):
-            return np.asarray(ReferenceEvaluator(model).run(None, feed)[0])
-    except Exception:
-        # Sizes that do not fit, an operator that the reference refuses: the value is unknown, nothing else.
-        return None
+        elif graph.is_constant(name):
+            return None  # a large weight
+        else:
+            needed[id(node)] = node
+            stack += [n for n in node.input if n]
+    return sort_nodes(list(needed.values()), set(held))
 
 
-def _sorted(nodes: list[NodeProto], known: set[str]) -> list[NodeProto]:
-    """Nodes in an order in which each reads what is made before it."""
-    from attnx.graph.flatten import sort_nodes
+def _outputs(node: NodeProto, values: list[Array | list[Array] | None], opset: int) -> dict[str, Array | list[Array]]:
+    """What one node makes; a sequence is a list of arrays."""
+    first = values[0] if values else None
+    if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
+        return {node.output[0]: _split(node, first, values[1] if len(values) > 1 else None)}
+    if node.op_type == "SequenceAt" and isinstance(first, list):
+        return {node.output[0]: first[int(np.asarray(values[1]))]}
+    arrays = [v for v in values if not isinstance(v, list)]
+    if len(arrays) != len(values):
+        raise TypeError(f"{node.op_type} of a sequence")
+    made = evaluate(node, arrays, opset)
+    if any(array.size > _CELLS for array in made):
+        raise ValueError(f"{node.op_type} makes too much")
+    return dict(zip(node.output, made, strict=False))
 
-    return list(sort_nodes(nodes, known))
+
+def _split(node: NodeProto, array: Array, sizes: object) -> list[Array]:
+    """Source: ONNX operator specifications, SplitToSequence-11: pieces of one length, or of given lengths."""
+    a = attributes(node)
+    axis = a.get("axis", 0)
+    given = np.asarray(1 if sizes is None else sizes)
+    step = [int(given)] * -(-array.shape[axis] // int(given)) if given.ndim == 0 else [int(n) for n in given]
+    parts = np.split(array, np.cumsum(step)[:-1], axis=axis)
+    return [p.squeeze(axis) for p in parts] if sizes is None and not a.get("keepdims", 1) else list(parts)

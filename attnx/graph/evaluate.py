@@ -25,7 +25,7 @@ _SIZED_BY_VALUE = frozenset(
     "TfIdfVectorizer StringSplit".split()
 )
 """Operators whose result can be of any size, however small their inputs."""
-_NEVER = frozenset(
+NEVER = frozenset(
     "Loop Scan If SequenceMap RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli "
     "Multinomial".split()
 )
@@ -41,7 +41,7 @@ def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> boo
         size: The number of elements of its first output, where that is known.
         limit: The most elements that it may have.
     """
-    if node.op_type in _NEVER:
+    if node.op_type in NEVER:
         return False
     if size is not None:
         return size <= limit

@@ -246,6 +246,8 @@ RULES: dict[str, _Rule] = {
     "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "CumSum": _cumsum,
     "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "Softmax": _softmax,
     "Clip": _clip,
+    "Einsum": lambda a, x, _n: np.einsum(a["equation"], *(np.asarray(v) for v in x), optimize=True),
+    "NonZero": lambda _a, x, _n: np.array(np.nonzero(np.asarray(x[0])), dtype=np.int64),
     "MatMul": _binary(np.matmul), "FusedMatMul": _binary(np.matmul),
     "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
     "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),

@@ -67,7 +67,7 @@ class Proof:
     causal: bool
     """No query sees a later key."""
     window: int | None
-    """The width of the band that is seen, where no token attends to all."""
+    """The width of the band that is seen, beside tokens that attend to all."""
     biased: bool
     """Something is added to visible cells."""
     value: Operand | None = None
@@ -110,13 +110,15 @@ class Places:
             named = small_sizes(self.graph, length)
             for batch in (2, 1):
                 sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
-                seen = self._run(logits, source, sizes, made, True)
-                if seen is not None:
-                    plain = self._run(logits, source, sizes, made, False) if self._marks() else seen
-                    proof = _read(seen, plain or seen)
-                    if proof is not None and source.chosen is not None:
-                        proof = self._chosen(proof, seen, *source.chosen)
-                    return proof if proof is None or use is None else self._weighed(proof, seen, use)
+                seen = self._run(logits, source, sizes, made)
+                if seen is None:
+                    continue
+                proof = _read(seen)
+                if proof is None:
+                    return None
+                if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
+                    continue
+                return proof if use is None else self._weighed(proof, seen, use)
         return None
 
     def _marks(self) -> list[str]:
@@ -133,10 +135,10 @@ class Places:
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
     def _run(
-        self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str], marked: bool
+        self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str]
     ) -> _Seen | None:
         given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
-        given |= {name: _marked(given[name], marked) for name in self._marks() if name in given}
+        given |= {name: _marked(given[name]) for name in self._marks() if name in given}
         facts = infer(self.graph, sizes, given)
         one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
@@ -240,8 +242,8 @@ class _Seen:
     facts: dict[str, Fact]
 
 
-def _read(seen: _Seen, plain: _Seen) -> Proof | None:
-    """What the places say: see `Proof`; `plain` is the same where no token attends to all others."""
+def _read(seen: _Seen) -> Proof | None:
+    """What the places say: see `Proof`."""
     one, two, cells = _cells(seen)
     if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
         return None
@@ -260,15 +262,20 @@ def _read(seen: _Seen, plain: _Seen) -> Proof | None:
     if seen.batch is not None and seen.query[batch] != seen.batch:
         return None
     query, key = (Operand(apart[0], batch, heads, split) for split in seen.split)
-    visible = _visible(plain, apart[0])
-    visible = visible if visible.any() else _visible(seen, apart[0])
+    visible = _visible(seen, apart[0])
     square = visible.shape[0] == visible.shape[1]
     later = np.triu(np.ones(visible.shape, bool), 1)
     shown = seen.masked.reshape(cells.shape)[cells]
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
-        window=band_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
+        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
     )  # fmt: skip
+
+
+def _width(visible: Array) -> int | None:
+    """The width of a band of visible cells, beside a first token that all see."""
+    width = band_width(visible)
+    return band_width(visible[:, 1:]) if width is None and visible[:, 0].all() and visible.shape[1] > 1 else width
 
 
 def _visible(seen: _Seen, length: int) -> Array:
@@ -316,11 +323,11 @@ def _ones(shape: tuple[int, ...]) -> Array:
     return np.ones(shape, np.float32)
 
 
-def _marked(fact: Fact, first: bool) -> Fact:
-    """An input that says which tokens attend to all: none, or the first of each text."""
+def _marked(fact: Fact) -> Fact:
+    """An input that says which tokens attend to all: the first of each text."""
     if fact.value is None:
         return fact
     value = np.zeros_like(fact.value)
     if value.ndim:
-        value[..., 0] = first
+        value[..., 0] = 1
     return Fact(fact.shape, fact.dtype, value)

@@ -159,7 +159,7 @@ def _finding(
     finding.scale = prod([*sides[source.query], *sides[source.key], *after])
     finding.scale_place = _where(sides[source.query], sides[source.key], after)
     finding.causal, finding.window, finding.bias = proof.causal, proof.window, "bias" if proof.biased else None
-    finding.replacement = replacement
+    finding.replacement, finding.carries = replacement, weights
     finding.notes.append(_ROWS if proof.tokens is not None else _OFFSETS)
     if proof.tokens is not None:
         finding.absent = ("query", "scores", "scaled", "capped")

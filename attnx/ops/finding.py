@@ -61,6 +61,8 @@ class Finding:
     replacement)."""
     pieces: int = 1
     """How many products stand side by side in its softmax, each over keys of its own."""
+    carries: str = ""
+    """What the rest of the graph reads of it, where its places are not read by anything (they are put beside)."""
     beside: tuple[str, ...] = ()
     """Products that are summed with it, which a probe overwrites too."""
     replacement: Replacement | None = None
