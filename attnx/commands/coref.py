@@ -51,10 +51,13 @@ def coref(
         _dataset(run.open(), dataset, run.json)
         return
 
+    from attnx.console.intake import take
     from attnx.console.reporting import base, heading, text_of
     from attnx.read.antecedents import resolve
     from attnx.reduction.pointing import point
 
+    if contrast is not None:
+        take(contrast)
     opened = run.opened
     pointing = point(opened, run.feed, from_)
     trace = pointing.trace
@@ -63,6 +66,9 @@ def coref(
     if to is None:
         words = ", ".join(dict.fromkeys(c.text for one in found for c in one.candidates))
         notes.append(f"every content word is a candidate: {words}; --to WORD,WORD names those that are meant")
+    alone = dict.fromkeys(one.candidates[0].text for one in found if len(one.candidates) == 1)
+    if alone:
+        notes.append(f"{' and '.join(alone)} is the only candidate, so every head points at it: --to takes two or more")
     output.notes(notes)
     pairs = None
     if contrast is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,12 @@ from attnx.console.options import (
 )
 from attnx.console.start import Start
 
+if TYPE_CHECKING:
+    from attnx.console.inspection import Inspection
+    from attnx.console.intake import Given
+
+TEXT = 200
+"""Characters of a text that are shown above what is shown of it."""
 LONG = 600
 """Characters of a text that may be long."""
 
@@ -118,5 +124,15 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *render(shown))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown))
             tell(at + 1)
+
+
+def _whose(one: Given, shown: Inspection) -> list[Any]:
+    """Which line of a file is shown, where the view itself does not say."""
+    if one.line is None or one.text is None or shown.request.view == "overview":
+        return []
+    from attnx.view.line import line
+
+    text = " ".join(one.text.split())
+    return [line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnx.console.beyond import Beyond
-from attnx.errors import InputError, ModelError, UsageError
+from attnx.errors import AttnxError, InputError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from attnx.pipeline import Model
@@ -191,6 +191,17 @@ class Lines:
             _say_keyboard()
             return contextlib.nullcontext(sys.stdin.buffer)
         return self._file.open("rb")
+
+
+@contextlib.contextmanager
+def told_where(one: Given) -> Iterator[None]:
+    """Say in an error which line of the file it is about."""
+    try:
+        yield
+    except AttnxError as error:
+        if one.line is not None:
+            error.message = f"line {one.line}: {error.message}"
+        raise
 
 
 def several(given: list[Given] | Lines) -> bool:

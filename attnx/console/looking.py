@@ -27,14 +27,16 @@ def look(run: Start, asked: Request, *, matrices: bool, rows: bool) -> Iterator[
         matrices: Give the matrices of all heads even where the view is drawn without them.
         rows: Fetch one token's row alone where no more is shown.
     """
-    from attnx.console.intake import several
+    from attnx.console.intake import several, told_where
     from attnx.console.many import traces
 
     model = run.opened
     if several(run.given):
         sort, others = choose_sort((*model.encoder_sites, *model.find().sites), asked)
         for one, trace in traces(run, asked.quantities, asked.traced_layers):
-            yield one, inspect(trace, asked, sort, others, matrices=matrices)
+            with told_where(one):
+                shown = inspect(trace, asked, sort, others, matrices=matrices)
+            yield one, shown
         return
     sort, others = choose_sort((*model.encoder_sites, *model.find(run.feed["inputs"]).sites), asked)
     (one,) = run.given

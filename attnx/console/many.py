@@ -24,10 +24,14 @@ _NONE = Tokens(np.zeros(0, np.int64), (), (), (), (), ())
 
 def traces(run: Start, quantities: Collection[str], layers: Collection[int] | None) -> Iterator[tuple[Given, Trace]]:
     """A trace for each thing that a command was given, in order."""
+    from attnx.console.intake import told_where
+
     model = run.opened
     if isinstance(run.given, list) or not run.given.is_plain:
         for one in run.given:
-            yield one, model.trace(**run.fed(one), layers=layers, quantities=quantities)
+            with told_where(one):
+                trace = model.trace(**run.fed(one), layers=layers, quantities=quantities)
+            yield one, trace
         return
     given: deque[Given] = deque()
     for trace in model.trace_many(_texts(run.given, given), layers=layers, quantities=quantities):

@@ -110,11 +110,12 @@ class Columns:
         if self.title:
             yield Text(here.spell(safe(self.title)), "bold")
         parts, left = self._chosen(here)
-        for at, block in enumerate(self._blocks(parts, here)):
+        there = bool(self.parts) and len(self.parts[0].values) > 0  # headings alone say nothing
+        for at, block in enumerate(self._blocks(parts, here) if there else []):
             if at:
                 yield Text("")
             yield from self._write(block, here)
-        if left:
+        if left and there:
             yield Text(here.spell(f"a wider terminal shows {', '.join(safe(name) for name in left)} too"), "dim")
         for line in self.said:
             yield Text(here.spell(safe(line)), "dim")

@@ -10,6 +10,7 @@ from attnx.console.reporting import largest, sourced
 from attnx.read.choice import tops
 from attnx.view.cells import number
 from attnx.view.columns import Columns, column, columns
+from attnx.view.length import counted
 
 if TYPE_CHECKING:
     from attnx.measure.coref_accuracy import Accuracy
@@ -128,8 +129,8 @@ def contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, cou
             column("change", [moved.change.values[s, h] for s, h in kept], bar=(0.0, 1.0)),
         ],
         said=[
-            f"{len(moved.moved)} heads point elsewhere in the other text, {len(moved.fixed)} at the same noun in both"
-            + (f" ({', '.join(said)})" if said else ""),
+            f"{counted(len(moved.moved), 'head')} point{'s' * (len(moved.moved) == 1)} elsewhere in the other text, "
+            f"{len(moved.fixed)} at the same noun in both" + (f" ({', '.join(said)})" if said else ""),
             verdicts,
             f"{moved.change.formula} ({moved.change.source})",
         ],

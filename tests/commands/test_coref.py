@@ -198,3 +198,12 @@ def test_candidates_that_nobody_named_are_said(attnx: Run) -> None:
     assert "every content word is a candidate: animal, " in done.err
     assert "--to" in done.err
     assert "every content word" not in attnx("coref", ANIMAL, "--to", "animal,street").err
+
+
+def test_a_single_candidate_is_said_to_prove_nothing(attnx: Run) -> None:
+    done = attnx("coref", ANIMAL, "--to", "animal", "--contrast", ANIMAL)
+    assert "animal is the only candidate, so every head points at it: --to takes two or more" in done.err
+    assert "0 heads point elsewhere in the other text" in done.out
+    assert "there" not in done.out.split("against:")[1].split("0 heads")[0].split()  # headings of no rows
+    assert "only candidate" not in attnx("coref", ANIMAL, "--to", "animal,street").err
+    assert "the text is empty" in attnx("coref", ANIMAL, "--contrast", "", code=4).err

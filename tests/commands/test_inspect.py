@@ -510,3 +510,14 @@ def test_a_head_without_a_layer_says_what_it_stands_for(attnx: Run) -> None:
     assert said in attnx("inspect", "It was.", "--head", "5", "--json").document["notes"]
     for args in (("--head", "3.5"), ("--head", "5", "--layer", "3"), ("--head", "5", "--mean", "layers")):
         assert "names no layer" not in attnx("inspect", "It was.", *args, "--query", "it").out
+
+
+def test_each_text_of_a_file_is_named(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(f"the cat sat\n\n{'the dog ' * 60}\nit slept\n", encoding="utf-8")
+    done = attnx("inspect", "-f", "t", "-q", "the@1", "--top", "1", code=2)
+    named = " ".join(done.out.splitlines()).split("line ")[1:]
+    assert named[0].startswith("1: the cat sat")
+    assert named[1].startswith("3: the dog the dog")
+    assert named[1].count("the dog") < 60
+    assert done.err.startswith('attnx: line 4: there is no token or word "the"')  # which text could not be shown
+    assert "line 1" not in attnx("inspect", "the cat sat", "-q", "the@1", "--top", "1").out
