@@ -139,6 +139,7 @@ def _strip(found: Pair) -> Any:
 def _products(found: Pair, count: int) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
+    from attnx.view.length import counted
 
     kept = found.largest[:count]
     q, k, _ = found.vectors.values
@@ -155,7 +156,8 @@ def _products(found: Pair, count: int) -> Columns:
             column("q × k", products[list(kept)], bar=(-reach, reach)),
         ],
         said=[
-            f"{left} more dimensions, {rest:.3f} together; the sum is the score, {float(products.sum()):.3f}",
+            (f"{counted(left, 'more dimension')}, {rest:.3f} together; " if left else "")
+            + f"the sum is the score, {float(products.sum()):.3f}",
             f"{found.products.formula} ({found.products.source})",
         ],
     )

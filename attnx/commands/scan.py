@@ -68,7 +68,8 @@ def scan(
     """
     from attnx import pipeline
     from attnx.console import output
-    from attnx.errors import AttnxError, InputError, UsageError
+    from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
+    from attnx.given.inputs import takes_target
     from attnx.scan.corpus import find
     from attnx.scan.scanning import local
     from attnx.scan.scanning import scan as run
@@ -86,6 +87,11 @@ def scan(
 
         make = made(address, workers)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    if opened.encoder is not None or takes_target(opened.slots()):
+        raise UnsupportedError(
+            f"{opened.name} is an encoder-decoder, and a corpus has no texts for the second side",
+            "Scan the file of its encoder, or a model of one side.",
+        )
     try:
         with shown(verbose) as tell:
             scanned = run(

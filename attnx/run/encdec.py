@@ -111,7 +111,7 @@ def check_layers(model: Runs, wanted: Wanted) -> None:
     """
     files = [m for m in (model.encoder, model) if m is not None]
     have = sorted({s.layer for m in files for s in m.sites if s.layer is not None})
-    if wanted.layers is not None and have and not set(wanted.layers) & set(have):
+    if wanted.layers and have and not set(wanted.layers) & set(have):
         raise UsageError(
             f"there is no layer {', '.join(map(str, wanted.layers))}", f"The model has layers {have[0]} to {have[-1]}."
         )

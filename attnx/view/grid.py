@@ -17,6 +17,7 @@ from attnx.records import Array, Stage, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, in_ascii, number, safe
 from attnx.view.colour import Ramp
+from attnx.view.length import counted
 from attnx.view.matrix import block_means, edges
 from attnx.view.page import Page, page
 from attnx.view.thumbs import Cells, dotted, draw
@@ -110,8 +111,8 @@ class Grid:
             here = replace(here, height=self.height)
         plan = self._plan(here)
         heads = max(len(layer) for layer in self.layers if layer is not None)
-        layers = "layer" if len(self.layers) == 1 else "layers"
-        title = f"{self.model} · {self.stage} · {len(self.layers)} {layers} × {heads} heads"
+        held = f"{counted(len(self.layers), 'layer')} × {counted(heads, 'head')}"
+        title = f"{self.model} · {self.stage} · {held}"
         yield Text(here.spell(title), "bold", no_wrap=True, overflow="ellipsis")
         dots = dotted(plan.tall, here)
         across, down = (plan.wide, plan.tall) if here.ascii else (2 * plan.wide, (4 if dots else 2) * plan.tall)

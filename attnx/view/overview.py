@@ -14,7 +14,7 @@ from rich.text import Text
 from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
-from attnx.view.length import length
+from attnx.view.length import counted, length
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
@@ -135,10 +135,11 @@ class Overview:
         sizes = sorted({a.site.head_size for a in t.attentions if a.site.head_size is not None})
         heads = sorted({a.site.heads for a in t.attentions if a.site.heads is not None})
         shared = sorted({a.site.kv_heads for a in t.attentions if a.site.kv_heads not in (None, a.site.heads)}, key=str)
-        count = f"{len(t.attentions)} {'layer' if len(t.attentions) == 1 else 'layers'}"
+        count = counted(len(t.attentions), "layer")
         parts = [
             length(t),
-            f"{count} × {_range(heads)} heads" + (f" ({_range(shared)} key/value)" if shared else ""),
+            f"{count} × {_range(heads)} {'head' if heads == [1] else 'heads'}"
+            + (f" ({_range(shared)} key/value)" if shared else ""),
             f"d_k {_range(sizes)}",
             t.device,
         ]

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests import small_models as small
+from tests import small_senses
+from tests.commands.analysed import values
 from tests.commands.conftest import Run
 
 PROMPT = [3, 7, 1, 12]
@@ -111,3 +113,26 @@ def test_a_decoders_sites_of_a_kind_are_one_row(attnx: Run, pair: Path) -> None:
     named = [line.rsplit("  weights", 1)[0].strip() for line in out.splitlines() if "  weights" in line]
     assert len(named) == len(set(named)) == len({name.split()[0] for name in named})
     assert {"encoder", "decoder", "cross"} == {name.split()[0] for name in named}
+
+
+def test_a_word_is_read_in_an_encoder_of_its_own_file(attnx: Run, tmp_path: Path) -> None:
+    """What each layer reads is the same whether the encoder stands alone or beside its decoder."""
+    both = small.save(
+        tmp_path / "both", config={"decoder_start_token_id": 5}, encoder_model=small.encoder(W),
+        decoder_model=small.cross_decoder(W, cached=False),
+    )  # fmt: skip
+    alone = small.save(tmp_path / "alone", model=small.encoder(W))
+    for folder in (both, alone):
+        small_senses.letters(folder)
+    args = ("word", "ejc", "ejd", "-w", "ejc", "--other-word", "ejd", "--json", "-m")
+    got = attnx(*args, both, "--target", "a").document
+    want = attnx(*args, alone).document
+    assert got["cosine"]["axes"] == want["cosine"]["axes"]
+    np.testing.assert_allclose(values(got["cosine"]), values(want["cosine"]), atol=1e-6)
+
+
+def test_a_corpus_has_no_texts_for_a_decoder(attnx: Run, pair: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("ejc\n", encoding="utf-8")
+    said = attnx("scan", "c.txt", "-o", "o.parquet", "-m", pair, code=3).err
+    assert "is an encoder-decoder, and a corpus has no texts for the second side" in said
+    assert not (tmp_path / "o.parquet.parts").exists()
