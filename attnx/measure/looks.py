@@ -204,8 +204,8 @@ def gathered_of(columns: Sequence[Column], *, special: bool) -> tuple[Look, ...]
 def mass(trace: Trace) -> Measurement:
     """What the weight goes to: mean over sites, heads and queries of the weight on each kind of key.
 
-    Kinds: every special token by its text, the first token where that is not special, punctuation, the words. A
-    special or first token that takes more than `SINK` is named a sink.
+    Kinds: every special token by its text, the first token where that is not special, punctuation, the words; where
+    there is no text, the other tokens. A special or first token that takes more than `SINK` is named a sink.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -275,18 +275,23 @@ def _parking(special: Array, real: Array, first: bool) -> Array:
 def _kinds(rows: Rows) -> tuple[list[str], Array]:
     """The kind of every key, and whether it is one where weight is parked."""
     parked = _parked(rows)
-    return _named(rows.key_labels, rows.key_flags(rows.keys.special), parked), parked
+    return _named(rows.key_labels, rows.key_flags(rows.keys.special), parked, _others(rows.keys)), parked
 
 
 def column_of(tokens: Tokens, sums: Array) -> Column:
     """What the keys of a self-attention over a text get, from the sums over all its rows, [H,K]; all rows count."""
     special, real = np.asarray(tokens.special, bool), np.asarray(tokens.mask, bool)
     parked = _parking(special, real, first=True)
-    kinds = _named(tokens.pieces, special, parked)
+    kinds = _named(tokens.pieces, special, parked, _others(tokens))
     return Column(np.asarray(sums, np.float64), len(sums) * len(tokens), tuple(kinds), parked, real)
 
 
-def _named(pieces: Sequence[str], special: Array, parked: Array) -> list[str]:
+def _others(tokens: Tokens) -> str:
+    """What tokens of no other kind are: words of a text; or patches of a picture, moments of a sound, bare ids."""
+    return "words" if any(end > start for start, end in tokens.offsets) else "other tokens"
+
+
+def _named(pieces: Sequence[str], special: Array, parked: Array, others: str) -> list[str]:
     names = []
     for at, piece in enumerate(pieces):
         bare = piece.strip()
@@ -297,5 +302,5 @@ def _named(pieces: Sequence[str], special: Array, parked: Array) -> list[str]:
         elif bare and all(unicodedata.category(c)[0] == "P" for c in bare):
             names.append("punctuation")
         else:
-            names.append("words")
+            names.append(others)
     return names
