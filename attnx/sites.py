@@ -79,8 +79,10 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
             continue
         found = softmax.recognise(opened, node)
         if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
-            stands_in = moved.replacement
-            if stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
+            stands_in = None if isinstance(moved, Miss) else moved.replacement
+            if isinstance(moved, Miss):
+                found = moved
+            elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
                 found, replacements[key_of(node)] = moved, (own, stands_in)
         if isinstance(found, Miss):
             misses.append(found)

@@ -78,18 +78,23 @@ class Proof:
     """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What was seen where a row holds scores of a query and keys of other heads or texts."""
+
+
 class Places:
     """Proves where the cells of moved scores belong, for one graph; sites that are written alike are proved once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._proved: dict[tuple[int, ...], Proof | None] = {}
+        self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
 
-    def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | None:
+    def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
         """Follow places from query and key to the cells of the softmax's input, whose last axis is normalised.
 
         Returns:
-            None where rows are not those of one query, or the graph cannot be evaluated.
+            `Mixed` where rows are not those of one head, None where the graph cannot be evaluated or tells otherwise.
         """
         signature = [self._signature(logits, (source.query, source.key))]
         if use is not None:
@@ -99,7 +104,7 @@ class Places:
             self._proved[key] = self._prove(logits, source, use)
         return self._proved[key]
 
-    def _prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | None:
+    def _prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
         nodes = carriers(self.graph, logits, {source.query, source.key})
         made = copied(
             self.graph, nodes, logits, dict(zip((source.query, source.key), _SOURCES, strict=True)), _SOURCES[0]
@@ -114,8 +119,8 @@ class Places:
                 if seen is None:
                     continue
                 proof = _read(seen)
-                if proof is None:
-                    return None
+                if not isinstance(proof, Proof):
+                    return proof
                 if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
                     continue
                 return proof if use is None else self._weighed(proof, seen, use)
@@ -242,20 +247,24 @@ class _Seen:
     facts: dict[str, Fact]
 
 
-def _read(seen: _Seen) -> Proof | None:
+def _read(seen: _Seen) -> Proof | Mixed | None:
     """What the places say: see `Proof`."""
     one, two, cells = _cells(seen)
     if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
         return None
+    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
+    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
+    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
+    shown = seen.masked.reshape(cells.shape)[cells]
+    if len(apart) > 1:
+        visible = shown > HIDES
+        return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None
     rows = np.nonzero(cells)[0]
     # Each row is one query's, and each query has one row.
     lowest = np.full(cells.shape[0], np.iinfo(np.int64).max)
     np.minimum.at(lowest, rows, one)
     if (lowest[rows] != one).any() or len(np.unique(one)) != len(np.unique(rows)):
         return None
-    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
-    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
-    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
     if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
         return None
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
@@ -265,7 +274,6 @@ def _read(seen: _Seen) -> Proof | None:
     visible = _visible(seen, apart[0])
     square = visible.shape[0] == visible.shape[1]
     later = np.triu(np.ones(visible.shape, bool), 1)
-    shown = seen.masked.reshape(cells.shape)[cells]
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
         window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),

@@ -24,7 +24,7 @@ from attnx.graph.product import find_product
 from attnx.graph.softmax_forms import find_softmax
 from attnx.ops.emit import FLOAT, INT64, OLDEST, Emit, opset_of, prefix_of
 from attnx.ops.finding import Finding, Replacement
-from attnx.records import HIDES, Array, Place
+from attnx.records import HIDES, Array, Miss, Place
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -46,12 +46,16 @@ _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
 )
+_MIXED = (
+    "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
+    "written for another layout, so that the file can hardly compute what its checkpoint does"
+)
 _EXACT = float(1 << 24)
 """Whole numbers below this are exact in float32."""
 
 
-def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | None:
-    """The attention around a softmax over moved scores; None where it cannot be proved to be one.
+def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss | None:
+    """The attention around a softmax over moved scores, or why it is none; None where nothing can be proved.
 
     Args:
         graph: The flat graph, fused nodes replaced.
@@ -66,6 +70,7 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | None:
         return None
     weights = _guarded(graph, found.out)
     use = _use(graph, weights)
+    mixed = False
     tried: set[tuple[str, str]] = set()
     ways = ways_back(graph, found.logits)
     back = [w for w in ways if depends(graph, w.product.left) and depends(graph, w.product.right)]
@@ -82,9 +87,10 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | None:
             products = tuple(w.product.out for w in back)
             source = Source(query, key, prod(s or 1 for s in sizes), products, chosen(graph, query, key))
             proof = places.prove(found.logits, source, use)
-            if proof is not None:
+            if isinstance(proof, Proof):
                 return _finding(graph, node, found.logits, weights, way, source, use, proof)
-    return None
+            mixed = mixed or proof is not None
+    return Miss(node.name, node.op_type, _MIXED) if mixed else None
 
 
 def _guarded(graph: Graph, out: str) -> str:
