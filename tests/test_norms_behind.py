@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import quantize_dynamic
 
 import attnx
 from attnx.session import open_session
@@ -36,6 +37,18 @@ def test_norms_behind_the_output_projection(tmp_path: Path, form: dict[str, bool
     np.testing.assert_allclose(got["norms"][0], want, rtol=1e-5)
     assert got["norms_left"].shape == (1, H)
     assert (got["norms_left"] > 0).all()
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_norms_behind_a_quantised_output_projection(tmp_path: Path, per_channel: bool) -> None:
+    path, _ = graph(tmp_path)
+    quantize_dynamic(path, tmp_path / "int8.onnx", per_channel=per_channel)
+    held = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "int8.onnx").graph.initializer}
+    output = (held["w_o_quantized"].astype(float) - held["w_o_zero_point"].astype(float)) * held["w_o_scale"]
+    got = tapped_norms(tmp_path / "int8.onnx", x=RNG.standard_normal((1, Q, E)).astype(np.float32))
+    parts = output.reshape(H, D, E)
+    want = np.stack([np.linalg.norm(got["value"][0, head] @ parts[head], axis=-1) for head in range(H)])
+    np.testing.assert_allclose(got["norms"][0], want, rtol=1e-5)
 
 
 def test_what_cancels_behind_it_is_told(tmp_path: Path) -> None:

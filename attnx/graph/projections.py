@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes import Atom, Axes, forward, fresh, leaves
+from attnx.graph.dequantise import floats, scale_of
 from attnx.graph.origins import rotary_source
 from attnx.graph.paths import depends
 from attnx.graph.product import Product, find_product, float_source
@@ -27,6 +28,7 @@ _VIEWS = frozenset(
 _NORMS = frozenset(
     "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
 )
+_QUANTISERS = frozenset("DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
 _STEPS = 60
 
 
@@ -92,10 +94,13 @@ class Operand:
     """What it is then: H, Dv, E."""
     factor: float
     """What its product is multiplied by."""
+    scale: str = ""
+    zero: str = ""
+    """Names of the scale and zero point, along its last axis, where the tensor is in integers."""
 
 
 def output_operand(graph: Graph, site: Site) -> Operand | None:
-    """Where the graph holds W_O; None where it is not sure, or quantised."""
+    """Where the graph holds W_O; None where it is not sure."""
     made, product, side = _output(graph, site)
     if made is None or product is None or site.heads is None or made.rows % site.heads:
         return None
@@ -104,16 +109,21 @@ def output_operand(graph: Graph, site: Site) -> Operand | None:
     inner = {id(leaf) for leaf in product.contracted}
     at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
     order = (*at, *(i for i in range(len(axes)) if i not in at))
-    return Operand(name, order, (site.heads, made.rows // site.heads, made.columns), product.factor)
+    scale, zero = (scale_of(graph, product) if side == 0 else None) or ("", "")
+    return Operand(name, order, (site.heads, made.rows // site.heads, made.columns), product.factor, scale, zero)
 
 
 def output_weights(graph: Graph, site: Site) -> Array | None:
     """W_O as [H,Dv,E], the slice of the output projection that reads each head; None where it is not sure.
 
-    The whole matrix is read, so this is for when its numbers are wanted. Quantised weights are not.
+    The whole matrix is read, so this is for when its numbers are wanted; what is quantised is brought back to floats.
     """
     operand = output_operand(graph, site)
     found = None if operand is None else numbers(graph, operand.name)
+    if operand is not None and found is not None and operand.scale:
+        scale, zero = numbers(graph, operand.scale), numbers(graph, operand.zero) if operand.zero else None
+        whole = scale is not None and (zero is not None or not operand.zero)
+        found = floats(found, scale, zero, -1) if whole and scale is not None else None
     if operand is None or found is None or found.dtype.kind != "f":
         return None
     return np.asarray(np.transpose(found, operand.order), np.float32).reshape(operand.shape) * operand.factor
@@ -192,7 +202,7 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
     while stack and len(found) < 2:
         value, axes = stack.pop()
         for node in graph.consumers(value):
-            product = find_product(graph, node.output[0])
+            product = _product_of(graph, node)
             if product is not None and value in (product.left, product.right):
                 side = 0 if value == product.left else 1
                 made = _of_product(graph, product)
@@ -203,7 +213,18 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
                 moved = forward(graph, node, axes, value)
                 if moved is not None:
                     stack.append((node.output[0], moved))
+            elif node.op_type in _QUANTISERS and node.input[0] == value:
+                stack.append((node.output[0], axes))
     return found[0] if len(found) == 1 else nothing
+
+
+def _product_of(graph: Graph, node: NodeProto) -> Product | None:
+    """The product that a node makes, or begins: after MatMulInteger it is the Mul that dequantises it."""
+    if node.op_type != "MatMulInteger":
+        return find_product(graph, node.output[0])
+    made = [inner for cast in graph.consumers(node.output[0]) for inner in graph.consumers(cast.output[0])]
+    found = [product for inner in made if (product := find_product(graph, inner.output[0])) is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def _heads_then_features(axes: Axes, layout: str, shape: tuple[int | None, ...]) -> list[Atom] | None:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.dequantise import floats
 from attnx.graph.index import attributes
 from attnx.graph.load import read_tensor
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from attnx.graph.index import Graph
     from attnx.records import Array
 
@@ -44,7 +47,7 @@ def stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
 
 
 def numbers(graph: Graph, value: str) -> Array | None:
-    """The numbers of a constant operand: of its initializer, through the views between."""
+    """The numbers of a constant operand: of its initializer, through the views and the dequantisation between."""
     tensor = graph.initializers.get(value)
     if tensor is not None:
         return read_tensor(graph.loaded, tensor)
@@ -53,7 +56,18 @@ def numbers(graph: Graph, value: str) -> Array | None:
         return None
     if node.op_type == "Constant":
         return graph.constant(value)
+    if node.op_type == "DequantizeLinear":
+        return _dequantised(graph, node)
     inner = numbers(graph, node.input[0]) if node.op_type in ("Transpose", "Cast", "Identity") else None
     if inner is None or node.op_type != "Transpose":
         return inner
     return np.transpose(inner, attributes(node).get("perm"))
+
+
+def _dequantised(graph: Graph, node: NodeProto) -> Array | None:
+    values, scale = (numbers(graph, name) for name in node.input[:2])
+    zero = numbers(graph, node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    if values is None or scale is None or (zero is None and len(node.input) > 2 and node.input[2]):
+        return None
+    a = attributes(node)
+    return floats(values, scale, zero, int(a.get("axis", 1)), int(a.get("block_size", 0)))

@@ -12,6 +12,7 @@ from attnx.records import Place, Site
 
 if TYPE_CHECKING:
     from attnx.graph.index import Graph
+    from attnx.graph.projections import Operand
     from attnx.reduction.reduce import Writer
 
 LEFT = 1e-3
@@ -40,15 +41,16 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
     operand = output_operand(graph, site)
     if axes is None or operand is None or not isinstance(factor, float) or not writer.holds(operand.name):
         return None
-    fact, own = graph.facts.get(operand.name), graph.facts.get(place.value)
-    if fact is None or own is None or fact.dtype not in _FLOATS or own.dtype not in _FLOATS:
+    own = graph.facts.get(place.value)
+    held = _floats(writer, graph, operand)
+    if held is None or own is None or own.dtype not in _FLOATS:
         return None
     order, kv_heads, batched = axes
     heads, size, width = operand.shape
     kv_heads = kv_heads or site.kv_heads or heads
     if heads % kv_heads:
         return None
-    matrix = writer.transposed(writer.as_float32(operand.name), operand.order)
+    matrix = writer.transposed(held, operand.order)
     matrix = writer.reshaped(matrix, (kv_heads, heads // kv_heads, size, width))
     square = writer.node("MatMul", [matrix, writer.transposed(matrix, (0, 1, 3, 2))])
     # [B,Hkv,1,K,D] x [Hkv,H/Hkv,D,D]: a value head stands for all query heads that read it.
@@ -63,6 +65,21 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
         norm = writer.node("Mul", [norm, writer.number(by)])
     flat = (0, heads, -1)
     return writer.reshaped(norm, flat), writer.extreme("ReduceMin", writer.reshaped(left, flat))
+
+
+def _floats(writer: Writer, graph: Graph, operand: Operand) -> str | None:
+    """W_O in float32; None where it is in integers whose scale cannot be told."""
+    fact = graph.facts.get(operand.name)
+    if fact is not None and fact.dtype in _FLOATS:
+        return writer.as_float32(operand.name)
+    scale = graph.facts.get(operand.scale)
+    if fact is None or scale is None or scale.dtype != 1 or not all(map(writer.holds, (operand.scale, operand.zero))):
+        return None
+    by_column = scale.shape is not None and len(scale.shape) > 0 and scale.shape != (1,)
+    if by_column and graph.opset < 13:
+        return None
+    inputs = [operand.name, operand.scale, *([operand.zero] if operand.zero else [])]
+    return writer.node("DequantizeLinear", inputs, **({"axis": len(operand.order) - 1} if by_column else {}))
 
 
 def _trace(writer: Writer, matrix: str) -> str:

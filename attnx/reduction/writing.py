@@ -69,10 +69,10 @@ class Nodes:
         return self._made[key]
 
     def holds(self, value: str) -> bool:
-        """Whether the graph as it will run has a tensor of that name."""
+        """Whether the graph as it will run has a tensor of that name, or none is named."""
         graph = self._proto.graph
         there = {tensor.name for tensor in graph.initializer} | {slot.name for slot in graph.input}
-        return value in there or any(value in node.output for node in graph.node)
+        return not value or value in there or any(value in node.output for node in graph.node)
 
     def as_float32(self, value: str) -> str:
         """The tensor in float32."""

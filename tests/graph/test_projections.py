@@ -8,7 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import quantize_dynamic
 
+from attnx.graph.dequantise import floats
 from attnx.graph.parameters import parameters
 from attnx.graph.projections import output_weights, projections
 from attnx.sites import find
@@ -113,7 +115,7 @@ def test_an_output_projection_that_reads_heads_in_another_order_is_not_sure(tmp_
     assert got.query is not None
 
 
-def test_quantised_weights_have_a_shape_and_no_numbers(tmp_path: Path) -> None:
+def test_quantised_weights_have_a_shape_and_the_numbers_that_the_graph_makes_of_them(tmp_path: Path) -> None:
     path, w = graph(tmp_path)
     model = onnx.load(path)
     scale = float(np.abs(w["o"]).max() / 127)
@@ -130,7 +132,53 @@ def test_quantised_weights_have_a_shape_and_no_numbers(tmp_path: Path) -> None:
     got = projections(found.opened, found.sites[0])
     assert got.output is not None
     assert (got.output.weight, got.output.rows) == ("w_int", H * D)
-    assert output_weights(found.opened, found.sites[0]) is None
+    weights = output_weights(found.opened, found.sites[0])
+    assert weights is not None
+    np.testing.assert_allclose(weights.reshape(H * D, E), small_o * np.float32(scale), rtol=1e-6)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_of_dynamic_quantisation(tmp_path: Path, per_channel: bool) -> None:
+    path, w = graph(tmp_path)
+    int8 = tmp_path / "int8.onnx"
+    quantize_dynamic(path, int8, per_channel=per_channel)
+    assert "MatMulInteger" in {node.op_type for node in onnx.load(int8).graph.node}
+    found = find(int8)
+    weights = output_weights(found.opened, found.sites[0])
+    assert weights is not None
+    held = {t.name: numpy_helper.to_array(t) for t in onnx.load(int8).graph.initializer}
+    whole = held["w_o_quantized"].astype(np.float32) - held["w_o_zero_point"].astype(np.float32)
+    np.testing.assert_allclose(weights.reshape(H * D, E), whole * held["w_o_scale"], rtol=1e-6)
+    np.testing.assert_allclose(weights.reshape(H * D, E), w["o"], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "axis", "block"),
+    [
+        (np.float32(0.5), None, 1, 0),
+        (np.array([0.5], np.float32), np.array([3], np.uint8), 0, 0),
+        (np.array([0.5, 2, 1], np.float32), None, 1, 0),
+        (np.array([0.5, 2, 1, 4], np.float32), np.array([1, 2, 3, 4], np.uint8), 0, 0),
+        (np.arange(1, 7, dtype=np.float32).reshape(2, 3), np.arange(6, dtype=np.uint8).reshape(2, 3), 0, 2),
+    ],
+)  # fmt: skip
+def test_floats_are_those_of_dequantize_linear(scale: np.ndarray, zero: np.ndarray, axis: int, block: int) -> None:
+    values = RNG.integers(0, 255, (4, 3), np.uint8)
+    parts = {"x": values, "s": scale, **({} if zero is None else {"z": zero})}
+    given = [numpy_helper.from_array(np.asarray(array), name) for name, array in parts.items()]
+    attributes = {"axis": axis, "block_size": block} if block else {"axis": axis}
+    node = helper.make_node("DequantizeLinear", [t.name for t in given], ["y"], **attributes)
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph([node], "g", [], [out], given), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {})
+    np.testing.assert_array_equal(floats(values, np.asarray(scale), zero, axis, block), want)
+
+
+def test_scales_that_do_not_fit_give_no_numbers() -> None:
+    assert floats(np.zeros((4, 3), np.int8), np.ones(2, np.float32), None, 1) is None
+    assert floats(np.zeros((4, 3), np.int8), np.ones((1, 3), np.float32), None, 0, 2) is None
 
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path: Path) -> None:
