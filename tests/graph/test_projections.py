@@ -137,6 +137,29 @@ def test_quantised_weights_have_a_shape_and_the_numbers_that_the_graph_makes_of_
     np.testing.assert_allclose(weights.reshape(H * D, E), small_o * np.float32(scale), rtol=1e-6)
 
 
+def test_weights_brought_back_to_floats_by_arithmetic(tmp_path: Path) -> None:
+    path, w = graph(tmp_path)
+    model = onnx.load(path)
+    scale = np.abs(w["o"]).max(0) / 100
+    held = (np.round(w["o"] / scale) + 128).astype(np.uint8)
+    tensors = [t for t in model.graph.initializer if t.name != "w_o"]
+    del model.graph.initializer[:]
+    parts = {"w_int": held, "w_zero": np.float32(128), "w_scale": scale.astype(np.float32)}
+    model.graph.initializer.extend([*tensors, *(numpy_helper.from_array(np.asarray(a), n) for n, a in parts.items())])
+    steps = [("Cast", ["w_int"], "w_f", {"to": 1}), ("Sub", ["w_f", "w_zero"], "w_c", {})]
+    steps.append(("Mul", ["w_c", "w_scale"], "w_o", {}))
+    for at, (kind, inputs, out, attributes) in enumerate(steps):
+        model.graph.node.insert(at, helper.make_node(kind, inputs, [out], **attributes))
+    onnx.save(model, path)
+    found = find(path)
+    output = projections(found.opened, found.sites[0]).output
+    assert output is not None
+    assert (output.weight, output.rows, output.columns) == ("w_int", H * D, E)
+    weights = output_weights(found.opened, found.sites[0])
+    assert weights is not None
+    np.testing.assert_allclose(weights.reshape(H * D, E), (held - 128.0) * scale, rtol=1e-5)
+
+
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_weights_of_dynamic_quantisation(tmp_path: Path, per_channel: bool) -> None:
     path, w = graph(tmp_path)
