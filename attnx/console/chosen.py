@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnx.console.inspection import named_sort, sort_of
 from attnx.console.request import Head, parse_head
+from attnx.console.sorts import named_sort, sort_of
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Site, Tokens, Trace
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.console.request import Head, Request
+from attnx.console.request import Request
+from attnx.console.sorts import fits, sort_of
 from attnx.errors import UnsupportedError, UsageError
 from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
+from attnx.view.length import counted
 from attnx.view.matrix import Matrix, of_attention
 
 if TYPE_CHECKING:
@@ -65,57 +67,6 @@ class Inspection:
     def keys(self) -> Tokens:
         """The tokens that are looked at."""
         return self.trace.keys_of(self.trace.attentions[0])
-
-
-def sort_of(site: Site) -> str:
-    """What sort of attention a site is: "encoder", "decoder", "cross", "additive", "pooling"."""
-    return site.component if site.kind == "self" else site.kind
-
-
-def named_sort(sites: Sequence[Site], name: str, whose: str = "this model") -> str:
-    """A sort of attention as it was asked for: "cross", or in full "decoder.cross".
-
-    Raises:
-        UsageError: There is none; `whose` says where.
-    """
-    names = {sort_of(site): sort_of(site) for site in sites}
-    whole = {f"{site.component}.{site.kind}": sort_of(site) for site in sites}
-    wanted = name.strip().lower()
-    if wanted not in names and wanted not in whole:
-        raise UsageError(f"{whose} has no {name!r} attention", f"It has {', '.join(names) or 'none'}.")
-    return (whole | names)[wanted]
-
-
-def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str, ...]]:
-    """The sort of site that is shown, and the others that there are; layers and heads are held against it.
-
-    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder. Pooling,
-    one query that gathers all, is shown where there is nothing else.
-
-    Raises:
-        UsageError: There is no such sort, layer or head.
-    """
-    sorts = tuple(dict.fromkeys(sort_of(site) for site in sites))
-    if not sorts:
-        return "", ()
-    sort = next((s for s in reversed(sorts) if s != "pooling"), sorts[-1])
-    if request.site is not None:
-        sort = named_sort(sites, request.site)
-    chosen = [site for site in sites if sort_of(site) == sort]
-    layers = {site.layer for site in chosen if site.layer is not None}
-    said = (
-        f"The model has {'' if len(sorts) == 1 else sort + ' '}layers {min(layers)} to {max(layers)}." if layers else ""
-    )
-    for layer in (*(request.layers or ()), *(head.layer for head in request.heads if head.layer is not None)):
-        if layer not in layers:
-            raise UsageError(
-                f"there is no layer {layer}", said or "The model's layers are not known; leave out --layer."
-            )
-    for head in request.heads:
-        for site in chosen:
-            if _fits(head, site, request) and site.heads is not None and head.head >= site.heads:
-                raise UsageError(f"there is no head {head.head}", f"{site.label} has heads 0 to {site.heads - 1}.")
-    return sort, tuple(other for other in sorts if other != sort)
 
 
 def inspect(
@@ -233,12 +184,6 @@ def position_of(tokens: Tokens, request: Request) -> int:
     return found[0]
 
 
-def _fits(head: Head, site: Site, request: Request) -> bool:
-    if head.layer is not None:
-        return head.layer == site.layer
-    return request.layers is None or site.layer in request.layers
-
-
 def _picks(
     trace: Trace,
     request: Request,
@@ -250,7 +195,7 @@ def _picks(
     picks = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         count = attention.need(request.stage).shape[1]
-        wanted = [head.head for head in request.heads if _fits(head, attention.site, request)]
+        wanted = [head.head for head in request.heads if fits(head, attention.site, request)]
         for head in dict.fromkeys(wanted) if request.heads else range(count):
             matrix = of_attention(trace, attention, head, request.stage)
             if attention.masked is None and hidden_at[attention.site.index]:
@@ -295,12 +240,12 @@ def _combined(picks: Sequence[Pick], request: Request, trace: Trace, combined: M
     for key, group in groups.items():
         first = group[0]
         if request.over == "heads":
-            label = f"{names[int(key)]} {how} of {_count(combined.get(int(key), len(group)), 'head')}"
+            label = f"{names[int(key)]} {how} of {counted(combined.get(int(key), len(group)), 'head')}"
         elif request.over == "layers":
-            label = f"H{key} {how} of {_count(len(group), 'layer')}"
+            label = f"H{key} {how} of {counted(len(group), 'layer')}"
         else:
             layers = len({pick.site.index for pick in group if pick.site is not None})
-            label = f"{how} of {_count(len(group), 'head')} in {_count(layers, 'layer')}"
+            label = f"{how} of {counted(len(group), 'head')} in {counted(layers, 'layer')}"
         trusted = all(pick.trusted for pick in group)
         matrix = replace(
             first.matrix,
@@ -319,7 +264,3 @@ def _combined(picks: Sequence[Pick], request: Request, trace: Trace, combined: M
             )
         )
     return tuple(out)
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attnx.console.inspection import Inspection, choose_sort, inspect, position_of
+from attnx.console.inspection import Inspection, inspect, position_of
+from attnx.console.sorts import choose_sort
 from attnx.given.fed import fed
 from attnx.reduction.gathered import gather
 from attnx.reduction.merged import over_heads

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnx.console.chosen import sorts
-from attnx.console.inspection import named_sort, sort_of
 from attnx.console.request import parse_layers
+from attnx.console.sorts import named_sort, sort_of
 from attnx.errors import UsageError
 from attnx.records import Site, Trace
 

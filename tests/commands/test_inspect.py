@@ -15,9 +15,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnx import pipeline
-from attnx.console.inspection import choose_sort, inspect
+from attnx.console.inspection import inspect
 from attnx.console.presentation import render
 from attnx.console.request import ask
+from attnx.console.sorts import choose_sort
 from attnx.records import Attention, Check, Site, Tokens, Trace
 from attnx.session import has_driver
 from tests.commands.conftest import ANIMAL, BANK, Oracle, Run
