@@ -150,7 +150,7 @@ _ELEMENTWISE = (
     "Where PRelu BitwiseAnd BitwiseOr BiasGelu QLinearAdd QLinearMul"
 ).split()
 _SAME = (
-    "Cast CastLike Identity Dropout Relu LeakyRelu Sigmoid Tanh Erf Gelu FastGelu QuickGelu Softmax "
+    "Cast CastLike Identity Dropout Relu LeakyRelu Sigmoid Tanh Erf Erfc Gelu FastGelu QuickGelu Softmax "
     "LogSoftmax Sqrt Exp Log Neg Abs Sign Not Floor Ceil Round Reciprocal Sin Cos IsNaN IsInf Clip "
     "LayerNormalization RMSNormalization SimplifiedLayerNormalization InstanceNormalization "
     "GroupNormalization BatchNormalization LpNormalization Elu Selu Softplus HardSigmoid HardSwish Mish "

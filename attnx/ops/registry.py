@@ -82,6 +82,7 @@ FUSED: Mapping[str, Recogniser] = {
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
 REWRITES: Mapping[str, Rewriter] = {
+    "Erfc": _rewriter("converters", "erfc"),
     "com.microsoft.BiasAdd": _rewriter("diffusion", "bias_add"),
     "com.microsoft.BiasSoftmax": _rewriter("cuda_only", "bias_softmax"),
     "com.microsoft.BiasSplitGelu": _rewriter("diffusion", "bias_split_gelu"),
