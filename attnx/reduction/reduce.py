@@ -54,6 +54,7 @@ NORMS = ("norms", "norms_left")
 """What is made of the value and W_O; where a graph does not allow it, the value is tapped in its place."""
 _MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
+_LOWEST = float(np.finfo(np.float32).min)
 _WORD = re.compile(r"\([^)]*\)|\S+")
 
 
@@ -237,14 +238,16 @@ class Writer(Nodes):
     def entropy(self, value: str, place: Place, masked: str, masked_place: Place) -> str:
         """Sum a ln a without a logarithm for each cell, which takes longer than all else.
 
-        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a.
+        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a. A row of
+        which every cell is hidden gives 0.
         """
         if not self._is_float32(masked) or not self._is_float32(value):
             return self.stat(value, place, "entropy")
         weights, scores = self._last(value, place), self._last(masked, masked_place)
-        below = self.node("Sub", [scores, self.extreme("ReduceMax", scores, keep=1)])
+        most = self.node("Max", [self.extreme("ReduceMax", scores, keep=1), self.number(_LOWEST)])
+        below = self.node("Sub", [scores, most])
         shown = self.node("Max", [below, self.number(HIDDEN)])  # hidden cells, whose weight is 0, may be -inf
-        log = self.node("Log", [self.stat(value, place, "largest")])
+        log = self.node("Log", [self.node("Max", [self.stat(value, place, "largest"), self.number(_TINY)])])
         whole = self.node("Mul", [log, self.stat(value, place, "total")])
         return self.node("Add", [self.summed(self.node("Mul", [weights, shown])), whole])
 
