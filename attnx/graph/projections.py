@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.graph.axes import Atom, Axes, forward, fresh, leaves
 from attnx.graph.dequantise import floats, scale_of
+from attnx.graph.nbits import OP, packed_numbers, packed_product
 from attnx.graph.origins import rotary_source
 from attnx.graph.paths import depends
 from attnx.graph.product import Product, find_product, float_source
@@ -97,6 +98,8 @@ class Operand:
     scale: str = ""
     zero: str = ""
     """Names of the scale and zero point, along its last axis, where the tensor is in integers."""
+    packed: NodeProto | None = None
+    """The product's node, where the tensor holds several numbers in a byte; `order` is then that of [rows, columns]."""
 
 
 def output_operand(graph: Graph, site: Site) -> Operand | None:
@@ -105,12 +108,15 @@ def output_operand(graph: Graph, site: Site) -> Operand | None:
     if made is None or product is None or site.heads is None or made.rows % site.heads:
         return None
     name = product.left if side == 1 else product.right
+    shape = (site.heads, made.rows // site.heads, made.columns)
+    if product.node.op_type == OP:
+        return Operand(name, (0, 1), shape, product.factor, packed=product.node)
     axes = product.left_axes if side == 1 else product.right_axes
     inner = {id(leaf) for leaf in product.contracted}
     at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
     order = (*at, *(i for i in range(len(axes)) if i not in at))
     scale, zero = (scale_of(graph, product) if side == 0 else None) or ("", "")
-    return Operand(name, order, (site.heads, made.rows // site.heads, made.columns), product.factor, scale, zero)
+    return Operand(name, order, shape, product.factor, scale, zero)
 
 
 def output_weights(graph: Graph, site: Site) -> Array | None:
@@ -119,7 +125,7 @@ def output_weights(graph: Graph, site: Site) -> Array | None:
     The whole matrix is read, so this is for when its numbers are wanted; what is quantised is brought back to floats.
     """
     operand = output_operand(graph, site)
-    found = None if operand is None else numbers(graph, operand.name)
+    found = None if operand is None else _held(graph, operand)
     if operand is not None and found is not None and operand.scale:
         scale, zero = numbers(graph, operand.scale), numbers(graph, operand.zero) if operand.zero else None
         whole = scale is not None and (zero is not None or not operand.zero)
@@ -129,15 +135,19 @@ def output_weights(graph: Graph, site: Site) -> Array | None:
     return np.asarray(np.transpose(found, operand.order), np.float32).reshape(operand.shape) * operand.factor
 
 
+def _held(graph: Graph, operand: Operand) -> Array | None:
+    return numbers(graph, operand.name) if operand.packed is None else packed_numbers(graph, operand.packed)
+
+
 def _upstream(graph: Graph, value: str) -> Projection | None:
     """The projection that made a query, key or value."""
     for _ in range(_STEPS):
-        product = find_product(graph, value)
-        if product is not None:
-            return _of_product(graph, product)
         node = graph.producer(value)
         if node is None:
             return None
+        product = _product_of(graph, node) if node.op_type == OP else find_product(graph, value)
+        if product is not None:
+            return _of_product(graph, product)
         before = _before(graph, node, value)
         if before is None:
             return None
@@ -177,6 +187,9 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
     held, shape = root(graph, constant), graph.shape(constant)
     if held is None or shape is None or None in shape or len(axes) != len(shape):
         return None
+    if product.node.op_type == OP:
+        rows, columns = product.contracted[0].size or 0, product.out_axes[-1][0].size or 0
+        return Projection(held, rows, columns, product.left, product.out)
     inner = {id(atom) for atom in product.contracted}
     summed = [any(id(atom) in inner for atom in axis) for axis in axes]
     rows, columns = (
@@ -220,6 +233,8 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
 
 def _product_of(graph: Graph, node: NodeProto) -> Product | None:
     """The product that a node makes, or begins: after MatMulInteger it is the Mul that dequantises it."""
+    if node.op_type == OP:
+        return packed_product(graph, node)
     if node.op_type != "MatMulInteger":
         return find_product(graph, node.output[0])
     made = [inner for cast in graph.consumers(node.output[0]) for inner in graph.consumers(cast.output[0])]

@@ -26,7 +26,7 @@ def surroundings(model: Model, site: Site, inputs: Mapping[str, Array] | None = 
 
 
 def output_projection(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """W_O as [H,Dv,E]; None where it was not found for sure, or is packed in 4 bits. Read once for a model."""
+    """W_O as [H,Dv,E]; None where it was not found for sure. Read once for a model."""
     from attnx.graph.projections import output_weights
 
     known = _READ.setdefault(model, {})
