@@ -15,8 +15,9 @@ import numpy as np
 from attnx.graph.index import attributes
 from attnx.ops.emit import BOOL, DOUBLE, INT64, LOWEST, Emit, prefix_of
 from attnx.ops.finding import Finding
+from attnx.ops.placing import kv_heads as heads_before
 from attnx.ops.stages import attend, default_scale, found, input_of, merge_heads, output_of, split_heads
-from attnx.records import Miss
+from attnx.records import Miss, Place
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -68,8 +69,10 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     left, right = a.get("left_window_size", -1), a.get("right_window_size", -1)
     causal = bool(a.get("is_causal")) or right == 0
     ahead = 0 if causal else right
+    # Exporters may repeat each key head for its group before the node, as if there were as many as queries ask.
+    own = kv_heads if flat else heads_before(graph, Place(node.input[1], "b h k d"), kv_heads)
     return found(
-        e, node, required=_refused(e, node, a, flat), heads=heads, kv_heads=kv_heads, head_size=head_size,
+        e, node, required=_refused(e, node, a, flat), heads=heads, kv_heads=own, head_size=head_size,
         scale=number, scale_place="inside Attention, its root on query and on key", softcap=a.get("softcap") or None,
         causal=True if causal else None if mask else False,
         window=left + ahead + 1 if left >= 0 and ahead >= 0 else None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from tests.ops.replacing import (
     Array,
@@ -271,3 +271,22 @@ def test_it_reads_flat_inputs_as_the_kernel_does() -> None:
     close(s["query"], parted(feed["q"], 4), 1e-7)
     close(s["value"], parted(feed["v"], 2), 1e-7)
     assert (finding.query_from, finding.key_from, finding.value_from) == ("q", "k", "v")
+
+
+def test_key_heads_that_are_repeated_before_the_node_count_once() -> None:
+    feed = feed_of(heads=4, kv=2)
+    shape = {"five": np.array([B, 2, 2, S, D]), "four": np.array([B, 4, S, D]), "at": np.array([2])}
+    nodes = [
+        step
+        for name in "kv"
+        for step in (
+            helper.make_node("Unsqueeze", [name, "at"], [f"{name}1"]),
+            helper.make_node("Expand", [f"{name}1", "five"], [f"{name}2"]),
+            helper.make_node("Reshape", [f"{name}2", "four"], [f"{name}3"]),
+        )
+    ]
+    node = helper.make_node("Attention", ["q", "k3", "v3"], ["y"])
+    model = model_of([*nodes, node], feed, ["y"], 23, weights=shape)
+    _, findings, _ = replaced(model)
+    (finding,) = findings
+    assert (finding.heads, finding.kv_heads) == (4, 2)
