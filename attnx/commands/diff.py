@@ -46,9 +46,7 @@ def diff(
     ] = None,
     mean: Annotated[
         str | None,
-        typer.Option(
-            "--mean", metavar="heads", help="Compare the means over all heads of a layer, however many it has."
-        ),
+        typer.Option("--mean", metavar="OVER", help="heads: compare the means over all heads of each layer."),
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
