@@ -81,7 +81,7 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
         if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
             stands_in = None if isinstance(moved, Miss) else moved.replacement
             if isinstance(moved, Miss):
-                found = moved
+                found = moved if isinstance(found, Miss) or found is None or found.pieces > 1 else found
             elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
                 found, replacements[key_of(node)] = moved, (own, stands_in)
         if isinstance(found, Miss):

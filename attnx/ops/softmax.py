@@ -97,7 +97,14 @@ def may_be_moved(found: Finding | Miss | None) -> bool:
     """Whether a softmax may run over scores that were moved about: cells must then be followed, and not axes."""
     if isinstance(found, Miss):
         return found.reason == _LOST
-    return found is not None and found.pieces > 1
+    return found is not None and (found.pieces > 1 or _by_offset(found))
+
+
+def _by_offset(found: Finding) -> bool:
+    """Whether each query has keys of its own: they may be a window that was cut out for it."""
+    place = found.places.get("weights")
+    names = [] if place is None else [name for axis in parse(place.layout) for name, _ in axis]
+    return not any(name[0] == "q" for name in names) and sum(name[0] == "b" for name in names) > 1
 
 
 def _not_followed(graph: Graph, node: NodeProto, back: list[Way]) -> Miss | None:

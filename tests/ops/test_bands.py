@@ -82,7 +82,7 @@ def test_weights_follow_from_query_and_key(batch: int, marked: list[list[int]], 
     """Whatever is fed: each row is a softmax over its window and the tokens that all see, computed here."""
     feed = drawn(batch, marked, padded)
     first, second = traced(feed)
-    query, key, value = (np.asarray(first.need(q), np.float64) for q in ("query", "key", "value"))  # type: ignore[arg-type]
+    query, key, value = (np.asarray(first.need(q), np.float64) for q in ("query", "key", "value"))
     near = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH))) <= REACH
     for b in range(batch):
         real, flags = feed["attention_mask"][b] > 0, feed["global_attention_mask"][b] > 0
@@ -137,7 +137,17 @@ def band(g: G, query: str, key: str, length: int) -> str:
     return str(g.op("Concat", *parts, axis=1))
 
 
-def banded(folder: Path, straight: bool) -> Path:
+def shifted(g: G, x: str, length: int) -> str:
+    """Three keys around each query, [N,length,3,size]."""
+    around = g.op("Pad", x, g.const([0, 1, 0, 0, 1, 0], np.int64))
+    parts = []
+    for c in range(3):
+        bounds = [g.const([n], np.int64) for n in (c, c + length, 1)]
+        parts.append(g.op("Unsqueeze", g.op("Slice", around, *bounds), g.const([2], np.int64)))
+    return str(g.op("Concat", *parts, axis=2))
+
+
+def banded(folder: Path, straight: bool, unfolded: bool = False) -> Path:
     """Two heads in a window of 3, over any number of texts of 12 tokens; heads and tokens mixed where not straight."""
     g, length = G(), 12
     x = g.input("x", ["batch", length, 6])
@@ -148,21 +158,22 @@ def banded(folder: Path, straight: bool) -> Path:
         sides.append(g.op("Reshape", turned, g.const([-1, length, 3], np.int64)))
     inside = np.ones((1, length, 3), bool)
     inside[0, 0, 0] = inside[0, -1, 2] = False
-    scores = g.op("Mul", band(g, sides[0], sides[1], length), g.const(0.5, np.float32))
+    if unfolded:
+        product = g.op("Einsum", sides[0], shifted(g, sides[1], length), equation="bqd,bqcd->bqc")
+    else:
+        product = band(g, sides[0], sides[1], length)
+    scores = g.op("Mul", product, g.const(0.5, np.float32))
     weights = g.softmax(g.op("Where", g.const(inside), scores, g.const(-np.inf, np.float32)))
-    around = g.op("Pad", sides[2], g.const([0, 1, 0, 0, 1, 0], np.int64))
-    shifted = []
-    for c in range(3):
-        bounds = [g.const([n], np.int64) for n in (c, c + length, 1)]
-        shifted.append(g.op("Unsqueeze", g.op("Slice", around, *bounds), g.const([2], np.int64)))
-    context = g.op("Einsum", weights, g.op("Concat", *shifted, axis=2), equation="bqc,bqcd->bqd")
+    context = g.op("Einsum", weights, shifted(g, sides[2], length), equation="bqc,bqcd->bqd")
     return g.save(folder, str(g.op("Reshape", context, g.const([-1, 2, length, 3], np.int64))))
 
 
+@pytest.mark.parametrize("unfolded", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_any_way_of_cutting_a_band(tmp_path: Path, batch: int) -> None:
+def test_any_way_of_cutting_a_band(tmp_path: Path, batch: int, unfolded: bool) -> None:
     x = np.random.default_rng(4).normal(size=(batch, 12, 6)).astype(np.float32)
-    (a,) = attnx.open(banded(tmp_path, straight=True), device="cpu").trace(inputs={"x": x}, required=True).attentions
+    model = attnx.open(banded(tmp_path, True, unfolded), device="cpu")
+    (a,) = model.trace(inputs={"x": x}, required=True).attentions
     assert (a.site.heads, a.site.scale, a.site.window, a.site.scale_place) == (2, 0.5, 3, "after QK^T")
     assert a.trusted, a.checks
     near = np.abs(np.subtract.outer(np.arange(12), np.arange(12))) <= 1
