@@ -171,6 +171,8 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
     if node.op_type == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
         return [_from_array(found)]
     shaped = infer_shape(graph, node, inputs)
+    if node.op_type == "CastLike" and len(inputs) == 2:
+        inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers say nothing
     wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
     if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
         values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
@@ -180,6 +182,18 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
             return evaluated
     return shaped
+
+
+def _example(fact: Fact) -> Fact:
+    """Some array of a tensor's type, where that is known."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    if fact.value is not None or not fact.dtype:
+        return fact
+    try:
+        return Fact((), fact.dtype, np.zeros((), tensor_dtype_to_np_dtype(fact.dtype)))
+    except (KeyError, TypeError):
+        return fact
 
 
 def _sizes_of(graph: Graph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:

@@ -82,6 +82,8 @@ FUSED: Mapping[str, Recogniser] = {
 """Operator, as `attnx.graph.index.op_name` writes it -> the function that takes it apart."""
 
 REWRITES: Mapping[str, Rewriter] = {
+    "ConcatFromSequence": _rewriter("sequences", "joined"),
+    "SequenceAt": _rewriter("sequences", "taken"),
     "Erfc": _rewriter("converters", "erfc"),
     "com.microsoft.BiasAdd": _rewriter("diffusion", "bias_add"),
     "com.microsoft.BiasSoftmax": _rewriter("cuda_only", "bias_softmax"),
@@ -96,4 +98,5 @@ REWRITES: Mapping[str, Rewriter] = {
     "com.microsoft.RestorePadding": _rewriter("cuda_only", "restore_padding"),
     "com.microsoft.SkipGroupNorm": _rewriter("diffusion", "group_norm"),
 }
-"""Operators that are no attention, but that feed one and that the CPU cannot run -> the function that replaces them."""
+"""Operators that are no attention, but that feed one, and that the CPU cannot run or no axis can be followed through ->
+the function that replaces them."""
