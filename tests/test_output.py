@@ -76,6 +76,7 @@ def test_notes_and_errors_are_wrapped_to_the_terminal(columns: int, monkeypatch:
 def test_what_is_longer_than_a_line_is_not_cut() -> None:
     assert wrapped("see /a/long/path now", 8, "attnx: ", "  ") == "attnx: see\n  /a/long/path\n  now"
     assert wrapped("one\ntwo `three four` `", 11, "> ", "  ") == "> one\n  two\n  `three four`\n  `"
+    assert wrapped("a list: --layer 0=1,1=3.", 18) == "a list:\n--layer 0=1,1=3."
     assert wrapped("", 8, "attnx: ") == "attnx: "
 
 

@@ -29,7 +29,7 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
 
 
 def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:
-    """Text in lines of at most so many cells. A word, and a command between backticks, is never cut.
+    """Text in lines of at most so many cells. Words, commands between backticks, and options with what follows are never cut.
 
     Args:
         text: Its own line breaks stay.
@@ -43,7 +43,7 @@ def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:
     before = first
     for part in text.split("\n"):
         line, empty = before, True
-        for space, word in re.findall(r"(\s*)(`[^`]*`\S*|\S+)", part):
+        for space, word in re.findall(r"(\s*)(`[^`]*`\S*|--[\w-]+ [^\s-]\S*|\S+)", part):
             if not empty and cell_len(line) + cell_len(space) + cell_len(word) > width:
                 lines.append(line)
                 line, empty = under, True
