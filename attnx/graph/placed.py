@@ -267,6 +267,9 @@ def _read(seen: _Seen) -> Proof | Mixed | None:
         return None
     if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
         return None
+    twice = one[shown > HIDES] * prod(seen.key) + two[shown > HIDES]
+    if len(np.unique(twice)) != len(twice):
+        return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
     if seen.batch is not None and seen.query[batch] != seen.batch:
         return None

@@ -41,7 +41,9 @@ _GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten
 _GUARDS = ("Where", "Cast", "Identity", "Dropout")
 _MOST = 400
 _TRIED = 6
-_OFFSETS = "the softmax runs over the offsets of a window, not over keys: each cell is brought to its query and key"
+_OFFSETS = (
+    "the softmax runs over offsets of a window, not over keys in order: each cell is brought to its query and key"
+)
 _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
