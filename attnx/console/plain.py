@@ -29,7 +29,7 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
 
 
 def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:
-    """Text in lines of at most so many cells. Words, commands between backticks, and options with what follows are never cut.
+    """Text in lines of at most so many cells; words, commands between backticks, options with values are never cut.
 
     Args:
         text: Its own line breaks stay.
