@@ -491,7 +491,7 @@ def test_nothing_to_measure(minilm: Model, corpus: Path, tmp_path: Path) -> None
         scan(minilm, [corpus], tmp_path / "o.parquet", measures=[])
     with pytest.raises(UsageError, match="scan measures no 'entropi'") as caught:
         scan(minilm, [corpus], tmp_path / "o.parquet", measures=["entropi"])
-    assert caught.value.hint.startswith("Did you mean entropy? Choose from heads, ")
+    assert caught.value.hint.startswith("Did you mean 'entropy'? Choose from heads, ")
 
 
 def test_progress_counts_what_is_new() -> None:
