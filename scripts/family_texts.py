@@ -274,6 +274,31 @@ def wav2vec2(folder: Path) -> None:
     record(folder, {"audio": heard.name}, alike(ran.attentions, "encoder", False), seconds=3)
 
 
+def longformer(folder: Path) -> None:
+    """Longformer: windows of 5 tokens, whose scores are held as a band; the file takes texts of 16 tokens."""
+    from transformers import LongformerConfig, LongformerModel
+
+    tokens = tokenizer(
+        ["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>", bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+    config = LongformerConfig(
+        vocab_size=len(tokens), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        attention_window=[4, 4], max_position_embeddings=140, type_vocab_size=2, pad_token_id=1, onnx_export=True,
+    )  # fmt: skip
+    model = export(sharpen(LongformerModel(config), 3), folder, "feature-extraction", tokens)
+    text = f"{TARGET} and {TARGET} a"
+    ids = tokens(text)["input_ids"]
+    with torch.no_grad():
+        ran = model(torch.tensor([ids]), output_attentions=True)
+    sites = []
+    for band in ran.attentions:  # [B,H,S,5]: column c of row i is key i + c - 2
+        whole = torch.zeros(*band.shape[:3], len(ids) + 4)
+        for i in range(len(ids)):
+            whole[:, :, i, i : i + 5] = band[:, :, i]
+        sites.append(("self", "encoder", False, whole[..., 2:-2]))
+    record(folder, {"text": text}, sites, ids=ids)
+
+
 def _features(ears: Any, path: Path) -> Any:
     import wave
 
@@ -288,5 +313,5 @@ def _features(ears: Any, path: Path) -> Any:
 FAMILIES = {
     "gpt2": gpt2, "gpt2-plain": gpt2_plain, "llama-merged": llama_merged, "llama-static": llama_static, "t5": t5,
     "bart": bart, "marian": marian, "m2m100": m2m100, "whisper": whisper, "whisper-short": whisper_short,
-    "wav2vec2": wav2vec2,
+    "wav2vec2": wav2vec2, "longformer": longformer,
 }  # fmt: skip

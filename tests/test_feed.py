@@ -5,7 +5,17 @@ import pytest
 
 from attnx import feed as feeding
 from attnx.errors import InputError
-from attnx.given.inputs import Needs, batch_of, encoder_side, fixed_length, is_ids, is_past, padded, takes_target
+from attnx.given.inputs import (
+    Needs,
+    batch_of,
+    encoder_side,
+    fixed_length,
+    is_ids,
+    is_past,
+    own_mask,
+    padded,
+    takes_target,
+)
 from attnx.records import Attention, Site
 from attnx.run.kvcache import carry, is_static, pair, room
 from attnx.run.naming import join, labelled, name_axes, numbered
@@ -53,6 +63,16 @@ def test_what_depends_on_the_cache(slot: Slot, want: object) -> None:
     got = one(slot, needs(3, past=4))
     assert got.tolist() == want
     assert got.dtype == slot.dtype
+
+
+def test_no_token_attends_to_all_unless_it_is_said() -> None:
+    slots = [Slot(n, ("b", "s"), INT) for n in ("global_attention_mask", "attention_mask")]
+    got = feeding.derive(slots, needs(4))
+    assert {k: v.tolist() for k, v in got.items()} == {
+        "global_attention_mask": [[0] * 4],
+        "attention_mask": [[1] * 4],
+    }
+    assert own_mask(slots, got) == "attention_mask"
 
 
 def test_square_masks() -> None:

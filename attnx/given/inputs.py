@@ -92,6 +92,7 @@ def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> str | None:
     """Which of the given arrays says what of a text is padding: [B,Q] of whole numbers."""
     memory = encoder_side(slots)
     masks = (s for s in slots if s.name in given and s.name not in memory and named(s, "attention_mask"))
+    masks = (s for s in masks if not named(s, "global"))
     return next((s.name for s in masks if is_integer(s) and len(s.shape) == given[s.name].ndim == 2), None)
 
 

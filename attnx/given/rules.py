@@ -21,6 +21,8 @@ def _mask(slot: Slot, needs: Needs) -> Array | None:
     if not named(slot, "mask", "pad") or slot.dtype is None or len(slot.shape) not in (2, 3, 4):
         return None
     mask = needs.mask
+    if named(slot, "global") and len(slot.shape) == 2:
+        return np.zeros_like(mask)  # which tokens attend to all others (Longformer): none, as in transformers
     if len(slot.shape) == 2:
         width = slot.shape[1]
         if isinstance(width, int) and width > mask.shape[1]:  # a static cache: room that is not used yet
