@@ -1,4 +1,4 @@
-"""What tf2onnx makes of Keras: selections as arithmetic, a softmax over two axes, merged batches, Erfc."""
+"""What tf2onnx makes of Keras, and paddle2onnx of a scale: what they write otherwise than other exporters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_softmax_over_rows_and_columns_has_both_as_keys(tmp_path: Path) -> Non
     a = g.op("Exp", g.op("Sub", s, total))
     o = g.op("Reshape", g.op("Einsum", a, v, equation="bhxyuv,buvhd->bxyhd"), g.const([0, high, wide, -1], np.int64))
     path = g.save(tmp_path, g.linear(o, 16, H * D))
-    (attention,) = trace(path, x=RNG.standard_normal((2, high, wide, 16)).astype(np.float32)).attentions
+    (attention,) = trace(path, x=RNG.uniform(-0.2, 0.2, (2, high, wide, 16)).astype(np.float32)).attentions
     assert (attention.site.kind, attention.site.heads, attention.site.causal) == ("self", H, False)
     assert attention.trusted
     assert attention.weights.shape == (2, H, high * wide, high * wide)
@@ -89,7 +89,7 @@ def test_two_axes_of_a_batch_that_are_merged_with_heads_are_told_apart(tmp_path:
     shape = g.op("Concat", g.const([-1, rows, H], np.int64), size, g.const([D], np.int64), axis=0)
     back = g.op("Transpose", g.op("Reshape", o, shape), perm=[0, 1, 3, 2, 4])
     path = g.save(tmp_path, g.linear(g.op("Reshape", back, g.const([0, rows, -1, H * D], np.int64)), 16, H * D))
-    (attention,) = trace(path, x=RNG.standard_normal((2, rows, 4, 16)).astype(np.float32)).attentions
+    (attention,) = trace(path, x=RNG.uniform(-0.2, 0.2, (2, rows, 4, 16)).astype(np.float32)).attentions
     assert attention.trusted
     assert attention.site.heads == H
     assert attention.weights.shape == (2 * rows, H, 4, 4)
@@ -108,3 +108,24 @@ def test_erfc_that_no_runtime_knows_is_one_less_erf(tmp_path: Path) -> None:
     assert attention.trusted
     want = 0.5 * X * (1 + np.vectorize(erf)(X * 0.5**0.5))
     np.testing.assert_allclose(traced.outputs[str(y)], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub"])
+@pytest.mark.parametrize("on", ["query", "scores"])
+def test_a_scale_behind_which_zero_is_added_is_the_scale(op: str, on: str, tmp_path: Path) -> None:
+    """paddle2onnx writes a scale as x * factor + 0."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+
+    def scaled(y: str) -> str:
+        return str(g.op(op, g.op("Mul", y, g.const([D**-0.5], np.float32)), g.const(0.0, np.float32)))
+
+    s = g.op("MatMul", scaled(q), k) if on == "query" else scaled(str(g.op("MatMul", q, k)))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(s)), v))))
+    (attention,) = trace(path, x=X).attentions
+    assert attention.trusted
+    assert attention.site.scale == pytest.approx(D**-0.5)
+    scores = np.einsum("bhqd,bhkd->bhqk", attention.query, attention.key)
+    np.testing.assert_allclose(attention.scores, scores, atol=1e-4)
+    np.testing.assert_allclose(attention.weights, softmax(scores * D**-0.5), atol=1e-6)

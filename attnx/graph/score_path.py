@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes import Axes, forward
+from attnx.graph.factors import factors_of, multiplier, unmoved
 from attnx.graph.letters import Letters
-from attnx.graph.origins import factors_of, multiplier
 from attnx.graph.paths import Step, Way, depends, scalar, ways_back
 from attnx.records import Array
 
@@ -98,6 +98,8 @@ def read_path(graph: Graph, way: Way, query: tuple[str, Axes], key: tuple[str, A
     contiguous, last = True, 0
     for i, step in enumerate(way.steps):
         factor = multipliers[i]
+        if unmoved(graph, step.node) == step.source:
+            continue
         if step.node.op_type.startswith("QLinear"):
             contiguous = False  # rounded here, as by the two below
         if factor is not None and i != cap:

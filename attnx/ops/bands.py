@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.carried import carriers, chosen, copied, origin
+from attnx.graph.factors import factors_of, multiplier
 from attnx.graph.operands import Operand
-from attnx.graph.origins import factors_of, multiplier
 from attnx.graph.paths import Way, depends, ways_back
 from attnx.graph.placed import Places, Proof, Source, Weighed
 from attnx.graph.product import find_product

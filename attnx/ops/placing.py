@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes import MIXING, Axes, forward, fresh, leaves
+from attnx.graph.factors import repeats
 from attnx.graph.letters import Letters
-from attnx.graph.origins import repeats
 from attnx.graph.pairing import Candidate, Use
 from attnx.graph.paths import Way, depends, float_of, scalar
 from attnx.graph.score_path import Factor, Reading
