@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attnx.graph.paths import depends, scalar
+from attnx.graph.product import find_product, float_source
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -65,7 +66,7 @@ def _moved(node: NodeProto) -> list[str]:
     return [node.input[i] for i in _MOVES.get(node.op_type, ()) if i < len(node.input)]
 
 
-_PROJECTS = ("MatMul", "Gemm", "Add", "Mul", "Div", "Reshape", "Transpose", "Identity", "Cast")
+_PROJECTS = ("Add", "Mul", "Div", "Reshape", "Transpose", "Identity", "Cast")
 
 
 def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
@@ -85,6 +86,13 @@ def _projected(graph: Graph, value: str) -> str:
     """What a query or key is projected from, behind its bias and scale."""
     for _ in range(12):
         node = graph.producer(value)
+        product = find_product(graph, value)
+        if product is not None:
+            live = [n for n in (product.left, product.right) if depends(graph, n)]
+            if len(live) != 1:
+                break
+            value = float_source(graph, live[0])
+            continue
         if node is None or node.op_type not in _PROJECTS:
             break
         live = [n for n in node.input if n and depends(graph, n)]
@@ -159,6 +167,9 @@ def copied(
         copy = NodeProto()
         copy.CopyFrom(node)
         copy.name = f"{prefix}/{node.name or node.output[0]}"
+        for attribute in copy.attribute:
+            if node.op_type == "FusedMatMul" and attribute.name == "alpha":
+                attribute.f = 1.0
         del copy.input[:], copy.output[:]
         copy.input.extend([names.get(n) or (beside(n) if n else "") for n in node.input])
         copy.output.extend([f"{prefix}/{o}" if o else "" for o in node.output])

@@ -84,7 +84,7 @@ def _needed(
             known = None if fact is None else fact.value  # an input, or a size of what is not computed
         if known is not None:
             held[name] = known
-        elif node is None or node.domain not in ("", "ai.onnx") or node.op_type in NEVER or len(needed) > _MOST:
+        elif node is None or not _known(node) or len(needed) > _MOST:
             return None
         elif graph.is_constant(name):
             return None  # a large weight
@@ -92,6 +92,12 @@ def _needed(
             needed[id(node)] = node
             stack += [n for n in node.input if n]
     return sort_nodes(list(needed.values()), set(held))
+
+
+def _known(node: NodeProto) -> bool:
+    """Whether a node may be run by a rule of its operator's name."""
+    own = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type == "FusedMatMul")
+    return own and node.op_type not in NEVER
 
 
 def _outputs(node: NodeProto, values: list[Array | list[Array] | None], opset: int) -> dict[str, Array | list[Array]]:

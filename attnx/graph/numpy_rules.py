@@ -80,6 +80,17 @@ def _scatter_nd(a: dict[str, Any], x: Inputs, _: int) -> Array:
     return out
 
 
+def _fused_matmul(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    """Source: onnxruntime, FusedMatMul: transBatch stands for [rows, batch..., columns], trans swaps the last two."""
+    sides = []
+    for value, side in zip(x, "AB", strict=True):
+        array = np.asarray(value)
+        array = np.moveaxis(array, 0, -2) if a.get(f"transBatch{side}") else array
+        sides.append(array.swapaxes(-1, -2) if a.get(f"trans{side}") else array)
+    product = np.matmul(*sides)
+    return np.asarray(product * product.dtype.type(a.get("alpha", 1.0)))
+
+
 def _trilu(a: dict[str, Any], x: Inputs, _: int) -> Array:
     k = int(np.asarray(x[1]).item()) if len(x) > 1 and x[1] is not None else 0
     return np.triu(np.asarray(x[0]), k) if a.get("upper", 1) else np.tril(np.asarray(x[0]), k)
@@ -248,7 +259,7 @@ RULES: dict[str, _Rule] = {
     "Clip": _clip,
     "Einsum": lambda a, x, _n: np.einsum(a["equation"], *(np.asarray(v) for v in x), optimize=True),
     "NonZero": lambda _a, x, _n: np.array(np.nonzero(np.asarray(x[0])), dtype=np.int64),
-    "MatMul": _binary(np.matmul), "FusedMatMul": _binary(np.matmul),
+    "MatMul": _binary(np.matmul), "FusedMatMul": _fused_matmul,
     "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
     "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
 }  # fmt: skip

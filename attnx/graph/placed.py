@@ -123,6 +123,8 @@ class Places:
                     return proof
                 if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
                     continue
+                if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
+                    return None  # rows of some queries, and nothing tells of which
                 return proof if use is None else self._weighed(proof, seen, use)
         return None
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import attnx
@@ -97,6 +99,21 @@ def test_weights_follow_from_query_and_key(batch: int, marked: list[list[int]], 
         assert (second.need("weights")[b][:, ~flags] == 0).all()
         np.testing.assert_allclose(second.need("weights")[b][:, flags].sum(-1), 1, atol=1e-5)
         assert (second.need("weights")[b][:, :, ~real] == 0).all()
+
+
+def test_what_onnxruntime_saves_is_the_same(tmp_path: Path) -> None:
+    """Its optimiser fuses transposes into products (FusedMatMul)."""
+    path = tmp_path / "saved.onnx"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(MODEL, options)
+    assert any(node.op_type == "FusedMatMul" for node in onnx.load(path).graph.node)
+    feed, band, rows = truth()
+    found = attnx.open(path, device="cpu").trace(inputs=feed, required=True).attentions
+    for attention, want in zip(sorted(found, key=lambda a: a.query is None), (band, rows), strict=True):
+        assert attention.trusted, attention.checks
+        np.testing.assert_allclose(attention.need("weights"), want, atol=1e-5)
 
 
 def test_taps_change_nothing() -> None:
