@@ -18,9 +18,9 @@ from attnx.graph.carried import carriers, copied
 from attnx.graph.enacted import enact
 from attnx.graph.infer import Fact, infer
 from attnx.graph.mask_probe import PROBE, keeping, small_sizes
-from attnx.graph.operands import Operand, matched
-from attnx.graph.window_probe import band_width
-from attnx.records import HIDES, Array
+from attnx.graph.operands import matched
+from attnx.graph.told import Mixed, Proof, Seen, cells_of, read
+from attnx.records import Array
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -55,32 +55,6 @@ class Weighed:
     value: str
     contexts: tuple[str, ...]
     """What may be the sums of values, the likeliest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What was seen."""
-
-    query: Operand
-    key: Operand
-    heads: int
-    causal: bool
-    """No query sees a later key."""
-    window: int | None
-    """The width of the band that is seen, beside tokens that attend to all."""
-    biased: bool
-    """Something is added to visible cells."""
-    value: Operand | None = None
-    context: Operand | None = None
-    at: int = 0
-    """Which of the contexts it is."""
-    tokens: int | None = None
-    """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """What was seen where a row holds scores of a query and keys of other heads or texts."""
 
 
 class Places:
@@ -118,7 +92,7 @@ class Places:
                 seen = self._run(logits, source, sizes, made)
                 if seen is None:
                     continue
-                proof = _read(seen)
+                proof = read(seen)
                 if not isinstance(proof, Proof):
                     return proof
                 if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
@@ -143,7 +117,7 @@ class Places:
 
     def _run(
         self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str]
-    ) -> _Seen | None:
+    ) -> Seen | None:
         given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
         given |= {name: _marked(given[name]) for name in self._marks() if name in given}
         facts = infer(self.graph, sizes, given)
@@ -165,9 +139,9 @@ class Places:
             return None
         batch = next((f.shape[0] for f in given.values() if f.shape), None)
         split = (one[-1] != size, two[-1] != size)
-        return _Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts)
+        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts)
 
-    def _chosen(self, proof: Proof, seen: _Seen, rows: str, hidden: str) -> Proof | None:
+    def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
         """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
         whole, few = _whole(seen.facts.get(hidden)), seen.query
         made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _SOURCES[0]}, _SOURCES[1])
@@ -183,10 +157,10 @@ class Places:
         same = place[1 - axes[0]] == np.nonzero(there)[proof.query.batch]
         return replace(proof, tokens=axes[0], causal=False, window=None) if there.any() and same.all() else None
 
-    def _weighed(self, proof: Proof, seen: _Seen, use: Weighed) -> Proof:
+    def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
         """The proof with the layouts of value and context, where drawn weights and values tell them."""
         fact = _whole(seen.facts.get(use.value))
-        one, two, cells = _cells(seen)
+        one, two, cells = cells_of(seen)
         if fact is None or cells is None:
             return proof
         drawn = np.random.default_rng(7)
@@ -231,86 +205,6 @@ class Places:
             at = list(node.output).index(name)
             known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
         return known[target]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    query: tuple[int, ...]
-    key: tuple[int, ...]
-    """Sizes of both without their features."""
-    split: tuple[bool, bool]
-    """Whether heads were split from features for that."""
-    asked: Array
-    found: Array
-    """Which query, and which key, each cell belongs to, counted from 1; anything else where it belongs to none."""
-    masked: Array
-    """The softmax's input where all scores are 0."""
-    batch: int | None
-    facts: dict[str, Fact]
-
-
-def _read(seen: _Seen) -> Proof | Mixed | None:
-    """What the places say: see `Proof`."""
-    one, two, cells = _cells(seen)
-    if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
-        return None
-    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
-    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
-    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
-    shown = seen.masked.reshape(cells.shape)[cells]
-    if len(apart) > 1:
-        visible = shown > HIDES
-        return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None
-    rows = np.nonzero(cells)[0]
-    # Each row is one query's, and each query has one row.
-    lowest = np.full(cells.shape[0], np.iinfo(np.int64).max)
-    np.minimum.at(lowest, rows, one)
-    if (lowest[rows] != one).any() or len(np.unique(one)) != len(np.unique(rows)):
-        return None
-    if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
-        return None
-    twice = one[shown > HIDES] * prod(seen.key) + two[shown > HIDES]
-    if len(np.unique(twice)) != len(twice):
-        return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
-    batch, heads = rest[0], rest[1] if len(rest) == 2 else None
-    if seen.batch is not None and seen.query[batch] != seen.batch:
-        return None
-    query, key = (Operand(apart[0], batch, heads, split) for split in seen.split)
-    visible = _visible(seen, apart[0])
-    square = visible.shape[0] == visible.shape[1]
-    later = np.triu(np.ones(visible.shape, bool), 1)
-    return Proof(
-        query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
-        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
-    )  # fmt: skip
-
-
-def _width(visible: Array) -> int | None:
-    """The width of a band of visible cells, beside a first token that all see."""
-    width = band_width(visible)
-    return band_width(visible[:, 1:]) if width is None and visible[:, 0].all() and visible.shape[1] > 1 else width
-
-
-def _visible(seen: _Seen, length: int) -> Array:
-    """Which keys a query sees, in any text or head: bool [Q,K]."""
-    one, two, cells = _cells(seen)
-    out = np.zeros((seen.query[length], seen.key[length]), bool)
-    if cells is not None:
-        shown = seen.masked.reshape(cells.shape)[cells] > HIDES
-        asking, asked = np.unravel_index(one, seen.query)[length], np.unravel_index(two, seen.key)[length]
-        out[asking[shown], asked[shown]] = True
-    return out
-
-
-def _cells(seen: _Seen) -> tuple[Array, Array, Array | None]:
-    """Query and key of each cell that has both, counted from 0, and which cells these are, bool [rows, columns]."""
-    with np.errstate(all="ignore"):
-        cells = (seen.asked > 0.5) & (seen.found > 0.5) & np.isfinite(seen.asked) & np.isfinite(seen.found)
-    one, two = seen.asked[cells], seen.found[cells]
-    whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
-    if not whole or one.max(initial=0) > prod(seen.query) or two.max(initial=0) > prod(seen.key):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), None
-    return one.astype(np.int64) - 1, two.astype(np.int64) - 1, cells.reshape(-1, cells.shape[-1])
 
 
 def _whole(fact: Fact | None) -> tuple[int, ...] | None:

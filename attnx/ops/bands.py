@@ -19,9 +19,10 @@ from attnx.graph.carried import carriers, chosen, copied, origin
 from attnx.graph.factors import factors_of, multiplier
 from attnx.graph.operands import Operand
 from attnx.graph.paths import Way, depends, ways_back
-from attnx.graph.placed import Places, Proof, Source, Weighed
+from attnx.graph.placed import Places, Source, Weighed
 from attnx.graph.product import find_product
 from attnx.graph.softmax_forms import find_softmax
+from attnx.graph.told import Proof
 from attnx.ops.emit import FLOAT, INT64, OLDEST, Emit, opset_of, prefix_of
 from attnx.ops.finding import Finding, Replacement
 from attnx.records import HIDES, Array, Miss, Place
@@ -41,9 +42,7 @@ _GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten
 _GUARDS = ("Where", "Cast", "Identity", "Dropout")
 _MOST = 400
 _TRIED = 6
-_OFFSETS = (
-    "the softmax runs over offsets of a window, not over keys in order: each cell is brought to its query and key"
-)
+_OFFSETS = "the softmax runs over offsets of a window, not over keys: each cell is brought to its query and key"
 _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
@@ -52,6 +51,7 @@ _MIXED = (
     "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
     "written for another layout, so that the file can hardly compute what its checkpoint does"
 )
+_REPLACED = "rows of tokens with global attention are made here too, and then written over: see the site behind"
 _EXACT = float(1 << 24)
 """Whole numbers below this are exact in float32."""
 
@@ -169,12 +169,20 @@ def _finding(
     finding.causal, finding.window, finding.bias = proof.causal, proof.window, "bias" if proof.biased else None
     finding.replacement, finding.carries = replacement, weights
     finding.notes.append(_ROWS if proof.tokens is not None else _OFFSETS)
+    if proof.context is not None and use is not None and _replaced(graph, use.contexts[proof.at]):
+        finding.notes.append(_REPLACED)
     if proof.tokens is not None:
         finding.absent = ("query", "scores", "scaled", "capped")
     if proof.value is None:
         finding.absent = (*finding.absent, "value", "context")
         finding.notes.append("how its weights are moved to weigh the value could not be followed")
     return finding
+
+
+def _replaced(graph: Graph, context: str) -> bool:
+    """Whether rows of a context are written over."""
+    writes = ("ScatterND", "ScatterElements")
+    return any(n.op_type in writes and n.input[0] == context for n in graph.consumers(context))
 
 
 def _where(query: list[float], key: list[float], after: list[float]) -> str:

@@ -75,6 +75,7 @@ def test_what_the_sites_are() -> None:
     assert (first.window, second.window) == (2 * REACH + 1, None)
     assert first.scale_place == "on the query"
     assert "each cell is brought to its query and key" in first.notes[0]
+    assert "written over" in first.notes[1]
     assert "the rows of all others are hidden here" in second.notes[0]
 
 
