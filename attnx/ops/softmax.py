@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnx.graph.axes import leaves
 from attnx.graph.caches import comes_in
 from attnx.graph.letters import name_axes
 from attnx.graph.origins import streams
@@ -52,11 +53,15 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if not candidates and not both:
         return _not_followed(graph, node, back) or _none_before(node, on)
     if not data and not both:
+        if any(_competed(graph, way, c, out) for c in candidates for way in on):
+            return Miss(node.name, node.op_type, _OVER_QUERIES)
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = content(graph, both or data, on)
     uses = [use for way in on if (use := use_of(graph, way, chosen, out)) is not None]
     if not both and uses and _asked_by_data(graph, uses[0]):
         return None  # a softmax over keys alone, whose context data contracts again: linear attention
+    if not uses and any(_competed(graph, way, c, out) for c in both for way in on):
+        return Miss(node.name, node.op_type, _OVER_QUERIES)
     if not uses and (not both or len(shape) < 3):
         return (
             None
@@ -69,6 +74,23 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if isinstance(made, Finding):
         made.beside = tuple(w.product.out for w in back if w.product.out != made.product and w.product.contracted)
     return made
+
+
+_OVER_QUERIES = (
+    "a softmax over queries, which compete for each key: its weights sum to 1 over queries, and what is made of them "
+    "behind it weighs the values (slot attention); it is not shown"
+)
+
+
+def _competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
+    """Whether weights sum over an axis of the product's other operand, and not over the one that was normalised."""
+    leading = chosen.way.product.out_axes[:-2]  # a batch that stored slots have none of
+    shared = {id(a) for axis in (*chosen.key_axes, *leading) for a in leaves(axis)}
+    asked = [a for axis in chosen.query_axes for a in leaves(axis) if id(a) not in shared]
+    if not asked:
+        return False
+    turned = Candidate(chosen.way, chosen.axes, asked, left_is_key=chosen.key == chosen.way.product.left)
+    return use_of(graph, way, turned, out) is not None
 
 
 def _asked_by_data(graph: Graph, use: Use) -> bool:

@@ -93,6 +93,20 @@ def test_what_stands_in_the_place_of_the_softmax_is_named(make: Callable[[G, str
     assert miss.reason.startswith(NAMED[make])
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_slots_that_compete_for_keys_are_named(learned: bool, tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    slots = g.weight(1, 3, 16) if learned else g.input("slots", ["b", 3, 16])
+    q, k, v = g.linear(slots, 16), g.linear(x, 16), g.linear(x, 16)
+    weights = g.softmax(g.scores(k, g.op("Transpose", q, perm=[0, 2, 1])))
+    shares = g.op("Div", weights, g.op("ReduceSum", weights, g.const([1], np.int64), keepdims=1))
+    found = find(g.save(tmp_path, g.op("MatMul", g.op("Transpose", shares, perm=[0, 2, 1]), v)))
+    assert found.sites == ()
+    (miss,) = found.misses
+    assert miss.reason.startswith("a softmax over queries")
+
+
 @pytest.mark.parametrize("make", [gated, gram, plain], ids=lambda f: f.__name__)
 def test_gates_gram_matrices_and_attention_are_none_of_it(make: Callable[[G, str], str], tmp_path: Path) -> None:
     g = G()
