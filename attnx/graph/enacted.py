@@ -7,20 +7,22 @@ that depend on numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.evaluate import NEVER, evaluate
+from attnx.graph.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
 from attnx.graph.flatten import sort_nodes
 from attnx.graph.index import attributes
+from attnx.graph.infer import Fact
+from attnx.graph.shapes import infer_shape
 from attnx.records import Array
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.index import Graph
-    from attnx.graph.infer import Fact
 
 _MOST = 20_000
 """Nodes that are run at most."""
@@ -50,7 +52,7 @@ def enact(
     last = {name: i for i, node in enumerate(nodes) for name in node.input}
     try:
         for i, node in enumerate(nodes):
-            held.update(_outputs(node, [held[n] if n else None for n in node.input], graph.opset))
+            held.update(_outputs(graph, node, [held[n] if n else None for n in node.input]))
             for name in node.input:
                 if last[name] == i and name != target:
                     held.pop(name, None)
@@ -100,7 +102,7 @@ def _known(node: NodeProto) -> bool:
     return own and node.op_type not in NEVER
 
 
-def _outputs(node: NodeProto, values: list[Array | list[Array] | None], opset: int) -> dict[str, Array | list[Array]]:
+def _outputs(graph: Graph, node: NodeProto, values: list[Array | list[Array] | None]) -> dict[str, Array | list[Array]]:
     """What one node makes; a sequence is a list of arrays."""
     first = values[0] if values else None
     if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
@@ -110,10 +112,21 @@ def _outputs(node: NodeProto, values: list[Array | list[Array] | None], opset: i
     arrays = [v for v in values if not isinstance(v, list)]
     if len(arrays) != len(values):
         raise TypeError(f"{node.op_type} of a sequence")
-    made = evaluate(node, arrays, opset)
-    if any(array.size > _CELLS for array in made):
+    most = prod(max(1, v.size) for v in arrays if v is not None)
+    large = most > _CELLS or node.op_type in SIZED_BY_VALUE
+    if large and not steady(node, arrays, _size(graph, node, arrays), _CELLS):
         raise ValueError(f"{node.op_type} makes too much")
-    return dict(zip(node.output, made, strict=False))
+    return dict(zip(node.output, evaluate(node, arrays, graph.opset), strict=False))
+
+
+def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
+    """How many cells the first output has, told without making it."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    known = [Fact() if v is None else Fact(v.shape, int(np_dtype_to_tensor_dtype(v.dtype)), v) for v in values]
+    shaped = infer_shape(graph, node, known)
+    shape = shaped[0].shape if shaped else None
+    return None if shape is None or None in shape else prod(d for d in shape if d is not None)
 
 
 def _split(node: NodeProto, array: Array, sizes: object) -> list[Array]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST = 1 << 24
 """Cells that a result may have whose size is not known beforehand."""
-_SIZED_BY_VALUE = frozenset(
+SIZED_BY_VALUE = frozenset(
     "Range ConstantOfShape Expand Tile Pad Resize Upsample OneHot EyeLike ConvTranspose MaxUnpool Col2Im CenterCropPad "
     "AffineGrid GridSample RoiAlign DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix ImageDecoder "
     "TfIdfVectorizer StringSplit".split()
@@ -45,7 +45,7 @@ def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> boo
         return False
     if size is not None:
         return size <= limit
-    if node.op_type in _SIZED_BY_VALUE:
+    if node.op_type in SIZED_BY_VALUE:
         return False
     return prod(max(1, np.size(v)) for v in values if v is not None) <= _MOST
 

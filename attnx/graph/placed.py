@@ -7,7 +7,7 @@ attention; what the axes of query and key stand for comes with the proof.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MOST_NODES = 20_000
 _MOST_CELLS = 1 << 26
 _TRIES = 16
+_SHORT = 256
+"""Tokens up to which two texts are tried first, which tell more."""
 _SOURCES = ("attnx/query", "attnx/key")
 
 
@@ -63,6 +65,7 @@ class Places:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
+        self._known: dict[tuple[tuple[str, int], ...], tuple[dict[str, Fact], dict[str, Fact]]] = {}
 
     def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
         """Follow places from query and key to the cells of the softmax's input, whose last axis is normalised.
@@ -85,22 +88,39 @@ class Places:
         )
         if made is None or len(nodes) > _MOST_NODES:
             return None
-        for length in self._lengths(source.products):
-            named = small_sizes(self.graph, length)
-            for batch in (2, 1):
-                sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
-                seen = self._run(logits, source, sizes, made)
-                if seen is None:
-                    continue
-                proof = read(seen)
-                if not isinstance(proof, Proof):
-                    return proof
-                if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
-                    continue
-                if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
-                    return None  # rows of some queries, and nothing tells of which
-                return proof if use is None else self._weighed(proof, seen, use)
+        for sizes in self._sizes(source.products):
+            seen = self._run(logits, source, sizes, made)
+            if seen is None:
+                continue
+            proof = read(seen)
+            if not isinstance(proof, Proof):
+                return proof
+            if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
+                continue
+            if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
+                return None  # rows of some queries, and nothing tells of which
+            return proof if use is None else self._weighed(proof, seen, use)
         return None
+
+    def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Sizes of the inputs to try: two texts, or one, of each length; long ones alone first."""
+        tried: list[dict[str, int]] = []
+        for length in self._lengths(products):
+            named = small_sizes(self.graph, length)
+            for batch in (2, 1) if length <= _SHORT else (1, 2):
+                sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
+                if sizes not in tried:
+                    tried.append(sizes)
+                    yield sizes
+
+    def _facts(self, sizes: dict[str, int]) -> tuple[dict[str, Fact], dict[str, Fact]]:
+        """The inputs at these sizes, and what follows from them."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
+            given |= {name: _marked(given[name]) for name in self._marks() if name in given}
+            self._known[key] = given, infer(self.graph, sizes, given)
+        return self._known[key]
 
     def _marks(self) -> list[str]:
         """Inputs that say which tokens attend to all others, and are attended to by all."""
@@ -118,9 +138,7 @@ class Places:
     def _run(
         self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str]
     ) -> Seen | None:
-        given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
-        given |= {name: _marked(given[name]) for name in self._marks() if name in given}
-        facts = infer(self.graph, sizes, given)
+        given, facts = self._facts(sizes)
         one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
             return None
