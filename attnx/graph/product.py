@@ -164,8 +164,8 @@ def _axis(size: int | None) -> Axis:
 def _einsum(graph: Graph, node: NodeProto) -> Product | None:
     if len(node.input) != 2:
         return None
-    equation = attributes(node)["equation"].replace(" ", "")
-    if "->" not in equation:
+    equation = str(attributes(node).get("equation", "")).replace(" ", "")
+    if equation.count("->") != 1 or equation.count(",") != 1:
         return None
     left, right, out = node.input[0], node.input[1], node.output[0]
     shapes = _shapes(graph, left, right, out)

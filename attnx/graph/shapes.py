@@ -49,8 +49,8 @@ def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | No
 
 
 def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    equation = a["equation"].replace(" ", "")
-    if "->" not in equation:
+    equation = str(a.get("equation", "")).replace(" ", "")
+    if equation.count("->") != 1:
         return [None]
     left, right = equation.split("->")
     sizes: dict[str, int | None] = {}
