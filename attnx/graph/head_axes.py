@@ -76,11 +76,29 @@ def merged_with(graph: Graph, product: Product, feature: list[Atom]) -> list[Ato
                         return [a for a in atoms if id(a) not in marks]
                 continue
             following = forward(graph, node, axes, value) if node.output else None
+            if following is not None and _joins_parts(graph, node, following, marks, product.out):
+                continue  # heads that were cut out one by one: their features alone do not tell
             if following is not None:
                 if node.op_type in ("Concat", "Slice", "Pad"):
                     following = _resized(following, graph.shape(node.output[0]), marks)
                 stack.append((node.output[0], following, depth + 1))
     return None
+
+
+def _joins_parts(graph: Graph, node: NodeProto, axes: Axes, marks: set[int], context: str) -> bool:
+    """Whether a Concat puts slices of the context side by side along the axis of its features."""
+    at = attributes(node).get("axis", 0) if node.op_type == "Concat" else len(axes)
+    if not -len(axes) <= at < len(axes) or not any(id(a) in marks for a in leaves(axes[at])):
+        return False
+    for name in node.input:
+        for _ in range(6):
+            maker = graph.producer(name)
+            if name == context or maker is None or maker.op_type not in (*_VIEWS, "Slice", "Gather", "Split"):
+                break
+            name = maker.input[0]
+        if name != context:
+            return False
+    return True
 
 
 def _beside(axes: Axes, marks: set[int]) -> list[Atom]:
@@ -198,11 +216,28 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
         node = graph.producer(value)
         if node is not None and node.op_type == "Conv" and len(axes) > 1:
             return [] if any(id(a) in marks for a in leaves(axes[1])) else None
+        if node is not None and node.op_type == "Concat" and (stacked := _stacked(graph, node, axes, marks)):
+            return stacked
         step = upstream(graph, value, axes, contracted)
         if step is None:
             return None
         value, axes, contracted = step
     return None
+
+
+def _stacked(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]) -> list[Atom]:
+    """The atoms of an axis along which single heads are stacked, each made by a projection of its own."""
+    makers = [graph.producer(n) for n in node.input]
+    at = attributes(node).get("axis", 0)
+    if (
+        len(makers) < 2
+        or not -len(axes) <= at < len(axes)
+        or any(m is None or m.op_type != "Unsqueeze" for m in makers)
+    ):
+        return []
+    shapes = [graph.shape(n) for n in node.input]
+    single = all(s is not None and len(s) == len(axes) and s[at] == 1 for s in shapes)
+    return leaves(axes[at]) if single and not any(id(a) in marks for a in leaves(axes[at])) else []
 
 
 def upstream(graph: Graph, value: str, axes: Axes, marked: list[Atom]) -> tuple[str, Axes, list[Atom]] | None:

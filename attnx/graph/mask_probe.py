@@ -78,7 +78,7 @@ def keeping(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, con
                 value = np.broadcast_to(np.arange(whole[-1], dtype=dtype), whole)
             else:
                 looked_up = any(n.op_type in ("Gather", "EmbedLayerNormalization") for n in graph.consumers(name))
-                value = np.full(whole, 5 if looked_up else 1, dtype=dtype)
+                value = np.full(whole, 5 if looked_up else int(bools), dtype=dtype)
         elif kind == 9:
             value = np.full(whole, bools)
         elif kind in (1, 10) and len(whole) in (2, 3, 4) and "past" not in name.lower():
@@ -105,8 +105,8 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     graph.facts  # noqa: B018  binds graph.sizes
     masks = _Masks(graph, sites)
     lengths = _lengths(graph, sites)
-    # A float mask may be added or multiplied by, a bool one may mean "keep" or "padding": the first that hides not
-    # everything is the one that pads nothing.
+    # A float mask may be added or multiplied by, a bool or integer one may mean "keep" or "padding": the first that
+    # hides not everything is the one that pads nothing.
     kinds: dict[str, tuple[float, bool]] = {}
     for length, floats, bools in [
         (n, *kind) for n in (6, *_fixed_lengths(graph, sites), 32) for kind in ((0.0, True), (1.0, True), (0.0, False))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import leaves
+from attnx.graph.asking import asked_by_data, competed
 from attnx.graph.caches import comes_in
 from attnx.graph.letters import name_axes
 from attnx.graph.origins import streams
 from attnx.graph.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.paths import Way, depends, ways_back, ways_on
-from attnx.graph.product import find_product
 from attnx.graph.score_path import bias_kind, read_path
 from attnx.graph.softmax_forms import Softmax, find_softmax, natural
 from attnx.layout import axis_of, parse
@@ -53,14 +52,14 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if not candidates and not both:
         return _not_followed(graph, node, back) or _none_before(node, on)
     if not data and not both:
-        if any(_competed(graph, way, c, out) for c in candidates for way in on):
+        if any(competed(graph, way, c, out) for c in candidates for way in on):
             return Miss(node.name, node.op_type, _OVER_QUERIES)
         return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
     chosen = content(graph, both or data, on)
     uses = [use for way in on if (use := use_of(graph, way, chosen, out)) is not None]
-    if not both and uses and _asked_by_data(graph, uses[0]):
+    if not both and uses and asked_by_data(graph, uses[0]):
         return None  # a softmax over keys alone, whose context data contracts again: linear attention
-    if not uses and any(_competed(graph, way, c, out) for c in both for way in on):
+    if not uses and any(competed(graph, way, c, out) for c in both for way in on):
         return Miss(node.name, node.op_type, _OVER_QUERIES)
     if not uses and (not both or len(shape) < 3):
         return (
@@ -80,33 +79,6 @@ _OVER_QUERIES = (
     "a softmax over queries, which compete for each key: its weights sum to 1 over queries, and what is made of them "
     "behind it weighs the values (slot attention); it is not shown"
 )
-
-
-def _competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
-    """Whether weights sum over an axis of the product's other operand, and not over the one that was normalised."""
-    leading = chosen.way.product.out_axes[:-2]  # a batch that stored slots have none of
-    shared = {id(a) for axis in (*chosen.key_axes, *leading) for a in leaves(axis)}
-    asked = [a for axis in chosen.query_axes for a in leaves(axis) if id(a) not in shared]
-    if not asked:
-        return False
-    turned = Candidate(chosen.way, chosen.axes, asked, left_is_key=chosen.key == chosen.way.product.left)
-    return use_of(graph, way, turned, out) is not None
-
-
-def _asked_by_data(graph: Graph, use: Use) -> bool:
-    """Whether the context's row axis is contracted with another tensor of data (efficient, or linear, attention)."""
-    value = use.way.product.out
-    for _ in range(6):
-        readers = graph.consumers(value)
-        for node in readers:
-            product = find_product(graph, node.output[0])
-            if product is not None and product.node is node:
-                return depends(graph, product.other(value)) and node.op_type in ("MatMul", "Einsum")
-        onward = next((n for n in readers if n.op_type in ("Transpose", "Cast", "Identity")), None)
-        if onward is None:
-            return False
-        value = onward.output[0]
-    return False
 
 
 _LOST = (
