@@ -2,6 +2,7 @@
 
 import pytest
 
+from attnx.console.chosen import layers_of
 from attnx.console.request import Head, ask, parse_head, parse_layers, parse_quantities
 from attnx.errors import UsageError
 
@@ -77,3 +78,17 @@ def test_quantities() -> None:
     assert len(parse_quantities(None)) == 9
     with pytest.raises(UsageError, match="logits"):
         parse_quantities("logits")
+
+
+@pytest.mark.parametrize(("head", "layer"), [("5.11", "2"), ("0.0", "1-5"), ("L2H3", "0,1,3-5")])
+def test_a_head_of_a_layer_that_is_left_out_is_not_passed_over(head: str, layer: str) -> None:
+    with pytest.raises(UsageError, match="which --layer leaves out"):
+        ask(heads=["1.2", head], layer=f"{layer},1")
+    with pytest.raises(UsageError, match="which --layer leaves out"):
+        layers_of([head], parse_layers(layer))
+
+
+def test_heads_go_with_layers_that_hold_them() -> None:
+    assert ask(heads=["5.11", "3"], layer="2-5").layers == (2, 3, 4, 5)
+    assert layers_of(["5.11"], (4, 5)) == (4, 5)
+    assert layers_of(["5.11", "2.1"], None) == (2, 5)

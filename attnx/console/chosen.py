@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnx.console.request import Head, parse_head
+from attnx.console.request import Head, agree, parse_head
 from attnx.console.sorts import named_sort, sort_of
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Site, Tokens, Trace
@@ -47,7 +47,7 @@ def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
 
 
-def head_of(trace: Trace, text: str) -> tuple[int, int]:
+def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, int]:
     """A head as it was asked for, "5.11" or, where there is one layer, "11": site's position and head.
 
     Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
@@ -55,14 +55,14 @@ def head_of(trace: Trace, text: str) -> tuple[int, int]:
     Raises:
         UsageError: It cannot be read, or is not there.
     """
-    asked = parse_head(text)
+    asked = parse_head(text, option)
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]
     if not fits:
         layers = sorted({a.site.layer for a in trace.attentions if a.site.layer is not None})
         said = f"The layers are {layers[0]} to {layers[-1]}." if layers else "The layers of this model are not known."
         raise UsageError(f"there is no layer {asked.layer}", said)
     if asked.layer is None and len(trace.attentions) > 1:
-        raise UsageError(f"--head {text!r} names no layer", f"Give layer and head: {fits[-1]}.{asked.head}.")
+        raise UsageError(f"{option} {text!r} names no layer", f"Give layer and head: {fits[-1]}.{asked.head}.")
     return fits[-1], _held(trace, fits[-1], asked)
 
 
@@ -81,10 +81,12 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     """The layers that must be traced for what is asked; None for all.
 
     Raises:
-        UsageError: A head that cannot be read.
+        UsageError: A head that cannot be read, or that is of none of the layers.
     """
-    named = [parse_head(text).layer for text in heads]
-    if named and None not in named:
+    asked = [parse_head(text) for text in heads]
+    agree(asked, layers)
+    named = [head.layer for head in asked]
+    if layers is None and named and None not in named:
         return tuple(sorted({layer for layer in named if layer is not None}))
     return None if layers is None else tuple(layers)
 

@@ -141,7 +141,22 @@ def ask(
         over=over,
         scale=scale,  # type: ignore[arg-type]
     )
+    agree(asked.heads, asked.layers)
     return _with_view(asked, view)
+
+
+def agree(heads: Sequence[Head], layers: Sequence[int] | None) -> None:
+    """Hold heads that name their layer against the layers that are asked for.
+
+    Raises:
+        UsageError: A head of another layer: one of the two would be passed over.
+    """
+    for head in heads:
+        if layers is not None and head.layer is not None and head.layer not in layers:
+            raise UsageError(
+                f"--head {head.layer}.{head.head} is a head of layer {head.layer}, which --layer leaves out",
+                "Leave one of them out.",
+            )
 
 
 def parse_quantities(text: str | None) -> tuple[Quantity, ...]:
@@ -176,15 +191,15 @@ def parse_layers(text: str) -> tuple[int, ...]:
     return tuple(sorted(out))
 
 
-def parse_head(text: str) -> Head:
-    """Read "11", "5.11", "L5H11" or "L5 H11".
+def parse_head(text: str, option: str = "--head") -> Head:
+    """Read "11", "5.11", "L5H11" or "L5 H11", the value of an option.
 
     Raises:
         UsageError: Anything else.
     """
     match = re.fullmatch(r"\s*(?:L?(\d{1,6})(?:\.|\s*(?=H)))?H?(\d{1,6})\s*", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise UsageError(f"--head {text!r} is no head", "Give H or L.H, for example 5.11. Both count from 0.")
+        raise UsageError(f"{option} {text!r} is no head", "Give H or L.H, for example 5.11. Both count from 0.")
     return Head(None if match[1] is None else int(match[1]), int(match[2]))
 
 

@@ -188,3 +188,10 @@ def test_one_text_where_several_are_no_use(attnx: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     assert attnx("heads", "-f", "a.txt", "--similar", "0.0", code=2).err.endswith("there are 2\n  Give one text.\n")
     assert "or use --jsonl." in attnx("inspect", "-f", "a.txt", "--json", code=2).err
+
+
+@pytest.mark.parametrize("head", ["5", "x"])
+def test_a_head_is_missed_under_the_option_that_named_it(attnx: Run, head: str) -> None:
+    done = attnx("heads", ANIMAL, "--similar", head, code=2)
+    assert f"--similar {head!r}" in done.err
+    assert "--head" not in done.err
