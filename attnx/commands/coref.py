@@ -90,6 +90,9 @@ def coref(
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
+        if len(one.unseen) == len(one.candidates):
+            shown += ["", tables.unseen(one)]
+            continue
         # What it comes to stands last, where a terminal that scrolls still shows it.
         shown += ["", tables.heads(one, top or TOP), "", tables.layers(one)]
         if pairs is not None:

@@ -251,9 +251,12 @@ def _notes(
     later = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] > pronoun.pieces[0]]
     other = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] < pronoun.pieces[0]]
     if later:
-        notes.append(f"{', '.join(later)} comes after {pronoun.text!r}: this model looks back only and cannot see it")
+        verb, them = ("comes", "it") if len(later) == 1 else ("come", "them")
+        said = f"{_joined(later)} {verb} after {pronoun.text!r}"
+        notes.append(f"{said}: this model looks back only and cannot see {them}")
     if other:
-        notes.append(f"{', '.join(other)} is hidden from {pronoun.text!r} at every layer")
+        verb = "is" if len(other) == 1 else "are"
+        notes.append(f"{_joined(other)} {verb} hidden from {pronoun.text!r} at every layer")
     if any(trace.attentions[at].site.causal for at in sites):
         notes.append("a causal model reads the pronoun before what follows it, so a later clue cannot count")
     if parked:
@@ -262,3 +265,8 @@ def _notes(
         more = ", ..." if len(parked) > 3 else ""
         notes.append(f"set aside as a sink, since other queries look there as well, in {count}: {named}{more}")
     return tuple(notes)
+
+
+def _joined(words: Sequence[str]) -> str:
+    """A list as it is read: a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

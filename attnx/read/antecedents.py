@@ -93,7 +93,9 @@ def resolve(
         found = coreference(trace, pronoun, there, maps=made, tokens=text, received=received)
         if to is None and found.unseen and len(found.unseen) < len(there):
             kept = [one for at, one in enumerate(there) if at not in found.unseen]
-            said.append(f"{len(found.unseen)} content words that {pronoun.text!r} cannot see are left out")
+            count = "1 content word" if len(found.unseen) == 1 else f"{len(found.unseen)} content words"
+            verb = "is" if len(found.unseen) == 1 else "are"
+            said.append(f"{count} that {pronoun.text!r} cannot see {verb} left out")
             found = coreference(trace, pronoun, kept, maps=made, tokens=text, received=received)
         out.append(found)
     return out, said

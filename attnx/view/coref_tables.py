@@ -53,6 +53,18 @@ def verdicts(one: Coreference) -> Columns:
     )
 
 
+def unseen(one: Coreference) -> Columns:
+    """Of a pronoun that sees none of its candidates: that, in place of tables without a number in them."""
+    return columns(
+        f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?: no candidate can be seen",
+        [
+            column("candidate", [mention.text for mention in one.candidates]),
+            column("position", [str(mention.pieces[0]) for mention in one.candidates]),
+        ],
+        said=one.notes[1:],
+    )
+
+
 def heads(one: Coreference, count: int) -> Columns:
     """The heads with the largest margin: each candidate's weight and share."""
     layers, names = (axis.labels for axis in one.margin.axes)

@@ -166,6 +166,16 @@ def test_a_causal_model_sees_no_candidate_that_comes_after(attnx: Run, tmp_path:
     assert "comes after" in attnx("coref", *case.args, "--from", "3", "--to", "1,4").out
 
 
+def test_a_pronoun_that_sees_no_candidate_gets_no_empty_tables(attnx: Run, tmp_path: Path) -> None:
+    case = causal(tmp_path / "causal")
+    shown = attnx("coref", *case.args, "--from", "2", "--to", "3,4").out
+    assert "no candidate can be seen" in shown
+    assert " come after " in shown
+    assert "cannot see them" in " ".join(shown.split())
+    assert "by margin" not in shown
+    assert "by layer" not in shown
+
+
 def test_an_encoder_decoder_is_read_on_its_encoders_side(attnx: Run, tmp_path: Path) -> None:
     case = two_sided(tmp_path / "both")
     (got,) = attnx("coref", *case.args, "--from", "4", "--to", "0,2", "--json").document["pronouns"]
@@ -207,3 +217,10 @@ def test_a_single_candidate_is_said_to_prove_nothing(attnx: Run) -> None:
     assert "there" not in done.out.split("against:")[1].split("0 heads")[0].split()  # headings of no rows
     assert "only candidate" not in attnx("coref", ANIMAL, "--to", "animal,street").err
     assert "the text is empty" in attnx("coref", ANIMAL, "--contrast", "", code=4).err
+
+
+def test_content_words_out_of_sight_are_counted_in_words(attnx: Run) -> None:
+    said = attnx("coref", "The cat saw the dog and it slept.", "-m", "tiny-gpt").err
+    assert "1 content word that 'it' cannot see is left out" in said
+    said = attnx("coref", "The cat and it saw the dog.", "-m", "tiny-gpt").err
+    assert "2 content words that 'it' cannot see are left out" in said
