@@ -149,6 +149,12 @@ class Model:
 
     def encode(self, text: str, pair: str | None = None) -> Tokens:
         """Text -> tokens, cut at the model's limit (a note says so)."""
+        for given in (text, pair):
+            if not isinstance(given, str | None):
+                raise UsageError(
+                    f"a text is a str, and this is {type(given).__name__}",
+                    "Several texts: trace_many([...]); arrays for the graph's inputs: trace(inputs={...}).",
+                )
         tokens: Tokens = self.tokenizer.encode(text, pair)
         return tokens
 
@@ -208,8 +214,17 @@ class Model:
         size: int = 32,
         verify: bool = True,
     ) -> Iterator[Trace]:
-        """As `trace` for each text, in batches of texts of like length; in the order given."""
+        """As `trace` for each text, in batches of texts of like length; in the order given.
+
+        Raises:
+            UsageError: One text in place of several: each of its letters would be taken for one.
+        """
         from attnx.run.batch import trace_many
+
+        if isinstance(texts, str | bytes):
+            raise UsageError(
+                f"several texts are a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
+            )
 
         return trace_many(self, texts, quantities, layers, size=size, verify=verify)
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import attnx
-from attnx.errors import InputError, RunError
+from attnx.errors import InputError, RunError, UsageError
 from attnx.opened import memory
 from attnx.pipeline import Model
 from attnx.run import batch as batching
@@ -225,3 +225,16 @@ def test_a_model_is_held_against_single_runs_once(monkeypatch: pytest.MonkeyPatc
     assert len(list(model.trace_many(texts, quantities=("weights",), size=4))) == 40
     list(model.trace_many(texts, quantities=("weights",)))
     assert len(proofs) == 1
+
+
+@pytest.mark.parametrize("text", [5, b"x", ["a", "b"], {"input_ids": [101]}])
+def test_what_is_no_text_is_refused_by_its_type(text: Any) -> None:
+    model = attnx.open("minilm", device="cpu")
+    for call in (model.trace, model.heads, lambda one: list(model.trace_many([one])), lambda one: model.rows(one, [0])):
+        with pytest.raises(UsageError, match=f"a text is a str, and this is {type(text).__name__}"):
+            call(text)
+
+
+def test_one_text_is_not_several() -> None:
+    with pytest.raises(UsageError, match="several texts are a list"):
+        attnx.open("minilm", device="cpu").trace_many("abc")
