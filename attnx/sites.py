@@ -81,7 +81,9 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
         if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
             stands_in = None if isinstance(moved, Miss) else moved.replacement
             if isinstance(moved, Miss):
-                found = moved if isinstance(found, Miss) or found is None or found.pieces > 1 else found
+                # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
+                cut = isinstance(found, Finding) and found.pieces > 1 and not found.causal
+                found = moved if cut or not isinstance(found, Finding) else found
             elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
                 found, replacements[key_of(node)] = moved, (own, stands_in)
         if isinstance(found, Miss):
