@@ -345,10 +345,10 @@ def test_parts_of_another_scan_are_not_taken(
         assert "what differs: " in caught.value.message
         assert "--force to begin anew" in caught.value.hint
 
-    differs("differs: measure coref,heads, then heads$", measures=["coref", "heads"])
-    differs("batch 7, then 32; part 4, then 8$", size=7, part=4)
+    differs(r"differs: measure coref,heads \(before: heads\)$", measures=["coref", "heads"])
+    differs(r"batch 7 \(before: 32\); part 4 \(before: 8\)$", size=7, part=4)
     other = attnx.open("tiny-gpt", device="cpu")
-    with pytest.raises(UsageError, match=r"the model .*tiny.*, then .*minilm"):
+    with pytest.raises(UsageError, match=r"the model .*tiny.* \(before: .*minilm.*\)"):
         scan(other, [corpus], out, part=PART)
     second = tmp_path / "d.txt"
     second.write_text("more\n")

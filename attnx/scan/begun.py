@@ -92,9 +92,9 @@ def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         if name == "corpus" and isinstance(before, list):
             out += _files_differ(before, now)
         elif name == "model" and isinstance(before, list) and isinstance(now, list):
-            out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f", then {before[0]}"))
+            out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f" (before: {before[0]})"))
         else:
-            out.append(f"{name} {_said(now)}, then {_said(before)}")
+            out.append(f"{name} {_said(now)} (before: {_said(before)})")
     return out
 
 

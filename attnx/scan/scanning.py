@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PART = 512
 """Texts in a part: what is lost at most when a scan is killed."""
 MEASURES = ("heads",)
+OTHER = frozenset({".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".npz", ".npy", ".html", ".xlsx"})
+"""Endings that say of a file that it is no Parquet."""
 _VERSION = 2
 
 
@@ -209,6 +211,12 @@ def scan(
         raise UsageError(f"{out} is no ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
         raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
+    if out.suffix.lower() in OTHER:
+        raise UsageError(
+            f"a scan writes Parquet, and {out} is named as another kind of file", f"Call it {out.stem}.parquet."
+        )
+    if not out.resolve().parent.exists():
+        raise UsageError(f"the folder of {out} does not exist", f"Create it: mkdir -p {out.parent}")
     corpus = Corpus(tuple(files), field, job.needs, job.may, part)
     folder = folder_of(out)
     wanted = plan(model, job, corpus)

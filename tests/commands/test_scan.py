@@ -71,6 +71,9 @@ def test_mistakes(attnx: Run, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         assert "is no ordinary file" in attnx("scan", "d.txt", "-o", "pipe", "--force", code=2).err
         (tmp_path / "pipe").unlink()
+    assert "Create it: mkdir -p no/such" in attnx("scan", "d.txt", "-o", "no/such/p.parquet", code=2).err
+    for name in ("p.csv", "p.JSONL", "p.txt"):
+        assert "a scan writes Parquet" in attnx("scan", "d.txt", "-o", name, code=2).err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "d.txt", "e.jsonl", "empty"]
 
 
