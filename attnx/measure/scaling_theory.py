@@ -12,6 +12,8 @@ from attnx.formula import entropy, gradient_size, log_softmax
 from attnx.records import Axis, Measurement
 
 SOURCE = "Vaswani et al. 2017, section 3.2.1, footnote 4"
+LARGEST = 1 << 14
+"""The largest head size that is drawn: 1024 queries of 32 keys are half a thousand million numbers, some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def theory(
     For independent q and k with mean 0 and variance 1, Var(q.k) = d, so sd(q.k / sqrt(d)) = 1 whatever d is.
 
     Args:
-        sizes: Head sizes d, each at least 1.
+        sizes: Head sizes d, each from 1 to `LARGEST`.
         queries: Queries drawn a size, each with keys of its own.
         keys: Keys a query.
         seed: The same seed gives the same numbers.
@@ -95,12 +97,12 @@ def theory(
         size, each unscaled and scaled.
 
     Raises:
-        UsageError: No sizes, or one below 1.
+        UsageError: No sizes, or one that is below 1 or above `LARGEST`.
 
     Source: Vaswani et al. 2017, section 3.2.1, footnote 4.
     """
-    if not sizes or any(size < 1 for size in sizes):
-        raise UsageError("head sizes have to be whole numbers from 1 on", "Try --theory 2,16,64,256")
+    if not sizes or any(not 1 <= size <= LARGEST for size in sizes):
+        raise UsageError(f"head sizes have to be whole numbers from 1 to {LARGEST}", "Try --theory 2,16,64,256")
     lines = []
     for size in sizes:
         # A generator a size, so that a size gives the same numbers whatever stands beside it.

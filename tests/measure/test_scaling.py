@@ -316,8 +316,9 @@ def test_theory_is_what_a_draw_shows():
     assert not np.array_equal(theory(seed=1).values, got.values)
     with pytest.raises(UsageError):
         theory([])
-    with pytest.raises(UsageError):
-        theory([0])
+    for size in (0, 1 << 15, 10**8):  # the last would draw 25 GB a query
+        with pytest.raises(UsageError, match="whole numbers from 1 to 16384"):
+            theory([64, size])
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
