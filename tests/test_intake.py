@@ -145,3 +145,20 @@ def test_every_command_says_that_its_text_is_empty(
     assert cli.run([*command, " ", *second]) == 4
     out, err = capsys.readouterr()
     assert (out, err) == ("", "attnx: the text is empty\n  Give at least one word, in quotes.\n")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"), [("utf-16-le", "utf-16"), ("utf-16-be", "utf-16"), ("latin1", "latin1")]
+)
+def test_bytes_that_are_no_utf8_are_told_with_a_way_to_convert_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str, named: str
+) -> None:
+    content = ("\ufeff" if named == "utf-16" else "") + "était\nfatigué\n"
+    (tmp_path / "a.txt").write_bytes(content.encode(encoding))
+    with pytest.raises(InputError) as caught:
+        list(take(None, file=tmp_path / "a.txt"))
+    assert f"iconv -f {named} -t utf-8" in caught.value.hint
+    stdin(monkeypatch, content.encode(encoding))
+    with pytest.raises(InputError) as caught:
+        take("-")
+    assert f"iconv -f {named} -t utf-8" in caught.value.hint

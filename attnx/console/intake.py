@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -244,8 +245,13 @@ def _decode(content: bytes, name: str, start: int = 0) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{name} is not valid UTF-8: byte 0x{content[error.start]:02x} at byte {start + error.start}",
-            "Convert it first, for example: iconv -f latin1 -t utf-8 FILE.",
+            f"Convert it first, for example: iconv -f {_guess(content, start)} -t utf-8 FILE.",
         ) from None
+
+
+def _guess(content: bytes, start: int) -> str:
+    """The name of the encoding that bytes which are no UTF-8 are in most likely, for iconv: a mark tells UTF-16."""
+    return "utf-16" if not start and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
 
 
 def _tokenizer(model: Model, needed: bool) -> Any:
