@@ -74,7 +74,7 @@ def diff(
             text=other_text, pair=run.pair if other_text else None, ids=None, inputs=other_inputs,
         )  # fmt: skip
     assert run.given and second.given  # noqa: PT018 - before a model is opened
-    if tolerance <= 0:
+    if not 0 < tolerance < float("inf"):
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     if mean not in (None, "heads"):
         raise UsageError(f"--mean {mean}: heads are compared, or their mean", "Give --mean heads.")

@@ -99,6 +99,7 @@ def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("args", "code"), [
     ((ANIMAL, "--other-text", BANK), 4), ((), 2), ((ANIMAL, "--tolerance", "0"), 2), ((ANIMAL, "--site", "cross"), 2),
+    ((ANIMAL, "--tolerance", "nan"), 2), ((ANIMAL, "--tolerance", "inf"), 2), ((ANIMAL, "--tolerance", "-1"), 2),
 ])  # fmt: skip
 def test_misuse(attnx: Run, args: tuple[str, ...], code: int) -> None:
     attnx("diff", "minilm", "minilm", *args, code=code)
