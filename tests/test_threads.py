@@ -1,0 +1,46 @@
+"""One model may be asked by several threads at once: what each gets is what it would have got alone."""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import attnx
+from attnx.pipeline import Model
+
+TEXTS = ("The cat sat on the mat. The cat", "It was tired because it was late.", "x y z " * 20, "hello")
+
+
+def weights(model: Model, text: str) -> list[np.ndarray]:
+    return [a.weights for a in model.trace(text).attentions if a.weights is not None]
+
+
+def row(model: Model, text: str) -> list[np.ndarray]:
+    return [a.weights for a in model.rows(text, [1]).attentions if a.weights is not None]
+
+
+def heads(model: Model, text: str) -> list[np.ndarray]:
+    return [measure.values for measure in model.heads(text).measures]
+
+
+def batch(model: Model, text: str) -> list[np.ndarray]:
+    last = list(model.trace_many([*TEXTS, text]))[-1]
+    return [a.weights for a in last.attentions if a.weights is not None]
+
+
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt"])
+def test_threads_get_what_each_would_get_alone(name: str) -> None:
+    asks: list[Callable[[Model, str], list[np.ndarray]]] = [weights, row, heads, batch]
+    jobs = [(ask, text) for ask in asks for text in TEXTS]
+    alone = attnx.open(name, device="cpu")
+    want = [ask(alone, text) for ask, text in jobs]
+    shared = attnx.open(name, device="cpu")  # nothing is built yet: the first calls meet while its sessions are made
+    order = random.Random(0).sample(range(len(jobs)), len(jobs))
+    with ThreadPoolExecutor(6) as pool:
+        got = dict(zip(order, pool.map(lambda at: jobs[at][0](shared, jobs[at][1]), order), strict=True))
+    for at, expected in enumerate(want):
+        assert len(got[at]) == len(expected)
+        for one, other in zip(got[at], expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
