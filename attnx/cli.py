@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -110,10 +111,11 @@ def report(error: AttnxError) -> None:
         say(error.hint, first="  ", under="  ")
 
 
-def _misused(error: Any) -> UsageError:
-    """What the option parser has to say, as one of our errors."""
+def _misused(error: Any, args: Sequence[str]) -> UsageError:
+    """What the option parser has to say of a command line, as one of our errors."""
     context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "attnx")
+    # An option without its value is told without the command that it is of.
+    path = getattr(context, "command_path", None) or " ".join(["attnx", *(a for a in args[:1] if a in names())])
     message: str = error.format_message()
     if "unexpected extra argument" in message:
         taken = getattr(getattr(context, "command", None), "params", ())
@@ -167,7 +169,7 @@ def run(args: list[str]) -> int:
             raise
         except Exception as error:
             if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-                raise _misused(error) from None
+                raise _misused(error, args) from None
             raise
     except KeyboardInterrupt:
         code = INTERRUPTED

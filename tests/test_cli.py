@@ -78,6 +78,8 @@ def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
         (["inspect", "The", "animal"], "goes in quotes"),
         (["models", "x"], "(x)\n  `attnx models --help` lists the options."),
         (["inspect", "a", "--top", "x"], "x"),
+        (["inspect", "a", "--save"], "requires an argument\n  `attnx inspect --help` lists"),
+        (["diff", "a", "b", "--layer"], "requires an argument\n  `attnx diff --help` lists"),
     ],
 )
 def test_wrong_usage_is_two_and_says_what_to_do(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

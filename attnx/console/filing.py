@@ -68,7 +68,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
                 f"{wanted.values.size:,} values are too many for one a line in {ending}",
                 "Save .npz, or choose --layer, --head or --query.",
             )
-        saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force)
+        saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force, more=(".json",))
         return ()
     saving.write(path, figure.data, force=force)
     return figure.notes

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,6 +76,7 @@ def save(
     numbers: Measurement | Matrix | None = None,
     width: int = WIDTH,
     force: bool = False,
+    more: Sequence[str] = (),
 ) -> Path:
     """Save a view or its numbers; the ending of the path says as what.
 
@@ -85,6 +86,7 @@ def save(
         numbers: The matrix or measurement behind it.
         width: Columns of the view.
         force: Replace a file that exists.
+        more: Endings that the caller writes itself, named with the others where one is unknown.
 
     Returns:
         The path.
@@ -105,7 +107,7 @@ def save(
         return write(path, _NUMBERS[ending](numbers), force=force)
     raise UsageError(
         f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is no format that this can be saved in",
-        f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS))}.",
+        f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS, *more))}.",
     )
 
 

@@ -83,3 +83,9 @@ def test_without_matplotlib_an_svg_is_the_terminals_and_that_is_said(
     done = attnx("inspect", TEXT, *VIEWS["heatmap"], "--save", str(tmp_path / "head.svg"))
     assert "needs matplotlib" in done.err
     assert "rich-terminal" in (tmp_path / "head.svg").read_text(encoding="utf-8")
+
+
+def test_an_unknown_ending_is_told_with_all_that_there_are(attnx: Run) -> None:
+    said = attnx("inspect", "It slept.", "--save", "x.xyz", code=2).err
+    for ending in (".txt", ".svg", ".html", ".png", ".pdf", ".csv", ".npz", ".parquet", ".json"):
+        assert ending in said
