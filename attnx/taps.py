@@ -92,6 +92,7 @@ def tap(
     writer = Writer(found.opened, proto)
     means: list[tuple[int, str]] = []
     for i, quantities in wanted.items():
+        marked = "marks" in quantities
         for quantity in quantities:
             place = found.sites[i].places.get(source(quantity))
             if place is None:
@@ -114,9 +115,9 @@ def tap(
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
                 continue
             elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
-                name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked)
+                name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked, marked)
             elif quantity in STATS:
-                name = writer.stat(name, place, quantity, found.sites[i].heads)
+                name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
             taps.setdefault(i, {})[quantity] = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,9 +66,13 @@ def is_punctuation(tokens: Tokens) -> tuple[bool, ...]:
     out = []
     for at, (start, end) in enumerate(tokens.offsets):
         text = (tokens.text[start:end] if tokens.text and end > start else tokens.pieces[at]).strip()
-        only = bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
-        out.append(only and not tokens.special[at])
+        out.append(_only_punctuation(text) and not tokens.special[at])
     return tuple(out)
+
+
+@lru_cache(1 << 14)
+def _only_punctuation(text: str) -> bool:
+    return bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
 
 
 def _on(rows: Rows, wanted: Array) -> Array:

@@ -23,14 +23,17 @@ class Cells:
     """int64 [P]: i, from the first to the last within each part."""
     parts: Mapping[object, slice]
     """Offset -2 to 2, "duplicate", "induction" -> its part of them."""
+    starts: Mapping[object, Array]
+    """Where in each part a row begins."""
 
     def sums(self, values: Array, part: object, count: int) -> Array:
         """Sum over the cells of each row, float64 [H,Q]; NaN for rows without any."""
-        at = self.parts[part]
+        at, starts = self.parts[part], self.starts[part]
         rows = self.row[at]
         out = np.full((len(values), count), np.nan)
-        if len(rows):
-            starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        if len(starts) == len(rows):
+            out[:, rows] = values[:, at]
+        else:
             out[:, rows[starts]] = np.add.reduceat(values[:, at], starts, axis=1, dtype=np.float64)
         return out
 
@@ -57,7 +60,8 @@ def cells_of(tokens: Tokens) -> Cells:
         start += len(rows)
     at = np.concatenate([rows for rows, _ in found.values()]).astype(np.int64)
     keys = np.concatenate([columns for _, columns in found.values()]).astype(np.int64)
-    return Cells(at * count + keys, at, parts)
+    starts = {part: np.flatnonzero(np.diff(rows, prepend=-1)) for part, (rows, _) in found.items()}
+    return Cells(at * count + keys, at, parts, starts)
 
 
 def repeats(cells: Cells) -> int:

@@ -31,6 +31,8 @@ CHECKED = ("masked", "weights")
 """Of what a few rows are gathered, to hold against one another."""
 SAMPLED = 4
 """How many rows these are."""
+TOGETHER = 1024
+"""Tokens up to which a sum runs over all cells of a head at once: float32 is then off by 1e-5 of it at most."""
 
 
 def heads(
@@ -128,7 +130,7 @@ def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
     if any(tokens.special):
         plan.append("kept")
     if own or any(site.causal is not True for site in sites):
-        plan.append("away")
+        plan.append("apart" if len(tokens) <= TOGETHER else "away")
     if own or any(site.causal is None or site.window is not None for site in sites):
         plan += ["visible", "seen"]
     good = sites and all(tokens.mask) and all(s.kind == "self" and fits(s, stat) for s in sites for stat in plan)
@@ -140,7 +142,8 @@ def _inputs(tokens: Tokens, cells: Cells) -> dict[str, Array]:
 
     places = np.arange(len(tokens))
     special = np.asarray(tokens.special, bool)
-    marks = np.stack([special, np.asarray(is_punctuation(tokens), bool), places == 0, places], axis=1)
+    each = (special, np.asarray(is_punctuation(tokens), bool), places == 0, places, np.ones(len(tokens)))
+    marks = np.stack(each, axis=1)
     return {
         KEEP: (~special).astype(np.float32),
         MARKS: marks.astype(np.float32),

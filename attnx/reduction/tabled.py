@@ -85,7 +85,7 @@ def _columns(kept: Sequence[tuple[Site, Mapping[str, Array]]], tokens: Tokens, c
     return out
 
 
-_READ = {"total", "entropy", "largest", "kept", "marks", "cells", "away", "visible", "seen"}
+_READ = {"total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen"}
 """The statistics that the measures are made of."""
 
 
@@ -101,7 +101,6 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     seen = stats.get("visible", np.broadcast_to(places + 1 if causal else np.full(count, count), total.shape))
     sees_first = stats["seen"] > 0 if "seen" in stats else np.ones(total.shape, bool)
     marks = stats["marks"].astype(np.float64)
-    away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[..., 3]
     best = stats["kept" if special.any() else "largest"].astype(np.float64)
     near = [cells.sums(stats["cells"], offset, count) for offset in range(-WITHIN, WITHIN + 1)]
     repeated = cells.sums(stats["cells"], "induction", count)
@@ -110,11 +109,16 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
         return average(values, axis=1, where=where)
 
     weight = np.where(real, total, 0.0).sum(axis=1)
+    if "apart" in stats:
+        distance = stats["apart"][:, 0].astype(np.float64)
+    else:
+        away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[..., 3]
+        distance = np.where(real, away, 0.0).sum(axis=1)
     nothing = np.full(len(total), np.nan)
     return {
         "entropy": mean(np.where(real, entropy + 0.0, np.nan)),
         "entropy share": mean(np.where(seen >= 2, entropy / np.log(np.maximum(seen, 2)), np.nan)),
-        "mean distance": np.where(real, away, 0.0).sum(axis=1) / np.where(weight > 0, weight, np.nan),
+        "mean distance": distance / np.where(weight > 0, weight, np.nan),
         "locality": mean(np.nan_to_num(np.stack(near)).sum(axis=0)),
         "confidence": nothing if special.all() else mean(np.where(special, np.nan, best)),
         "largest weight": mean(stats["largest"]),

@@ -40,6 +40,15 @@ class Nodes:
     def ints(self, values: Sequence[int]) -> str:
         return self._constant(np.asarray(values, np.int64))
 
+    def index(self, place: int) -> str:
+        """A single int64, without an axis."""
+        return self._constant(np.asarray(place, np.int64))
+
+    def at_least(self, value: str, least: float) -> str:
+        """No number below this."""
+        kind = "Clip" if self._graph.opset >= 11 else "Max"  # Clip, which does not broadcast, is a tenth faster
+        return self.node(kind, [value, self.number(least)])
+
     def number(self, value: float) -> str:
         return self._constant(np.asarray(value, np.float32))
 

@@ -204,7 +204,8 @@ def test_texts_of_a_file_are_as_one_by_one(attnx: Run, tmp_path: Path, command: 
         there = ~np.isnan(parts)
         with np.errstate(invalid="ignore"):
             want = np.where(there, parts, 0).sum(0) / there.sum(0)
-        np.testing.assert_allclose(np.array(measure["values"], np.float64), want, atol=2e-6, err_msg=measure["name"])
+        got_values = np.array(measure["values"], np.float64)
+        np.testing.assert_allclose(got_values, want, rtol=2e-6, atol=2e-6, err_msg=measure["name"])
 
 
 @pytest.mark.parametrize("command", ["heads", "scale", "mask", "flow", "qkv", "inspect"])
