@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.formula import visible
 from attnx.read.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
 
@@ -136,17 +135,16 @@ class Cells:
         return pattern, window, prefix, padding
 
 
-def visibility_of_cells(cells: Cells, some: Attention) -> Visibility:
+def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibility:
     """The same where it is known cell by cell, alike in all heads.
 
     Args:
         cells: As `Cells.of_text` makes them of what the graph adds to the scores.
-        some: The site with capped, masked and weights of a few rows that have hidden cells, where there are any.
+        some: The site with capped and masked of a few rows that have hidden cells, where there are any.
+        shown: Which cells of these are visible, bool [H,rows,K].
 
     Source: attnx.
     """
-    masked = some.masked[0] if some.masked is not None else None
-    shown = visible(masked, None if some.capped is None else some.capped[0], some.need("weights")[0])
     return _visibility(some, cells, _stand_in(some, shown))
 
 

@@ -65,11 +65,12 @@ def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[
             seen = _seen(read_stats(attention.site, tapped, values), count)
             masks[names] = None if seen is None else (seen, Cells.of_text(trace, seen))
         mask = masks[names]
-        if mask is None or not _fits(attention, *mask, some):
+        few_seen = None if mask is None else _fits(attention, *mask, some)
+        if mask is None or few_seen is None:
             return None
         attention = _with_causal(attention, mask[1])
         attentions.append(Attention(attention.site, checks=attention.checks))
-        shown.append(visibility_of_cells(mask[1], attention))
+        shown.append(visibility_of_cells(mask[1], attention, few_seen))
     return replace(trace, attentions=tuple(attentions)), shown
 
 
@@ -83,13 +84,15 @@ def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
     return seen if (hidden ^ seen).all() else None
 
 
-def _fits(attention: Attention, seen: Array, cells: Cells, rows: Array) -> bool:
-    """Whether the checks hold, the rows fetched say the same, and show a hidden cell where there is one."""
+def _fits(attention: Attention, seen: Array, cells: Cells, rows: Array) -> Array | None:
+    """What the rows fetched show, bool [H,rows,K]; None unless the checks hold, the rows say the same as the mask, and
+    there is a hidden cell among them where there is one.
+    """
     if not attention.trusted or attention.masked is None or attention.capped is None or attention.weights is None:
-        return False
+        return None
     of_heads = visible(attention.masked[0], attention.capped[0], attention.weights[0])
     alike = bool((of_heads == seen[rows]).all())
-    return alike and bool(not cells.hidden or not seen[rows].all())
+    return of_heads if alike and (not cells.hidden or not seen[rows].all()) else None
 
 
 def _with_causal(attention: Attention, cells: Cells) -> Attention:

@@ -152,7 +152,10 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
             mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
             return np.where(seen, array - mean, 0.0)
 
-        gaps, scores = centred(gap), centred(before.astype(np.float64))
+        gaps = centred(gap)
+        if not gaps.any():
+            return 0.0  # nothing is added to visible cells, as where there is no mask
+        scores = centred(before.astype(np.float64))
         size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
         power = float((scores * scores).sum())
         if np.maximum(count - 1, 0).sum() < _ENOUGH or power == 0.0:
