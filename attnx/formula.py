@@ -295,6 +295,11 @@ def average(values: Array, axis: int | tuple[int, ...] | None = None, where: Arr
         float64 with `axis` removed.
     """
     wide = np.asarray(values, np.float64)
+    if wide.size and (where is None or where.all()):
+        # Nothing is left out: NaN anywhere would make the sum NaN, and is then looked for.
+        total = wide.sum(axis=axis)
+        if not np.isnan(total).any():
+            return np.asarray(total / (wide.size // max(total.size, 1)))
     keep = ~np.isnan(wide) if where is None else ~np.isnan(wide) & where
     count = keep.sum(axis=axis)
     total = np.where(keep, wide, 0.0).sum(axis=axis)

@@ -12,7 +12,7 @@ WITHIN = 3
 """Matrices of one site that are alive at once in a session: the scores, the weights, and what is made of them."""
 _NO_LIMIT = 1 << 60
 """What the first version of cgroups writes for no limit is above this."""
-LITTLE = 32 << 20
+LITTLE = 64 << 20
 """Bytes that are not asked about: what onnxruntime itself takes is more."""
 
 

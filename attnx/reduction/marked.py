@@ -31,9 +31,9 @@ class Cells:
         at, starts = self.parts[part], self.starts[part]
         rows = self.row[at]
         out = np.full((len(values), count), np.nan)
-        if len(starts) == len(rows):
-            out[:, rows] = values[:, at]
-        else:
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 == len(starts) - 1:
+            out[:, rows[0] : rows[-1] + 1] = values[:, at]  # a diagonal
+        elif len(rows):
             out[:, rows[starts]] = np.add.reduceat(values[:, at], starts, axis=1, dtype=np.float64)
         return out
 
@@ -43,16 +43,16 @@ def cells_of(tokens: Tokens) -> Cells:
     count = len(tokens)
     ids = np.asarray(tokens.ids).reshape(-1)
     plain = ~np.asarray(tokens.special, bool)
-    same = (ids[:, None] == ids[None, :]) & plain[:, None] & plain[None, :]
-    after = np.zeros_like(same)
-    after[:, 1:] = (same & np.tri(count, k=-2, dtype=bool))[:, :-1]
     found: dict[object, tuple[Array, Array]] = {}
     for offset in range(-WITHIN, WITHIN + 1):
         rows = np.arange(max(0, -offset), min(count, count - offset))
         found[offset] = (rows, rows + offset)
-    for name, mask in (("duplicate", same & np.tri(count, k=-1, dtype=bool)), ("induction", after)):
-        row, column = np.nonzero(mask)
-        found[name] = (row, column)
+    earlier = np.tri(count, k=-1, dtype=bool) & (ids[:, None] == ids[None, :])
+    earlier &= plain[:, None] & plain[None, :]
+    row, column = np.divmod(np.flatnonzero(earlier), max(count, 1))
+    followed = column < row - 1  # a copy's next token stands before the query
+    found["duplicate"] = (row, column)
+    found["induction"] = (row[followed], column[followed] + 1)
     parts: dict[object, slice] = {}
     start = 0
     for part, (rows, _) in found.items():

@@ -149,9 +149,16 @@ def _inputs(tokens: Tokens, cells: Cells) -> dict[str, Array]:
         KEEP: (~special).astype(np.float32),
         MARKS: marks.astype(np.float32),
         CELLS: cells.flat,
-        AWAY: np.abs(places[:, None] - places[None, :]).astype(np.float32),
+        AWAY: _apart(len(tokens)),
         FIRST: np.zeros(1, np.int64),
     }
+
+
+def _apart(count: int) -> Array:
+    """|i - j| of each cell, float32 [Q,K]."""
+    places = np.arange(count, dtype=np.float32)
+    gap = np.subtract.outer(places, places)
+    return np.asarray(np.abs(gap, out=gap))
 
 
 def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[str, Array]:

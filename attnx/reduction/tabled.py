@@ -100,7 +100,7 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     entropy = np.log(safe) - stats["entropy"].astype(np.float64) / safe
     seen = stats.get("visible", np.broadcast_to(places + 1 if causal else np.full(count, count), total.shape))
     sees_first = stats["seen"] > 0 if "seen" in stats else np.ones(total.shape, bool)
-    marks = stats["marks"].astype(np.float64)
+    marks = np.moveaxis(stats["marks"], -1, 0).astype(np.float64, order="C")  # a mark's rows side by side
     best = stats["kept" if special.any() else "largest"].astype(np.float64)
     near = [cells.sums(stats["cells"], offset, count) for offset in range(-WITHIN, WITHIN + 1)]
     repeated = cells.sums(stats["cells"], "induction", count)
@@ -112,7 +112,7 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     if "apart" in stats:
         distance = stats["apart"][:, 0].astype(np.float64)
     else:
-        away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[..., 3]
+        away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[3]
         distance = np.where(real, away, 0.0).sum(axis=1)
     nothing = np.full(len(total), np.nan)
     return {
@@ -125,10 +125,10 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
         "previous": mean(near[WITHIN - 1]),
         "next": mean(near[WITHIN + 1]),
         "self": mean(near[WITHIN]),
-        "first": mean(marks[..., 2]),
-        "special": mean(marks[..., 0]),
-        "punctuation": mean(marks[..., 1]),
-        "sink": mean(marks[..., 2], real & sees_first),
+        "first": mean(marks[2]),
+        "special": mean(marks[0]),
+        "punctuation": mean(marks[1]),
+        "sink": mean(marks[2], real & sees_first),
         "duplicate": mean(cells.sums(stats["cells"], "duplicate", count)),
         "induction": mean(repeated),
     }
