@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnx import __version__, commands
 from attnx.console import interrupt
-from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
+from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError, offer, offered
 
 ORDER = (
     "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
@@ -46,6 +46,7 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         from attnx.console.overwriting import check
 
+        offer(name for p in self.params for name in p.opts)
         check(ctx.params, {str(p.name): getattr(p, "metavar", None) for p in self.params})
         return super().invoke(ctx)
 
@@ -128,7 +129,10 @@ def _misused(error: Any, args: Sequence[str]) -> UsageError:
 def _of_system(error: Exception) -> AttnxError | None:
     """What memory, disk or the system's rules for names refused, as one of our errors; None for a bug."""
     if isinstance(error, MemoryError):
-        return RunError("there is not enough memory for this", "Use a shorter text, or fewer layers (--layer).")
+        return RunError(
+            "there is not enough memory for this",
+            f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+        )
     if not isinstance(error, OSError) or error.errno is None:
         return None
     what = f"{_short(str(error.filename), 200)}: " if error.filename is not None else ""
@@ -191,6 +195,8 @@ def run(args: list[str]) -> int:
             return told.exit_code
         else:
             raise
+    finally:
+        offer(None)
     if code == INTERRUPTED:
         sys.stderr.write("attnx: interrupted\n")
     return code if isinstance(code, int) else OK

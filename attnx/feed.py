@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attnx.errors import InputError
+from attnx.errors import InputError, offered
 from attnx.given.inputs import Needs, batch_of, encoder_side, is_ids
 from attnx.given.rules import RULES, memory
 from attnx.records import Array
 from attnx.session import Slot
 
 _HOW = "`attnx sites MODEL --feed-template` writes a program that makes such a feed."
+_TEXTS = "Choose a model that takes a text and nothing else: here is nothing else to give it."
 __all__ = ["Needs", "batch_of", "check", "derive"]
 
 
@@ -38,14 +39,16 @@ def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | Non
             if slot.name in of_encoder and needs.memory_mask is None:
                 raise InputError(
                     f"the model takes two texts, and there is one: it wants {slot.describe()} for the encoder",
-                    "Give what the decoder says as well: --target TEXT, or --generate N.",
+                    f"Give what the decoder says as well: --target TEXT{offered('--generate', ', or --generate N')}.",
                 )
             value = next((v for rule in RULES if (v := rule(slot, side)) is not None), None)
         if value is None:
             raise InputError(
                 f"the model wants an input that cannot be made from text: {slot.describe()}",
                 f"{_sense(slot)}--inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
-                "`attnx sites MODEL --feed-template` lists all inputs.",
+                "`attnx sites MODEL --feed-template` lists all inputs."
+                if offered("--set")
+                else offered("--inputs", "Give it: --inputs FEED.npz with an array of that name.", _TEXTS),
             )
         feed[slot.name] = _typed(slot, value)
     return check(slots, feed)
@@ -57,8 +60,10 @@ def _sense(slot: Slot) -> str:
     from attnx.given.vision import picture_slot
 
     if picture_slot([slot]) is not None:
-        return "Give a picture, if it takes one: --image FILE; or else "
-    return "Give a sound: --audio FILE.wav; or else " if sound_slot([slot]) is not None else "Give it: "
+        return offered("--image", "Give a picture, if it takes one: --image FILE; or else ", "Give it: ")
+    if sound_slot([slot]) is not None:
+        return offered("--audio", "Give a sound: --audio FILE.wav; or else ", "Give it: ")
+    return "Give it: "
 
 
 def _typed(slot: Slot, value: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx import feed as feeding
 from attnx import trace as tracing
-from attnx.errors import InputError, ModelError, UsageError
+from attnx.errors import InputError, ModelError, UsageError, offered
 from attnx.given import lookups
 from attnx.given.inputs import is_ids
 from attnx.opened import memory
@@ -142,8 +142,11 @@ class Model:
             if self._tokenizer_place is None and not any(map(is_ids, slots)):
                 raise ModelError(
                     f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                    "--image or --audio for a picture or a sound; else --set NAME=VALUE, or --inputs FEED.npz "
-                    "(`attnx sites MODEL --feed-template` writes one).",
+                    f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
+                    f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
+                    "(`attnx sites MODEL --feed-template` writes one)."
+                    if offered("--inputs")
+                    else "Choose a model that takes a text: here is nothing else to give it.",
                 ) from None
             raise
 

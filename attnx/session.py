@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, InputError, ModelError, RunError
+from attnx.errors import DeviceError, InputError, ModelError, RunError, offered
 from attnx.opened.device import parse_device
 from attnx.records import Array
 
@@ -142,10 +142,18 @@ def _run_error(error: Exception) -> RunError | InputError:
             "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
-        return RunError("the model ran out of memory", "Use a shorter text, or fewer layers (--layer).")
+        return RunError(
+            "the model ran out of memory", f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}."
+        )
     if "BFCArena" in text or "CUDA out of memory" in text:
-        return RunError("the GPU ran out of memory", "Use --device cpu, a shorter text, or fewer layers (--layer).")
-    return RunError(f"onnxruntime could not run the model: {text}", "Check the feed (--inputs) against `attnx sites`.")
+        return RunError(
+            "the GPU ran out of memory",
+            f"Use --device cpu, or a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+        )
+    return RunError(
+        f"onnxruntime could not run the model: {text}",
+        f"Check the feed{offered('--inputs', ' (--inputs)')} against `attnx sites`.",
+    )
 
 
 def _plain(error: Exception) -> str:

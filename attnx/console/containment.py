@@ -85,7 +85,7 @@ def _killed(number: int, terminal: Any) -> int:
     if number == signal.SIGKILL:
         _say(
             "attnx was killed from outside, most likely because the system ran out of memory",
-            "Use a shorter text, or fewer layers (--layer); `attnx cost` says what a length takes.",
+            "Use a shorter text, or fewer layers where it takes --layer; `attnx cost` says what a length takes.",
         )
         return RUN
     if name in _CRASHES:

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnx.console.beyond import Beyond
-from attnx.errors import AttnxError, InputError, ModelError, UsageError
+from attnx.errors import AttnxError, InputError, ModelError, UsageError, offered
 
 if TYPE_CHECKING:
     from attnx.pipeline import Model
 
 STDIN = "-"
-_HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin, --ids, --inputs, --set, --image or --audio.'
+_HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin'
+_OTHERS = ("--file", "--ids", "--inputs", "--set", "--image", "--audio")
+"""What else a command may have to give it something to run on."""
 _FILES = {
-    "a model": ({".onnx"}, "-m names the model: attnx COMMAND TEXT -m FILE."),
-    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image gives the model a picture."),
-    "a sound": ({".wav"}, "--audio gives the model a sound."),
-    "arrays": ({".npz"}, "--inputs gives the model arrays."),
-    "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file FILE takes one text a line; - < FILE, all as one."),
+    "a model": ({".onnx"}, "--model", "-m names the model: attnx COMMAND TEXT -m FILE."),
+    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image", "--image gives the model a picture."),
+    "a sound": ({".wav"}, "--audio", "--audio gives the model a sound."),
+    "arrays": ({".npz"}, "--inputs", "--inputs gives the model arrays."),
+    "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file", "--file FILE takes one text a line."),
 }
-"""What a file holds, by its suffix, and how a command is given it."""
+"""What a file holds, by its suffix, the option that a command is given it by, and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def take(
         raise UsageError(f"{' and '.join(named)} cannot be given together", "Give one of them.")
     beyond = beyond or Beyond(values=tuple(values or ()))
     if not named and inputs is None and not beyond.alone:
-        raise UsageError("there is no text", _HOW)
+        others = [name for name in _OTHERS if offered(name)]
+        raise UsageError("there is no text", f"{_HOW}, {', '.join(others[:-1])} or {others[-1]}.")
     if pair is not None and text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if file is not None:
@@ -124,13 +127,15 @@ def _refuse_path(text: str) -> None:
     """
     path = Path(text)
     there = False
-    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, _ in _FILES.values()):
+    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, *_ in _FILES.values()):
         with contextlib.suppress(OSError):  # a text that is too long for a name
             there = path.is_file()
     if there:
-        holds, how = next((h, how) for h, (suffixes, how) in _FILES.items() if path.suffix.lower() in suffixes)
+        holds, how = next((h, how) for h, how in _FILES.items() if path.suffix.lower() in how[0])
+        ways = [offered(*how[1:]), "- < FILE takes it whole." if holds == "text" else ""]
         raise UsageError(
-            f"the text is the path of a file with {holds}: {text}", f"{how} The name itself as a text: through -."
+            f"the text is the path of a file with {holds}: {text}",
+            " ".join([*filter(None, ways), "The name itself as a text: through -."]),
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import AttnxError, InputError
+from attnx.errors import AttnxError, InputError, offered
 from attnx.given.inputs import is_ids
 from attnx.records import Array
 
@@ -35,7 +35,8 @@ def check(model: Model, known: Inventory, feed: Mapping[str, Array]) -> None:
             raise InputError(
                 f"token id {number}{_piece(model, number)} at position {place[-1]} is beyond the model's vocabulary of "
                 f"{size}: tokenizer and model do not belong together",
-                "Give the model's own tokenizer (--tokenizer PATH), or ids that the model has (--ids).",
+                f"Give the model's own tokenizer (--tokenizer PATH)"
+                f"{offered('--ids', ', or ids that the model has (--ids)')}.",
             )
         raise InputError(
             f"input {slot.name} holds {number} at {place}, and the model has {size} entries for it",

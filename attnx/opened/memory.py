@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from attnx.errors import RunError
+from attnx.errors import RunError, offered
 from attnx.records import STAGES, Array, Site
 
 WITHIN = 3
@@ -59,7 +59,8 @@ def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collecti
         return
     stages = ", ".join(name for name in quantities if name in STAGES)
     one = max(needed([site], feed, quantities) for site in sites)
-    layer = f"One layer takes {_size(one)} (--layer L, --head L.H). " if one <= free and len(sites) > 1 else ""
+    how = ", ".join(filter(None, (offered("--layer", "--layer L"), offered("--head", "--head L.H"))))
+    layer = f"One layer takes {_size(one)} ({how}). " if how and one <= free and len(sites) > 1 else ""
     raise RunError(
         f"{stages} of {len(sites)} sites need {_size(need)}, and {_size(free)} of memory are free",
         f"{layer}One token's row (attnx inspect --query TOKEN) and what attnx heads, coref and mask show is reduced in "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnx import feed as feeding
-from attnx.errors import InputError, ModelError, UsageError
+from attnx.errors import InputError, ModelError, UsageError, offered
 from attnx.given.inputs import fixed_length, is_past, own_mask, padded, takes_target
 from attnx.given.joint import find_states, joint_tokens
 from attnx.given.patches import find_frames
@@ -96,7 +96,7 @@ def _follow(
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?",
-            "Give --target TEXT, or --generate N where the command takes it.",
+            f"Give --target TEXT{offered('--generate', ', or --generate N')}.",
         )
     return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, offered
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import (
     MERGES,
@@ -79,7 +79,8 @@ def _clear_errors(file: Path) -> Iterator[None]:
     except BaseException as error:  # a panic is not an Exception
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",
-            "Fetch it again, give another with --tokenizer PATH, or give the token ids with --ids.",
+            f"Fetch it again, or give another with --tokenizer PATH"
+            f"{offered('--ids', ', or the token ids with --ids')}.",
         ) from error
 
 
@@ -128,7 +129,8 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
     if missing := [names[role] for role in ("unk_token", "cls_token", "sep_token") if names[role] not in vocabulary]:
         raise ModelError(
             f"{str(file)!r} is not a WordPiece vocabulary: {', '.join(missing)} is not in it",
-            f"A {VOCAB_TXT} lists one piece a line. Give another with --tokenizer PATH, or the ids with --ids.",
+            f"A {VOCAB_TXT} lists one piece a line. Give another with --tokenizer PATH"
+            f"{offered('--ids', ', or the ids with --ids')}.",
         )
     notes: tuple[str, ...] = ()
     lower = settings.get("do_lower_case")
@@ -169,7 +171,8 @@ def _byte_level_bpe(file: Path, settings: Mapping[str, Any], roles: Mapping[str,
     if any(piece.endswith("</w>") for piece in vocabulary):
         raise ModelError(
             f"{str(file)!r} marks word ends with </w>: this is not a byte-level vocabulary like GPT-2's",
-            "Give the model's tokenizer.json with --tokenizer PATH, or the token ids with --ids.",
+            f"Give the model's tokenizer.json with --tokenizer PATH"
+            f"{offered('--ids', ', or the token ids with --ids')}.",
         )
     raw = Tokenizer(models.BPE.from_file(str(file), str(file.with_name(MERGES))))
     prefix = settings.get("add_prefix_space") is True
