@@ -9,6 +9,7 @@ import numpy as np
 from attnx.graph.axes import backward
 from attnx.graph.origins import PASS, ROTATE, rank_of, rotary_source
 from attnx.graph.paths import product_at, scalar
+from attnx.graph.product import dequantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +113,13 @@ def factors_of(
         node = graph.producer(value)
         if node is None:
             break
+        if dequantised(graph, node) is not None:
+            break  # what brings integers back to floats is no scale, even where both operands are stored
+        if node.op_type == "FusedMatMul":
+            alpha = _fused_scale(graph, node)
+            if alpha is not None and _only_scores(graph, value):
+                found.append((alpha, ""))
+            break
         if node.op_type in (*PASS, "Split", "Slice") or repeats(graph, node) > 1:
             straight = axes is not None and node.op_type in PASS
             axes = backward(graph, node, axes, node.input[0]) if axes is not None and straight else None
@@ -146,6 +154,13 @@ def factors_of(
         axes = axes if rank_of(graph, turned) == rank_of(graph, value) else None
         value, turning = turned, True
     return found
+
+
+def _fused_scale(graph: Graph, node: NodeProto) -> float | None:
+    """The alpha of a projection into which onnxruntime's optimiser has put the scale that stood behind it."""
+    alpha = float(next((a.f for a in node.attribute if a.name == "alpha"), 1.0))
+    stored = any(graph.is_constant(name) for name in node.input[:2])
+    return alpha if stored and alpha not in (0.0, 1.0) else None
 
 
 def repeats(graph: Graph, node: NodeProto) -> int:

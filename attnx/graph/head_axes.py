@@ -73,7 +73,7 @@ def merged_with(graph: Graph, product: Product, feature: list[Atom]) -> list[Ato
                 if axes and value == node.input[0]:
                     atoms = leaves(axes[-1])
                     if any(id(a) in marks for a in atoms):
-                        return [a for a in atoms if id(a) not in marks]
+                        return [a for a in atoms if id(a) not in marks] or _matrix_each(graph, node, axes)
                 continue
             following = forward(graph, node, axes, value) if node.output else None
             if following is not None and _joins_parts(graph, node, following, marks, product.out):
@@ -83,6 +83,16 @@ def merged_with(graph: Graph, product: Product, feature: list[Atom]) -> list[Ato
                     following = _resized(following, graph.shape(node.output[0]), marks)
                 stack.append((node.output[0], following, depth + 1))
     return None
+
+
+def _matrix_each(graph: Graph, node: NodeProto, axes: Axes) -> list[Atom]:
+    """The atoms of the axes along which a stored operand of integers has a matrix of its own for each place."""
+    at = 3 if node.op_type == "QLinearMatMul" else 1
+    shape = graph.shape(node.input[at]) if len(node.input) > at else None
+    if shape is None or depends(graph, node.input[at]):
+        return []
+    lead = [i for i in range(3, min(len(shape), len(axes)) + 1) if shape[-i] != 1]
+    return [leaf for i in lead for leaf in leaves(axes[-i])]
 
 
 def _joins_parts(graph: Graph, node: NodeProto, axes: Axes, marks: set[int], context: str) -> bool:
@@ -284,6 +294,8 @@ def _same_size(graph: Graph, a: str, b: str) -> bool:
 def _made_by(graph: Graph, product: Product, axes: Axes, marks: set[int]) -> list[Atom] | None:
     """What else the stored side of a projection gives its result: heads, where it is [width, heads, size]."""
     held = [_stored(graph, side) for side in (product.left, product.right)]
+    if not any(held):  # a stored matrix that is transposed first
+        held = [not depends(graph, side) for side in (product.left, product.right)]
     if held[0] == held[1] or len(product.out_axes) != len(axes):
         return None
     stored = product.left_axes if held[0] else product.right_axes

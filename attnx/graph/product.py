@@ -58,9 +58,9 @@ def find_product(graph: Graph, value: str) -> Product | None:
         return None
     op = node.op_type
     if op in ("Mul", "Cast"):
-        integer = _dequantised(graph, node)
+        integer = dequantised(graph, node)
         if integer is not None:
-            found = _matmul(graph, integer)
+            found = _matmul(graph, integer) if integer.op_type == "MatMulInteger" else None
             if found is not None:
                 found.out, found.last = value, node
             return found
@@ -76,15 +76,15 @@ def find_product(graph: Graph, value: str) -> Product | None:
     return None
 
 
-def _dequantised(graph: Graph, node: NodeProto) -> NodeProto | None:
-    """Mul(Cast(MatMulInteger), scales) -> the MatMulInteger; likewise Cast first of two Muls."""
+def dequantised(graph: Graph, node: NodeProto) -> NodeProto | None:
+    """Mul(Cast(MatMulInteger), scales) -> the MatMulInteger, or the ConvInteger; None for any other node."""
     if node.op_type != "Mul":
         return None
     for name in node.input:
         inner = graph.producer(name)
         if inner is not None and inner.op_type == "Cast":
             inner = graph.producer(inner.input[0])
-            if inner is not None and inner.op_type == "MatMulInteger":
+            if inner is not None and inner.op_type in ("MatMulInteger", "ConvInteger"):
                 return inner
     return None
 

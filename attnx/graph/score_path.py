@@ -127,7 +127,7 @@ def read_path(graph: Graph, way: Way, query: tuple[str, Axes], key: tuple[str, A
                 reading.pieces += beside
             elif reading.pieces == 1:
                 reading.sink = _sink(graph, step) if step.node.op_type == "Concat" else _padded(graph, step)
-    if reading.softcap is not None and reading.path_factors:
+    if reading.softcap is not None:  # even where nothing divides by it here: an optimiser may have put that elsewhere
         reading.path_factors.append((reading.softcap, ""))
         divided = _cap_division(multipliers, tanh or 0, reading.softcap)
         last = divided if divided is not None else -1

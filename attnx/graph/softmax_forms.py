@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.index import Graph
+    from attnx.graph.infer import Shape
 
 _VIEWS = ("Cast", "Expand", "Identity", "Unsqueeze", "Squeeze", "Dropout", "Reshape")
 _EPSILON = 1e-3
@@ -142,10 +143,17 @@ def _quotient(graph: Graph, node: NodeProto) -> Softmax | None:
         if total is not None:
             behind = _through(graph, top, ("Reshape", "Transpose", "Cast"))
             hidden = behind is not None and behind.op_type in ("Mul", "Where")
-            if hidden and graph.shape(top) != graph.shape(power[0]):
+            if hidden and not _alike(graph.shape(top), graph.shape(power[0])):
                 return None  # moved between the exponential and the sum: the axis is another one there
             return Softmax(power[0], node.output[0], total[0][-1], total[1], hidden, power[1], total[0][:-1])
     return None
+
+
+def _alike(one: Shape | None, other: Shape | None) -> bool:
+    """Whether two shapes may be the same; a size that is not known may be any."""
+    if one is None or other is None:
+        return one == other
+    return len(one) == len(other) and all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _sum(graph: Graph, value: str, top: str, sink: bool = False, depth: int = 0) -> tuple[tuple[int, ...], bool] | None:
