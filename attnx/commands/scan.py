@@ -99,7 +99,8 @@ def scan(
                 tell=tell,
             )  # fmt: skip
     except (AttnxError, KeyboardInterrupt) as error:
-        _kept(out, isinstance(error, InputError))
+        if not isinstance(error, UsageError):  # the same command would be refused again, whatever is there
+            _kept(out, isinstance(error, InputError))
         raise
     output.notes(_notes(scanned, out))
     if json:

@@ -113,10 +113,12 @@ def test_a_corpus_that_must_be_mended_costs_one_part(attnx: Run, tmp_path: Path)
     assert "c.txt, line 5 is not UTF-8 text" in said
     assert "what is done is kept in o.parquet.parts; with --force the same command goes on" in said
     (tmp_path / "c.txt").write_bytes(good + b"five\nsix\n")
-    assert (
-        "c.txt has changed"
-        in attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", code=2).err
-    )
+    refused = attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", code=2).err
+    assert "c.txt has changed" in refused
+    assert "what is done is kept" not in refused  # the same command would be refused again
+    refused = attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "sinks", code=2).err
+    assert "holds parts of another scan" in refused
+    assert "what is done is kept" not in refused
     done = attnx("scan", "c.txt", "-o", "o.parquet", "--part", "2", "--measure", "entropy", "--force", "--json")
     assert (done.document["texts"], done.document["kept"]) == (6, 4)
 
