@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import category
 
 import numpy as np
 
@@ -133,6 +134,7 @@ class Tokenizer:
         if encoding.overflowing:
             notes.append(self._cut_note((text, pair), reached, longest))
         notes += self._unknown_note(ids, offsets, whole)
+        notes += self._dropped_note((text, pair or ""), reached, encoding)
         if all(special):
             notes.append("the text gives no tokens of its own; only special tokens are left")
         return Tokens(
@@ -194,6 +196,37 @@ class Tokenizer:
         ]
         return f"cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}"
 
+    def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
+        """Control and format characters that are in no token; what was cut off is told elsewhere."""
+        there = {character for character in texts[0] + texts[1] if _is_control(character)}
+        if not there:
+            return []
+        erased = {character for character in there if self._erases(character)}
+        spans = list(zip(encoding.offsets, encoding.sequence_ids, strict=True))
+        gone = []
+        for segment, text in enumerate(texts):
+            covered = {at for (start, stop), side in spans if side == segment for at in range(start, stop)}
+            for at, character in enumerate(text):
+                if character not in there or (encoding.overflowing and at >= reached[segment]):
+                    continue
+                # A token's span may leave out the spaces around it: only the normaliser tells of these.
+                if character in erased or (at not in covered and not character.isspace()):
+                    gone.append((character, at + segment * (len(texts[0]) + 1)))
+        if not gone:
+            return []
+        shown = [f"{visible(character)} at {at}" for character, at in gone[:_SHOWN_UNKNOWN]]
+        if len(gone) > _SHOWN_UNKNOWN:
+            shown.append(f"and {len(gone) - _SHOWN_UNKNOWN} more")
+        count = "1 character" if len(gone) == 1 else f"{len(gone)} characters"
+        return [f"the tokenizer drops {count} of the text: {', '.join(shown)} (counted in characters)"]
+
+    def _erases(self, character: str) -> bool:
+        """Whether the normaliser leaves nothing of a character between letters."""
+        normaliser = self._raw.normalizer
+        if normaliser is None:
+            return False
+        return bool(normaliser.normalize_str(f"a{character}a") == normaliser.normalize_str("aa"))
+
     def _unknown_note(self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> list[str]:
         at = [i for i, number in enumerate(ids) if number == self.unknown_id]
         if not at:
@@ -203,6 +236,13 @@ class Tokenizer:
             shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
         count = "1 piece is" if len(at) == 1 else f"{len(at)} pieces are"
         return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}"]
+
+
+def _is_control(character: str) -> bool:
+    """Whether a character has no look of its own (or stands for one that was lost), and is no tab or line break."""
+    if character == "\ufffd":
+        return True
+    return not character.isprintable() and character not in "\t\n\r" and category(character) in {"Cc", "Cf"}
 
 
 def check_text(text: str) -> None:

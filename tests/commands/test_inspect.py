@@ -522,3 +522,13 @@ def test_each_text_of_a_file_is_named(attnx: Run, tmp_path: Path) -> None:
     assert named[1].count("the dog") < 60
     assert done.err.startswith('attnx: line 4: there is no token or word "the"')  # which text could not be shown
     assert "line 1" not in attnx("inspect", "the cat sat", "-q", "the@1", "--top", "1").out
+
+
+@pytest.mark.parametrize("given", ["-", "--file"])
+def test_a_null_character_does_not_vanish_unsaid(
+    attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    (tmp_path / "t.txt").write_bytes(b"It\0was\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"It\0was\n")))
+    said = attnx("inspect", *(["-"] if given == "-" else ["--file", "t.txt"])).err
+    assert " ".join(said.split()).count("the tokenizer drops 1 character of the text: ␀ at 2") == 1

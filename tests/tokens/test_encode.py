@@ -66,7 +66,7 @@ def test_unknown_pieces_are_noted(minilm: Tokenizer) -> None:
 def test_text_without_tokens_leaves_the_special_ones(minilm: Tokenizer, text: str) -> None:
     tokens = minilm.encode(text)
     assert tokens.pieces == ("[CLS]", "[SEP]")
-    assert tokens.notes == ("the text gives no tokens of its own; only special tokens are left",)
+    assert tokens.notes[-1:] == ("the text gives no tokens of its own; only special tokens are left",)
 
 
 def test_text_without_tokens_is_an_error_where_nothing_is_added(tmp_path: Path) -> None:
@@ -257,3 +257,38 @@ def test_added_tokens_are_plain_text(tmp_path: Path) -> None:
     tokenizer._raw.add_tokens(["   ", "한\x1b"])
     tokenizer = Tokenizer(tokenizer._raw, path=tokenizer.path, spelling=tokenizer._spelling)
     assert tokenizer.encode("the   it한\x1b").pieces == ("the", "␠␠␠", "it", "한␛")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("It\0was", "the tokenizer drops 1 character of the text: ␀ at 2 (counted in characters)"),
+    ("It \x7f was", "the tokenizer drops 1 character of the text: ␡ at 3 (counted in characters)"),
+    ("a\x1cb", "the tokenizer drops 1 character of the text: ␜ at 1 (counted in characters)"),
+    ("a\x0bb", "the tokenizer drops 1 character of the text: ␋ at 1 (counted in characters)"),
+    ("\ufeffso\u200bft", "the tokenizer drops 2 characters of the text: \\ufeff at 0, \\u200b at 3 (counted in "
+     "characters)"),
+    ("a\ufffdb", "the tokenizer drops 1 character of the text: \ufffd at 1 (counted in characters)"),
+    ("\x01" * 7 + "a", "the tokenizer drops 7 characters of the text: ␁ at 0, ␁ at 1, ␁ at 2, ␁ at 3, ␁ at 4, and 2 "
+     "more (counted in characters)"),
+])  # fmt: skip
+def test_characters_that_the_tokenizer_drops_are_told(minilm: Tokenizer, text: str, said: str) -> None:
+    assert minilm.encode(text).notes == (said,)
+
+
+@pytest.mark.parametrize("code", [*range(0x20), *range(0x7F, 0xA1), 0xAD, 0x200B, 0x200D, 0x2060, 0xFEFF, 0xFFFD])
+def test_every_dropped_character_has_its_note(minilm: Tokenizer, code: int) -> None:
+    """It is dropped where the pieces are those of the text without it, and no break stands for it."""
+    joined = minilm.encode("Itwas").pieces
+    tokens = minilm.encode(f"It{chr(code)}was")
+    assert (tokens.pieces == joined) == bool(tokens.notes), tokens.pieces
+
+
+def test_what_a_byte_tokenizer_keeps_is_not_told() -> None:
+    tokens = load_tokenizer(MINILM.parent / "tiny-gpt").encode("It\0was \x7f \x85 \u200b \ufeff\x0b \x0c.")
+    assert tokens.notes == ()
+
+
+def test_dropped_characters_of_a_pair_and_of_what_was_cut(minilm: Tokenizer) -> None:
+    assert minilm.encode("It.", "a\0b").notes[0].startswith("the tokenizer drops 1 character of the text: ␀ at 5 ")
+    cut = minilm.encode("It was\0 so tired\0 and", max_length=5)
+    assert any(note.startswith("the tokenizer drops 1 character of the text: ␀ at 6 ") for note in cut.notes)
+    assert any("cut to 5 tokens" in note for note in cut.notes)
