@@ -1,5 +1,7 @@
 """The nouns of attnx: frozen records that every stage passes on. numpy and the standard library only.
 
+What holds arrays is equal to itself alone, and can be a key: arrays have no one answer to ==.
+
 Letters for shapes, here and in every docstring: B batch, H query heads, Hkv key/value heads, Q query positions,
 K key positions (past included), D head size, Dv value head size, S sites.
 """
@@ -34,7 +36,7 @@ Kind = Literal["self", "cross", "additive", "pooling"]
 Origin = Literal["tapped", "computed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
     """One sequence as the model sees it. Everything has length Q."""
 
@@ -148,7 +150,7 @@ class Check:
         return bool(self.difference <= self.tolerance)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """A site with its arrays, all float32. An array nobody asked for, or that does not exist there, is None."""
 
@@ -228,7 +230,7 @@ class Sites(tuple[Site, ...], Shown):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace(Shown):
     """One run of a model: what every site attended to."""
 
@@ -307,7 +309,7 @@ class Axis:
     labels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Measurement(Shown):
     """A named array of numbers with what they mean. Any view can show any measurement of its rank."""
 
