@@ -37,12 +37,13 @@ def verdicts(one: Coreference) -> Columns:
     rows = [*one.verdicts, *one.baselines]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
     others = len(one.candidates) - len(one.unseen)
+    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
     faint = range(len(one.verdicts), len(rows))
     chance = f"chance: 1 of {others} candidates, {1 / others:.2f}" if others else "no candidate can be seen"
     return columns(
         f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?",
         [
-            column("read by", [v.method if n not in faint else f"baseline: {v.method}" for n, v in enumerate(rows)]),
+            column("read by", methods, whole=True),
             column("where", [v.where for v in rows]),
             column("points at", [name_of(one, v.candidate) for v in rows]),
             column("share", shares, bar=(0.0, 1.0)),

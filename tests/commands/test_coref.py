@@ -224,3 +224,13 @@ def test_content_words_out_of_sight_are_counted_in_words(attnx: Run) -> None:
     assert "1 content word that 'it' cannot see is left out" in said
     said = attnx("coref", "The cat and it saw the dog.", "-m", "tiny-gpt").err
     assert "2 content words that 'it' cannot see are left out" in said
+
+
+@pytest.mark.parametrize("width", ["30", "40", "60"])
+def test_what_a_verdict_is_read_by_is_never_cut(attnx: Run, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    verdicts = attnx("coref", ANIMAL, "--json").document["pronouns"][0]["verdicts"]
+    monkeypatch.setenv("COLUMNS", width)
+    shown = attnx("coref", ANIMAL).out
+    assert "…" not in shown
+    for verdict in verdicts:
+        assert f"\n{verdict['method']} " in shown
