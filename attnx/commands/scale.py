@@ -43,7 +43,8 @@ def scale(
 ) -> None:
     """Show what dividing the scores by sqrt(d_k) does to the softmax, the mask on in both.
 
-    One token's row in one head, then every layer. --numbers and --theory do the arithmetic without a model.
+    One token's row in one head, then every layer; with --head L.H its layer alone, unless --layer names more.
+    --numbers and --theory do the arithmetic without a model.
     """
     from attnx.console import output
     from attnx.console.idle import refuse

@@ -22,6 +22,16 @@ def test_row_is_both_softmaxes_of_the_scores(attnx: Run) -> None:
     assert got["query"] == {"position": IT, "piece": "it"}
 
 
+def test_the_layers_beside_a_head_are_what_the_help_says(attnx: Run) -> None:
+    whole = attnx("scale", ANIMAL, "--json").document["layers"]["values"]
+    help_text = " ".join(attnx("scale", "--help").out.split())
+    assert "then every layer; with --head L.H its layer alone, unless --layer names more." in help_text
+    for options, want in (("", whole), ("-H 5.11", whole[5:]), ("-H 5.11 -l 3-5", whole[3:]), ("-l 0", whole[:1])):
+        got = attnx("scale", ANIMAL, *options.split(), "--json").document["layers"]
+        np.testing.assert_allclose(values(got), np.array(want, float), atol=1e-6)
+    assert "which --layer leaves out" in attnx("scale", ANIMAL, "-H", "5.11", "-l", "4", code=2).err
+
+
 def test_every_head_both_ways(attnx: Run) -> None:
     got = attnx("scale", ANIMAL, "--json").document
     spread, entropy, largest, saturated, gradient, kl = (values(m) for m in got["heads"])
