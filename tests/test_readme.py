@@ -71,3 +71,12 @@ def test_python() -> None:
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", TEXT):
         assert (ROOT / target).exists(), target
+
+
+def test_the_contents_lead_to_every_section() -> None:
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (.+)$", prose, re.MULTILINE)
+    linked = re.findall(r"\[([^]]+)\]\(#([^)]+)\)", prose)
+    assert sorted(name for name, _ in linked if name in sections) == sorted(sections)
+    for _, anchor in linked:  # as GitHub makes them
+        assert anchor in {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in sections}
