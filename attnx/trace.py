@@ -93,7 +93,9 @@ def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
     if weights is None or weights.shape[2] < 2 or weights.shape[3] < weights.shape[2]:
         return None
     later = np.triu(np.ones(weights.shape[2:], dtype=bool), 1 + weights.shape[3] - weights.shape[2])
-    return bool(not weights[..., later].any())
+    if weights[..., later].any():
+        return False if np.isfinite(weights).all() else None
+    return True if weights.any() else None  # where nothing is seen at all, nothing tells
 
 
 def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | None:

@@ -10,8 +10,9 @@ import pytest
 
 import attnx
 from attnx.records import Attention
+from attnx.trace import measure_causal
 from tests.spellings import Spelling, build
-from tests.spellings.passing import in_integers, optimised
+from tests.spellings.passing import in_integers, optimised, rounded
 
 COUNT, GROUPS = 240, 8
 """More than these were looked at when the test was written; these run in seconds."""
@@ -121,3 +122,39 @@ def test_a_spelling_with_weights_in_int8_keeps_its_heads_and_scale(tmp_path: Pat
         if found := compared(spelling, in_integers(path), integers=True):
             wrong[number] = found, spelling.choice
     assert wrong == {}
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_rounding_between_the_steps_hides_neither_heads_nor_scale(everywhere: bool, tmp_path: Path) -> None:
+    """Repeated key heads, stacked heads and rotations are followed through QuantizeLinear and DequantizeLinear."""
+    wrong: dict[int, list[str]] = {}
+    for number in (11, 19, 25, 47, 59, 76, 98, 117) if everywhere else (0, 2, 6, 35, 41, 47, 51, 78, 91, 114):
+        spelling, path = build(number), tmp_path / f"{number}.onnx"
+        path.write_bytes(spelling.model.SerializeToString())
+        quantised = rounded(path, spelling.feed, everywhere=everywhere)
+        (attention,) = attnx.open(quantised, device="cpu").trace(inputs=spelling.feed).attentions
+        for name, want in spelling.site.items():
+            got: Any = getattr(attention.site, name)
+            same = got == want if isinstance(want, str | bool | int | None) else np.allclose(got, want, rtol=0.02)
+            if not same:
+                wrong.setdefault(number, []).append(f"{name}: {got}, not {want}")
+        for name in ("query", "scores", "weights", "context"):
+            if getattr(attention, name).shape != spelling.want[name].shape:
+                wrong.setdefault(number, []).append(f"{name}: {getattr(attention, name).shape}")
+    assert wrong == {}
+
+
+def test_a_flat_softmax_over_rounded_scores_is_laid_out_again(tmp_path: Path) -> None:
+    for number in (13, 276):
+        spelling, path = build(number), tmp_path / f"{number}.onnx"
+        path.write_bytes(spelling.model.SerializeToString())
+        quantised = rounded(path, spelling.feed, everywhere=True)
+        (attention,) = attnx.open(quantised, device="cpu").trace(inputs=spelling.feed).attentions
+        assert attention.weights is not None
+        assert attention.weights.shape == spelling.want["weights"].shape
+
+
+@pytest.mark.parametrize(("weight", "causal"), [(0.0, None), (float("nan"), None), (0.25, False)])
+def test_weights_that_show_nothing_tell_of_no_order(weight: float, causal: bool | None) -> None:
+    """A mask of -inf has no size in int8: all scores are NaN then, and a guard makes all weights 0."""
+    assert measure_causal({"weights": np.full((1, 2, 4, 4), weight)}) is causal

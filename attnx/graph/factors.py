@@ -210,7 +210,11 @@ def _put_together(graph: Graph, node: NodeProto) -> str | None:
 
 def _only_turned(graph: Graph, value: str) -> bool:
     """Whether all that reads a tensor behind which a rotary embedding was found belongs to that rotation."""
-    return all(n.op_type in ROTATE for n in graph.consumers(value) if n.op_type not in ("Shape", "Size"))
+    readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
+    return all(
+        _only_turned(graph, n.output[0]) if n.op_type in ("QuantizeLinear", "DequantizeLinear") else n.op_type in ROTATE
+        for n in readers
+    )
 
 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:

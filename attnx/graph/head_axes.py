@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from attnx.graph.index import Graph
 
-_VIEWS = ("Squeeze", "Unsqueeze", "Reshape", "Transpose", "Cast", "Identity")
+_VIEWS = (
+    "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear",
+)  # fmt: skip
 _INTEGER = ("MatMulNBits", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm")
 
 
@@ -36,7 +38,7 @@ def merged_with(graph: Graph, product: Product, feature: list[Atom]) -> list[Ato
     seen: set[str] = set()
     while stack:
         value, axes, depth = stack.pop(0)
-        if value in seen or depth > 24:
+        if value in seen or depth > 48:
             continue
         seen.add(value)
         marks = {id(leaf) for a in feature for leaf in a.leaves()}
@@ -101,7 +103,7 @@ def _joins_parts(graph: Graph, node: NodeProto, axes: Axes, marks: set[int], con
     if not -len(axes) <= at < len(axes) or not any(id(a) in marks for a in leaves(axes[at])):
         return False
     for name in node.input:
-        for _ in range(6):
+        for _ in range(12):
             maker = graph.producer(name)
             if name == context or maker is None or maker.op_type not in (*_VIEWS, "Slice", "Gather", "Split"):
                 break
@@ -155,7 +157,7 @@ def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[int]
     heads, rest = parts
     now: Axes | None = [*axes[:axis], rest, *axes[axis + 1 :]]
     value = node.output[0]
-    for _ in range(4):
+    for _ in range(8):
         join = next(iter(graph.consumers(value)), None)
         if join is None or now is None:
             return None
@@ -215,7 +217,7 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
         Their atoms, none where a projection made the features alone; None where the query cannot be followed to one.
     """
     value = query
-    for _ in range(24):
+    for _ in range(60):
         marks = {id(leaf) for a in contracted for leaf in a.leaves()}
         merged = _beside(axes, marks)
         if merged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnx.graph.index import op_name
-from attnx.graph.paths import depends
+from attnx.graph.paths import depends, unrounded
 from attnx.graph.product import find_product
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsof
 
 def rotary_source(graph: Graph, value: str) -> str | None:
     """x, where `value` is x turned by a rotary embedding written out (x*cos + rotated(x)*sin), or by an operator."""
+    value = unrounded(graph, value)
     node = graph.producer(value)
     if node is None:
         return None
@@ -38,8 +39,8 @@ def rotary_source(graph: Graph, value: str) -> str | None:
 
 def _unstacked(graph: Graph, value: str) -> str:
     """A half of an interleaved rotation before it got the axis along which the halves are stacked."""
-    node = graph.producer(value)
-    return str(node.input[0]) if node is not None and node.op_type == "Unsqueeze" else value
+    node = graph.producer(unrounded(graph, value))
+    return unrounded(graph, node.input[0]) if node is not None and node.op_type == "Unsqueeze" else value
 
 
 def _turned(graph: Graph, value: str) -> str | None:
@@ -48,7 +49,7 @@ def _turned(graph: Graph, value: str) -> str | None:
     if node is None or node.op_type not in ("Add", "Sub"):
         return None
     shape = graph.shape(value)
-    sides = [graph.producer(name) for name in node.input]
+    sides = [graph.producer(unrounded(graph, name)) for name in node.input]
     if any(side is None or side.op_type != "Mul" for side in sides):
         return None
     reach = [_rotated_from(graph, name, shape) for name in node.input]
@@ -59,7 +60,7 @@ def _turned(graph: Graph, value: str) -> str | None:
 def _rotated_from(graph: Graph, value: str, shape: tuple[int | None, ...] | None) -> list[str]:
     """Values upstream through the operators of a rotation, nearest first."""
     found: list[str] = []
-    stack = [(value, 0)]
+    stack = [(unrounded(graph, value), 0)]
     while stack:
         name, depth = stack.pop(0)
         if name in found or depth > 9:
@@ -68,7 +69,7 @@ def _rotated_from(graph: Graph, value: str, shape: tuple[int | None, ...] | None
             found.append(name)
         node = graph.producer(name)
         if node is not None and node.op_type in ROTATE and not node.domain:
-            stack += [(n, depth + 1) for n in node.input if n and depends(graph, n)]
+            stack += [(unrounded(graph, n), depth + 1) for n in node.input if n and depends(graph, n)]
     return found
 
 

@@ -177,6 +177,13 @@ def scalar(graph: Graph, value: str) -> float | None:
     return float(np.asarray(known, dtype=np.float64).ravel()[0])
 
 
+def unrounded(graph: Graph, value: str) -> str:
+    """A tensor before it was rounded to integers and brought back to floats (QuantizeLinear, DequantizeLinear)."""
+    node = graph.producer(value)
+    inner = graph.producer(node.input[0]) if node is not None and node.op_type == "DequantizeLinear" else None
+    return str(inner.input[0]) if inner is not None and inner.op_type == "QuantizeLinear" else value
+
+
 def float_of(graph: Graph, value: str) -> str:
     """The float tensor that an integer one stands for: the DequantizeLinear that reads it, or the value itself."""
     if (fact := graph.facts.get(value)) is not None and fact.dtype in (2, 3, 4, 5):

@@ -130,9 +130,16 @@ def read_path(graph: Graph, way: Way, query: tuple[str, Axes], key: tuple[str, A
     if reading.softcap is not None:  # even where nothing divides by it here: an optimiser may have put that elsewhere
         reading.path_factors.append((reading.softcap, ""))
         divided = _cap_division(multipliers, tanh or 0, reading.softcap)
-        last = divided if divided is not None else -1
+        last = divided if divided is not None and not _rounds(way.steps[:divided]) else -1
+        if _rounds(way.steps[: cap or 0]):
+            reading.capped = None  # made of rounded scores, which the formula does not give to the last digit
     reading.scaled = last if last >= 0 else None
     return reading
+
+
+def _rounds(steps: list[Step]) -> bool:
+    """Whether scores are rounded to integers in some steps."""
+    return any(s.node.op_type == "QuantizeLinear" or s.node.op_type.startswith("QLinear") for s in steps)
 
 
 def _cap_division(multipliers: list[float | Array | None], tanh: int, cap: float) -> int | None:

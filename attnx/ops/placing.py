@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MASK_VIEWS = ("Cast", "Unsqueeze", "Expand", "Squeeze", "Reshape", "Transpose", "Slice")
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_ROUNDING = ("QuantizeLinear", "DequantizeLinear")
 Window = tuple[int | None, int | None] | None
 Factors = tuple[float | tuple[float, ...], ...]
 
@@ -73,7 +74,9 @@ class Placing:
         if reading.capped is not None:
             self.place("capped", *reached[reading.capped])
         at = next((i for i, (v, _) in enumerate(reached) if v == logits), len(reached) - 1)
-        while at > 0 and way.steps[at - 1].node.op_type in _RESHAPES and not self.divides(reached[at][1]):
+        while (
+            at > 0 and way.steps[at - 1].node.op_type in (*_RESHAPES, *_ROUNDING) and not self.divides(reached[at][1])
+        ):
             at -= 1
         self.place("masked", reached[at][0], reached[at][1], (), reading.sink)
 
@@ -90,6 +93,7 @@ class Placing:
     def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
         """The weights as they weigh the value: behind guards, masks and cut sinks; before gates and rounding."""
         value, axes = out, chosen.axes
+        alike = {out}
         window: Window = None
         if use is not None:
             current: Axes | None = chosen.axes
@@ -111,7 +115,9 @@ class Placing:
                 if node.op_type == "Mul" and not renormalised and not masks(self.graph, node, step.source):
                     self.finding.gated = True
                     break
-                if node.op_type in _RESHAPES and value == step.source and not self.divides(axes):
+                if node.op_type in _ROUNDING and step.source in alike:
+                    alike.add(step.target)  # the numbers that came before, rounded
+                if node.op_type in _RESHAPES and step.source in alike and not self.divides(axes):
                     value, axes = step.target, current
                 if node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split"):
                     value, axes = step.target, current
@@ -198,7 +204,7 @@ def kv_heads(graph: Graph, key: Place | None, heads: int | None) -> int | None:
         return heads
     value = key.value
     passed: list[tuple[NodeProto, str]] = []
-    for _ in range(24):
+    for _ in range(40):
         node = graph.producer(value)
         if node is None:
             break
@@ -216,7 +222,7 @@ def kv_heads(graph: Graph, key: Place | None, heads: int | None) -> int | None:
             if not live:
                 break
             source = live[-1]
-        elif node.op_type in ("Reshape", "Transpose", "Cast", "Identity", "Unsqueeze", "Squeeze", "Mul", "Div"):
+        elif node.op_type in (*_RESHAPES, *_ROUNDING, "Transpose", "Cast", "Identity", "Mul", "Div"):
             source = next((n for n in node.input if depends(graph, n)), node.input[0])
         else:
             break

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import onnxruntime
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
+
+from tests.spellings.pen import Arrays
 
 LEVELS = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -29,4 +32,24 @@ def in_integers(source: Path) -> Path:
     """The model with the weights of its projections in int8, and activations rounded as they come."""
     target = source.with_name(f"int8-{source.name}")
     quantize_dynamic(source, target)
+    return target
+
+
+class _Once(CalibrationDataReader):
+    """One feed to calibrate with."""
+
+    def __init__(self, feed: Arrays) -> None:
+        self.left: list[Arrays] = [feed]
+
+    def get_next(self) -> Arrays | None:
+        return self.left.pop() if self.left else None
+
+
+def rounded(source: Path, feed: Arrays, *, everywhere: bool) -> Path:
+    """The model with a QuantizeLinear and DequantizeLinear before and behind products, or each operator that may."""
+    target = source.with_name(f"qdq-{source.name}")
+    operators = None if everywhere else ["MatMul", "Gemm", "Conv"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a mask of -inf has no scale: the quantiser divides by it
+        quantize_static(source, target, _Once(feed), quant_format=QuantFormat.QDQ, op_types_to_quantize=operators)
     return target
