@@ -9,7 +9,7 @@ from attnx.graph import caches
 from attnx.graph.index import Graph, op_name
 from attnx.graph.mask_probe import PROBE, hides
 from attnx.graph.mask_reading import Hides, Probed
-from attnx.graph.origins import streams
+from attnx.graph.origins import carried_on, streams
 from attnx.graph.paths import depends
 from attnx.layout import axis_of
 from attnx.ops.finding import Finding
@@ -113,7 +113,8 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
     """
     if not depends(graph, f.query_from) and not depends(graph, f.key_from):
         return "self"  # both are learned, as in DETR's first decoder layer
-    if f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from):
+    alike = f.query_from == f.key_from or streams(graph, f.query_from) & streams(graph, f.key_from)
+    if alike or carried_on(graph, f.query_from, f.key_from):
         return "self"
     if has_cache(graph, f):
         return "self"

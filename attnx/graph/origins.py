@@ -121,6 +121,40 @@ def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
     return found
 
 
+def carried_on(graph: Graph, query: str, key: str) -> bool:
+    """Whether the query's hidden states are the key's and what later layers added to them, position by position.
+
+    So it is where a layer looks at the keys and values of an earlier one (Gemma 3n, YOCO): the same sequence. What a
+    product of two data terms gave is not followed: a sum with what cross-attention brought is still the query's own.
+    """
+    wanted = {name for name in streams(graph, key) if _residual(graph, name)}
+    stack = [name for name in streams(graph, query) if _residual(graph, name)]
+    found: set[str] = set()
+    while stack and wanted and len(found) < 400:
+        name = stack.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if name in wanted:
+            return True
+        node, shape = graph.producer(name), graph.shape(name)
+        if node is not None and node.op_type in ("Add", "Sum", "SkipLayerNormalization"):
+            alike = [n for n in node.input[:2] if depends(graph, n) and graph.shape(n) == shape]
+            stack += [inner for n in alike for inner in streams(graph, n)]
+    return False
+
+
+def _residual(graph: Graph, name: str) -> bool:
+    """Whether a value of [batch, positions, width] is a sum of two that depend on data, or comes in with the run."""
+    node = graph.producer(name)
+    if node is None:
+        return name in graph.inputs and len(graph.shape(name) or ()) > 2
+    shape = graph.shape(name)
+    if node.op_type not in ("Add", "Sum", "SkipLayerNormalization"):
+        return False
+    return sum(depends(graph, n) and graph.shape(n) == shape for n in node.input[:2]) > 1
+
+
 def _content(graph: Graph, out: str, live: list[str]) -> list[str]:
     """Of several data operands, those as wide as the result (no mask, angle or norm); none for a residual sum."""
     shape = graph.shape(out)
