@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import attnx
 from attnx.records import Attention
@@ -158,3 +159,16 @@ def test_a_flat_softmax_over_rounded_scores_is_laid_out_again(tmp_path: Path) ->
 def test_weights_that_show_nothing_tell_of_no_order(weight: float, causal: bool | None) -> None:
     """A mask of -inf has no size in int8: all scores are NaN then, and a guard makes all weights 0."""
     assert measure_causal({"weights": np.full((1, 2, 4, 4), weight)}) is causal
+
+
+def test_a_flat_softmax_between_casts_is_laid_out_again(tmp_path: Path) -> None:
+    """As in a half-precision graph that is brought to float32 for the softmax alone."""
+    spelling, path = build(43), tmp_path / "43.onnx"
+    graph = spelling.model.graph
+    (at,) = [i for i, node in enumerate(graph.node) if node.op_type == "Softmax"]
+    softmax = graph.node[at]
+    wide, out = helper.make_node("Cast", [softmax.input[0]], ["wide"], to=11), softmax.output[0]
+    softmax.input[0], softmax.output[0] = "wide", "weights_wide"
+    graph.node.insert(at, wide)
+    graph.node.insert(at + 2, helper.make_node("Cast", ["weights_wide"], [out], to=1))
+    assert differences(spelling, path) == []

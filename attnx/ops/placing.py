@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MASK_VIEWS = ("Cast", "Unsqueeze", "Expand", "Squeeze", "Reshape", "Transpose", "Slice")
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+_SAME = (*_ROUNDING, "Cast", "Identity", "Dropout")
 Window = tuple[int | None, int | None] | None
 Factors = tuple[float | tuple[float, ...], ...]
 
@@ -74,9 +75,7 @@ class Placing:
         if reading.capped is not None:
             self.place("capped", *reached[reading.capped])
         at = next((i for i, (v, _) in enumerate(reached) if v == logits), len(reached) - 1)
-        while (
-            at > 0 and way.steps[at - 1].node.op_type in (*_RESHAPES, *_ROUNDING) and not self.divides(reached[at][1])
-        ):
+        while at > 0 and way.steps[at - 1].node.op_type in (*_RESHAPES, *_SAME) and not self.divides(reached[at][1]):
             at -= 1
         self.place("masked", reached[at][0], reached[at][1], (), reading.sink)
 
@@ -115,7 +114,7 @@ class Placing:
                 if node.op_type == "Mul" and not renormalised and not masks(self.graph, node, step.source):
                     self.finding.gated = True
                     break
-                if node.op_type in _ROUNDING and step.source in alike:
+                if node.op_type in _SAME and step.source in alike:
                     alike.add(step.target)  # the numbers that came before, rounded
                 if node.op_type in _RESHAPES and step.source in alike and not self.divides(axes):
                     value, axes = step.target, current
