@@ -65,6 +65,13 @@ def leaves(axis: Axis) -> Axis:
     return [leaf for atom in axis for leaf in atom.leaves()]
 
 
+def tie(mine: Axes, traced: Axes) -> None:
+    """Let the atoms that a product has of its own for an operand's axes be those that the axes were traced to."""
+    for own, known in zip(mine, traced, strict=True):
+        if len(own) == 1 and not own[0].parts and known:
+            own[0].parts = tuple(leaves(known))
+
+
 def reshape(axes: Axes, target: Sequence[int | None]) -> Axes | None:
     """Distribute the atoms of `axes`, in order, over the sizes of `target`; None where they do not fit."""
     flat = [leaf for axis in axes for leaf in leaves(axis)]
@@ -187,9 +194,7 @@ def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
     mine = product.left_axes if source == product.left else product.right_axes
     if len(mine) != len(axes):
         return None
-    for own, traced in zip(mine, axes, strict=True):
-        if len(own) == 1 and not own[0].parts and traced:
-            own[0].parts = tuple(leaves(traced))
+    tie(mine, axes)
     constant = product.right_axes if source == product.left else product.left_axes
     for atom in (atom for axis in constant for atom in axis if atom not in product.contracted):
         atom.name = MIXED

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from attnx.graph.paths import depends, scalar
+from attnx.graph.paths import above, depends, scalar
 from attnx.graph.product import find_product, float_source
 
 if TYPE_CHECKING:
@@ -104,19 +104,10 @@ def _projected(graph: Graph, value: str) -> str:
 
 def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
     """The nodes through which `target` is made of the sources, in order; sizes that are read off them carry nothing."""
-    above: set[str] = set()
-    stack = [target]
-    while stack:
-        name = stack.pop()
-        if name in above or name in sources:
-            continue
-        above.add(name)
-        node = graph.producer(name)
-        if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [n for n in node.input if n]
     carried = set(sources)
     found: list[NodeProto] = []
-    for node in sorted({id(n): n for v in above if (n := graph.producer(v))}.values(), key=graph.position):
+    makers = {id(n): n for v in above(graph, [target], sources) if (n := graph.producer(v))}
+    for node in sorted(makers.values(), key=graph.position):
         if node.op_type not in ("Shape", "Size") and not carried.isdisjoint(node.input):
             carried.update(o for o in node.output if o)
             found.append(node)

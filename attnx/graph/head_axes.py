@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import MIXING, Atom, Axes, Axis, backward, forward, leaves
+from attnx.graph.axes import MIXING, Atom, Axes, Axis, backward, forward, leaves, tie
 from attnx.graph.index import attributes
 from attnx.graph.paths import depends
 from attnx.graph.product import Product, find_product
@@ -138,9 +138,7 @@ def _projected_in_place(
     after: Product, mine: Axes, axes: Axes, theirs: Axes, summed: set[int], feature: list[Atom]
 ) -> list[Atom]:
     """One matrix a head (absorbed projections): what comes out has other features, in the same heads."""
-    for own, traced in zip(mine, axes, strict=True):
-        if len(own) == 1 and not own[0].parts and traced:
-            own[0].parts = tuple(leaves(traced))
+    tie(mine, axes)
     out = [a for axis in after.out_axes for a in axis]
     new = [a for axis in theirs for a in axis if id(a) not in summed and a in out]
     return [*feature, *[a for a in new if not any(a in own for own in mine)]]

@@ -12,6 +12,7 @@ import numpy as np
 from attnx.graph.flatten import reads_of
 from attnx.graph.infer import Fact, Part, infer
 from attnx.graph.mask_reading import Hides, Probed, Reader
+from attnx.graph.paths import above
 from attnx.graph.symbols import PROBE as PROBE
 from attnx.graph.symbols import free_dims, input_shape, is_named
 from attnx.graph.window_probe import windows
@@ -148,18 +149,8 @@ def _products(sites: list[Probed]) -> set[str]:
 
 def _cone(graph: Graph, sites: list[Probed]) -> set[str]:
     """The values that the masks are made from."""
-    stop = _products(sites)
-    cone: set[str] = set()
-    stack = [s.weights.value for s in sites] + [s.masked.value for s in sites if s.masked is not None]
-    while stack:
-        value = stack.pop()
-        if value in cone or value in stop:
-            continue
-        cone.add(value)
-        node = graph.producer(value)
-        if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [n for n in node.input if n]
-    return cone
+    made = [s.weights.value for s in sites] + [s.masked.value for s in sites if s.masked is not None]
+    return above(graph, made, _products(sites))
 
 
 def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:

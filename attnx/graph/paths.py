@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,23 @@ class Way:
 def depends(graph: Graph, value: str) -> bool:
     """Whether a value depends on the data of the model's inputs."""
     return value in graph.dynamic
+
+
+def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) -> set[str]:
+    """The values that the targets are made of, themselves among them, down to those of `stop`; sizes that are read off
+    a tensor do not depend on its numbers.
+    """
+    found: set[str] = set()
+    stack = list(targets)
+    while stack:
+        value = stack.pop()
+        if value in found or value in stop:
+            continue
+        found.add(value)
+        node = graph.producer(value)
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            stack += [name for name in node.input if name]
+    return found
 
 
 def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:

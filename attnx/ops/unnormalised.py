@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes import Atom, Axes, forward, leaves, tie
 from attnx.graph.head_axes import upstream
 from attnx.graph.index import op_name
 from attnx.graph.paths import Step, depends, product_at, scalar
@@ -87,9 +87,7 @@ def _contracts(graph: Graph, first: Product, second: Product, value: str, axes: 
     mine = second.left_axes if value == second.left else second.right_axes
     if len(mine) != len(axes):
         return False
-    for own, traced in zip(mine, axes, strict=True):
-        if len(own) == 1 and not own[0].parts and traced:
-            own[0].parts = tuple(leaves(traced))
+    tie(mine, axes)
     left, right = ({id(a) for axis in side for a in leaves(axis)} for side in (first.left_axes, first.right_axes))
     summed = _leaves(second.contracted)
     return bool(summed) and (summed <= left - right or summed <= right - left)
