@@ -131,14 +131,14 @@ def test_a_position_that_is_not_there(minilm: Model, positions: list[int]) -> No
         minilm.rows(ANIMAL, positions)
 
 
-@pytest.mark.parametrize(("together", "off"), [(0, 2e-6), (512, 5e-5)])
+@pytest.mark.parametrize(("together", "sentences", "off"), [(0, 30, 2e-6), (512, 30, 5e-5), (512, 60, 1e-4)])
 def test_distances_of_a_head_or_of_each_row(
-    minilm: Model, monkeypatch: pytest.MonkeyPatch, together: int, off: float
+    minilm: Model, monkeypatch: pytest.MonkeyPatch, together: int, sentences: int, off: float
 ) -> None:
     """Of long texts the distance is summed row by row, of others over all cells of a head at once."""
     from attnx.reduction import reduced
 
     monkeypatch.setattr(reduced, "TOGETHER", together)
-    tokens = minilm.encode(" ".join([ANIMAL] * 30))
+    tokens = minilm.encode(" ".join([ANIMAL] * sentences))
     want, got = mean_distance(minilm.trace(tokens=tokens)), minilm.heads(tokens=tokens).measure("mean distance")
     np.testing.assert_allclose(got.values, want.values, rtol=off)

@@ -65,7 +65,7 @@ def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[
             seen = _seen(read_stats(attention.site, tapped, values), count)
             masks[names] = None if seen is None else (seen, Cells.of_text(trace, seen))
         mask = masks[names]
-        few_seen = None if mask is None else _fits(attention, *mask, some)
+        few_seen = None if mask is None else _few_seen(attention, *mask, some)
         if mask is None or few_seen is None:
             return None
         attention = _with_causal(attention, mask[1])
@@ -84,7 +84,7 @@ def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
     return seen if (hidden ^ seen).all() else None
 
 
-def _fits(attention: Attention, seen: Array, cells: Cells, rows: Array) -> Array | None:
+def _few_seen(attention: Attention, seen: Array, cells: Cells, rows: Array) -> Array | None:
     """What the rows fetched show, bool [H,rows,K]; None unless the checks hold, the rows say the same as the mask, and
     there is a hidden cell among them where there is one.
     """
