@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.console.containment import contained\n"
+HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.cli.containment import contained\n"
 
 
 def ended(work: str, **environment: str) -> subprocess.CompletedProcess[str]:
