@@ -27,7 +27,7 @@ HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
 def test_help_and_version_load_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys, contextlib, io\n"
-        "from attnx import cli\n"
+        "from attnx.cli import app as cli\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
         f"    cli.run({args!r})\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
