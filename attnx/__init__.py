@@ -10,11 +10,12 @@ Public names load on first use, so that `import attnx` stays instant.
 
 from __future__ import annotations
 
+from attnx import formatters as _formatters
+from attnx.version import __version__
+
 TYPE_CHECKING = False  # typing takes some milliseconds to import
 if TYPE_CHECKING:
     from typing import Any
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "open": "attnx.model",
@@ -41,6 +42,30 @@ if TYPE_CHECKING:
     from attnx.records import Site as Site
     from attnx.records import Tokens as Tokens
     from attnx.records import Trace as Trace
+
+
+def _register_formatters() -> None:
+    """Let records draw themselves with the views; a view is imported when it is first needed."""
+
+    def mimebundle(record: Any) -> Any:
+        from attnx.view.notebook import bundle
+
+        return bundle(record)
+
+    def bertviz(trace: Trace, tensor: Any) -> Any:
+        from attnx.view.interop import to_bertviz
+
+        return to_bertviz(trace, tensor)
+
+    def circuitsvis(trace: Trace, layer: int) -> Any:
+        from attnx.view.interop import to_circuitsvis
+
+        return to_circuitsvis(trace, layer)
+
+    _formatters.register(mimebundle=mimebundle, bertviz=bertviz, circuitsvis=circuitsvis)
+
+
+_register_formatters()
 
 
 def __getattr__(name: str) -> Any:

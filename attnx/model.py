@@ -39,7 +39,7 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
     Raises:
         ModelError: There is no such model, or it cannot be read.
     """
-    from attnx.catalog.models import locate
+    from attnx.catalog.locate import locate
 
     at = locate(str(model))
     place = Path(tokenizer) if tokenizer else at.tokenizer

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnx.errors import UnsupportedError
+from attnx.formatters import formatted
 
 Array = NDArray[Any]
 Quantity = Literal["query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"]
@@ -217,10 +217,10 @@ class Shown:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return str(import_module("attnx.view.notebook").as_html(self))
+        return self._repr_mimebundle_()["text/html"]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        found: dict[str, str] = import_module("attnx.view.notebook").bundle(self)
+        found: dict[str, str] = formatted("mimebundle", self)
         return found
 
 
@@ -290,13 +290,17 @@ class Trace(Shown):
         return self.tokens
 
     def to_bertviz(self, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
-        """The arguments of `bertviz.head_view` and `model_view`; see `attnx.view.interop.to_bertviz`."""
-        found: dict[str, Any] = import_module("attnx.view.interop").to_bertviz(self, tensor)
+        """The arguments of `bertviz.head_view` and `bertviz.model_view`.
+
+        Args:
+            tensor: Makes of an array what bertviz takes (`torch.as_tensor`); without it the arrays stay numpy's.
+        """
+        found: dict[str, Any] = formatted("bertviz", self, tensor)
         return found
 
     def to_circuitsvis(self, layer: int = 0) -> dict[str, Any]:
-        """The arguments of `circuitsvis.attention.attention_heads`; see `attnx.view.interop.to_circuitsvis`."""
-        found: dict[str, Any] = import_module("attnx.view.interop").to_circuitsvis(self, layer)
+        """The arguments of `circuitsvis.attention.attention_heads` for one layer, counted from 0 among those traced."""
+        found: dict[str, Any] = formatted("circuitsvis", self, layer)
         return found
 
 

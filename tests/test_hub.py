@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx.catalog.hub import Name, parse_name, pull
-from attnx.catalog.models import locate
+from attnx.catalog.locate import locate
 from attnx.errors import AttnxError, ModelError, RunError, UsageError
 from attnx.study.shelf import list_models
 from tests.hub_server import COMMIT, Repo, serving

@@ -1,15 +1,11 @@
-"""Where a model is: a file, a folder laid out as on the Hub, a bundled name, or a name in the Hub's cache."""
+"""Models on this machine: the bundled ones, files, and which of several files in a folder is the model."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-
-from attnx.errors import ModelError
-from attnx.paths import expand
 
 _WHOLE = ("model", "decoder_model_merged", "decoder_model")
 """Stems under which a folder's model is looked for, in this order."""
@@ -43,39 +39,6 @@ def bundled() -> list[str]:
     """Names of the bundled models."""
     root = bundled_root()
     return sorted(p.name for p in root.iterdir() if (p / "model.onnx").is_file()) if root.is_dir() else []
-
-
-def locate(model: str) -> Location:
-    """Find a model.
-
-    Args:
-        model: A path, a bundled name, or the Hub's ORG/NAME, with @REVISION and :FILE where these are not the usual.
-
-    Raises:
-        ModelError: Nothing of that name; says what there is, or how to pull it.
-    """
-    if model in bundled():  # before a folder of that name: the default must not depend on where one stands
-        folder = bundled_root() / model
-        return Location(model, folder / "model.onnx", folder)
-    path = expand(model)
-    if path.is_dir():
-        return _in_folder(path)
-    if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
-        return of_file(path)
-    from attnx.catalog.hub import cached, parse_name
-
-    if (name := parse_name(model)) is not None:
-        found = cached(name)
-        if name.file is not None:
-            return of_file(found / name.file, model)
-        return _in_folder(found, model)
-    names = bundled()
-    near = get_close_matches(model, names, 1)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    raise ModelError(
-        f"there is no model {model!r}: no such file or folder, and no bundled model of that name",
-        f"{hint}Bundled: {', '.join(names) or 'none'}. -m takes an .onnx file, a folder, or a name.",
-    )
 
 
 def of_file(path: Path, name: str | None = None) -> Location:
@@ -127,21 +90,6 @@ def pick(names: Iterable[str]) -> str | None:
     # Its encoder lies beside it; a folder with models elsewhere in it as well is a shelf, and no one of them is meant.
     beside = decoders[0].rpartition("/")[0]
     return decoders[0] if all(f.rpartition("/")[0] == beside for f in files) else None
-
-
-def _in_folder(folder: Path, name: str | None = None) -> Location:
-    shown = name or folder.name or str(folder)
-    files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.onnx"))
-    chosen = pick(files)
-    if chosen is not None:
-        return of_file(folder / chosen, shown)
-    if files:
-        more = f" and {len(files) - 8} more" if len(files) > 8 else ""
-        raise ModelError(
-            f"{shown} holds several models and none is called model.onnx",
-            f"Give one: {', '.join(files[:8])}{more}.",
-        )
-    raise ModelError(f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it.")
 
 
 def _tokenizer_near(path: Path) -> Path | None:

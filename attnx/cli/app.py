@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnx import __version__
 from attnx.cli import commands, interrupt
 from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError, offer, offered
+from attnx.version import __version__
 
 ORDER = (
     "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",

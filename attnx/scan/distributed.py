@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnx
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
+from attnx.version import __version__
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -60,9 +60,9 @@ class Elsewhere:
         """
         from attnx.model import Model
 
-        if attnx.__version__ != self.version:
+        if __version__ != self.version:
             raise RunError(
-                f"a machine of the cluster has attnx {attnx.__version__}, and the command {self.version}",
+                f"a machine of the cluster has attnx {__version__}, and the command {self.version}",
                 "Install the same version everywhere.",
             )
         model = Model(**self.model, device=self.device)
@@ -181,7 +181,7 @@ def _made(ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, worker
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     room = _room(ray.cluster_resources(), model.device, workers)
     device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
-    elsewhere = Elsewhere(model.elsewhere(), device, attnx.__version__, None if room.gpu else room.processors)
+    elsewhere = Elsewhere(model.elsewhere(), device, __version__, None if room.gpu else room.processors)
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus is
     given = pickle.dumps((corpus, folder.resolve(), str(Path.cwd())))
     parts = ray.data.from_items([{"corpus": given}]).map_batches(_read, batch_size=1, num_cpus=0, label_selector=here)

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnx
 from attnx.errors import InputError, RunError, UsageError
 from attnx.records import Measurement
 from attnx.scan import surveys
@@ -28,6 +27,7 @@ from attnx.scan.observations import Sums
 from attnx.scan.parts import Note, join, note_of, path_of, write, writing
 from attnx.scan.resume import alone, begin, folder_of, has_parts, spent
 from attnx.session import cache
+from attnx.version import __version__
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -164,7 +164,7 @@ def made_of(model: Model, job: Job, chunk: Chunk) -> bytes:
 def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
     """What makes a scan the same scan: the model's file, the corpus' files, the settings, this version of attnx."""
     return {
-        "version": _VERSION, "attnx": attnx.__version__, "model": cache.identity(model.path), "device": model.device,
+        "version": _VERSION, "attnx": __version__, "model": cache.identity(model.path), "device": model.device,
         "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
         "measure": list(job.measures), "batch": job.size, "part": corpus.part,
     }  # fmt: skip

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import attnx
 from attnx.paths import expand
+from attnx.version import __version__
 
 VARIABLE = "ATTNX_CACHE"
 BOUND = 256 << 20
@@ -60,7 +60,7 @@ def folder() -> Path | None:
 
 def key(*parts: Any) -> str:
     """Names what follows from `parts` (JSON values), this version of attnx and its code."""
-    return json.dumps([attnx.__version__, _code(), *parts], sort_keys=True, default=str)
+    return json.dumps([__version__, _code(), *parts], sort_keys=True, default=str)
 
 
 def identity(path: Path) -> list[Any] | None:

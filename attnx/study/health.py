@@ -70,9 +70,9 @@ def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
 
 def versions() -> Iterator[Finding]:
     """What is installed; two onnxruntimes at once is bad, for each writes over files of the other."""
-    import attnx
+    from attnx.version import __version__
 
-    yield Finding("versions", "attnx", "good", attnx.__version__)
+    yield Finding("versions", "attnx", "good", __version__)
     yield Finding("versions", "python", "good", f"{platform.python_version()} on {platform.platform(terse=True)}")
     found = {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if found[name]]

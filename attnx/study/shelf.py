@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnx.catalog.models import Location, bundled, companion_names, locate, of_file, pick
+from attnx.catalog.locate import locate
+from attnx.catalog.models import Location, bundled, companion_names, of_file, pick
 from attnx.errors import AttnxError
 from attnx.feed.inputs import is_past
 from attnx.graph.load.load import SELF, Loaded, load, tensors

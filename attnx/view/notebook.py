@@ -40,11 +40,6 @@ def bundle(record: Any) -> dict[str, str]:
     }
 
 
-def as_html(record: Any) -> str:
-    """The record as HTML alone."""
-    return bundle(record)["text/html"]
-
-
 def _view(record: Any) -> Any:
     from rich.text import Text
 
@@ -84,4 +79,4 @@ def _heading(record: Any) -> str:
     return "\n".join(safe(line) for line in (said, text[:300]) if line)
 
 
-__all__ = ["as_html", "bundle"]
+__all__ = ["bundle"]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from attnx import __version__
 from attnx.errors import UnsupportedError
 from attnx.formula import visible
 from attnx.measure.choice import Verdict
 from attnx.records import Array, Attention, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention, axis_labels
+from attnx.version import __version__
 from attnx.view import colour
 from attnx.view.cells import safe
 from attnx.view.codes import COARSE, FINE, Blobs

@@ -103,7 +103,7 @@ def main() -> None:
     if options.child:
         child(options.model, options.child, options.lengths[0], options.runs)
         return
-    from attnx.catalog.models import locate
+    from attnx.catalog.locate import locate
 
     path = str(locate(options.model).path)
     variants = options.only.split(",")

@@ -1,0 +1,58 @@
+"""Where a model is: a file, a folder laid out as on the Hub, a bundled name, or a name in the Hub's cache."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from attnx.catalog import models
+from attnx.errors import ModelError
+from attnx.paths import expand
+
+
+def locate(model: str) -> models.Location:
+    """Find a model.
+
+    Args:
+        model: A path, a bundled name, or the Hub's ORG/NAME, with @REVISION and :FILE where these are not the usual.
+
+    Raises:
+        ModelError: Nothing of that name; says what there is, or how to pull it.
+    """
+    if model in models.bundled():  # before a folder of that name: the default must not depend on where one stands
+        folder = models.bundled_root() / model
+        return models.Location(model, folder / "model.onnx", folder)
+    path = expand(model)
+    if path.is_dir():
+        return _in_folder(path)
+    if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
+        return models.of_file(path)
+    from attnx.catalog.hub import cached, parse_name
+
+    if (name := parse_name(model)) is not None:
+        found = cached(name)
+        if name.file is not None:
+            return models.of_file(found / name.file, model)
+        return _in_folder(found, model)
+    names = models.bundled()
+    near = get_close_matches(model, names, 1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    raise ModelError(
+        f"there is no model {model!r}: no such file or folder, and no bundled model of that name",
+        f"{hint}Bundled: {', '.join(names) or 'none'}. -m takes an .onnx file, a folder, or a name.",
+    )
+
+
+def _in_folder(folder: Path, name: str | None = None) -> models.Location:
+    shown = name or folder.name or str(folder)
+    files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.onnx"))
+    chosen = models.pick(files)
+    if chosen is not None:
+        return models.of_file(folder / chosen, shown)
+    if files:
+        more = f" and {len(files) - 8} more" if len(files) > 8 else ""
+        raise ModelError(
+            f"{shown} holds several models and none is called model.onnx",
+            f"Give one: {', '.join(files[:8])}{more}.",
+        )
+    raise ModelError(f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it.")
