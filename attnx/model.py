@@ -1,4 +1,4 @@
-"""The contents page: text -> tokens -> feed -> session -> trace, and model.onnx -> graph -> sites -> taps."""
+"""The facade: what `attnx.open` gives. Every method calls a stage or a study; the flow itself is `run/pipeline.py`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import InputError, ModelError, UsageError, offered
-from attnx.feed import fill as feeding
-from attnx.feed import lookups
-from attnx.feed.inputs import is_ids
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
-from attnx.run import read as tracing
-from attnx.session import memory
 from attnx.session.protocol import Run, Wanted
-from attnx.session.session_pool import Opening
+from attnx.session.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
     from attnx.run.generate import Plan
-    from attnx.session.model_summary import Inventory
+    from attnx.session.model_summary import ModelSummary
     from attnx.session.ort import Session, Slot
     from attnx.sites.recognise import Found
+    from attnx.tokens import Tokenizer
 
 SHOWN: tuple[str, ...] = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
 
@@ -67,7 +62,7 @@ class Model:
         self.name, self.path = name, path
         self.device, self._tokenizer_place = device, tokenizer
         self._encoder, self._with_past = encoder, with_past
-        self.opening = Opening(path, device)
+        self.sessions = SessionPool(path, device)
 
     @cached_property
     def encoder(self) -> Model | None:
@@ -90,24 +85,24 @@ class Model:
 
     # model.onnx -> graph -> sites
 
-    def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
+    def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
         """The model's sites, inputs and outputs; `inputs` decides which branch of an If runs."""
-        return self.opening.find(inputs)
+        return self.sessions.find(inputs)
 
     def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
         """The model's graph and sites, read from its file."""
-        return self.opening.graph(self.opening.find(inputs).branch)
+        return self.sessions.graph(self.sessions.find(inputs).branch)
 
     def prepare(
         self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None, *, rows: bool = False
     ) -> None:
         """Begin to open what `trace` (`rows`) will need of these layers, while the caller does other things."""
         if self._encoder is None:
-            self.opening.prepare(quantities, layers, rows)
+            self.sessions.prepare(quantities, layers, rows)
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session on the model without taps: what it costs by itself."""
-        return self.opening.plain(self.opening.find(inputs))
+        return self.sessions.plain(self.sessions.find(inputs))
 
     @property
     def sites(self) -> Sites:
@@ -124,42 +119,28 @@ class Model:
         """What looked like attention and was refused, with the reason."""
         return self.find().misses
 
+    def slots(self) -> list[Slot]:
+        """The model's inputs."""
+        return list(self.find().inputs)
+
     # text -> tokens
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer (attnx.tokens.Tokenizer).
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
 
         Raises:
             ModelError: There is none beside the model.
         """
-        from attnx.tokens import load_tokenizer
+        from attnx.feed.text import open_tokenizer
 
-        try:
-            return load_tokenizer(self._tokenizer_place or self.path.parent)
-        except ModelError:
-            slots = [*self.slots(), *(self.encoder.slots() if self.encoder is not None else ())]
-            if self._tokenizer_place is None and not any(map(is_ids, slots)):
-                raise ModelError(
-                    f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                    f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
-                    f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
-                    "(`attnx sites MODEL --feed-template` writes one)."
-                    if offered("--inputs")
-                    else "Choose a model that takes a text: here is nothing else to give it.",
-                ) from None
-            raise
+        return open_tokenizer(self, self._tokenizer_place)
 
     def encode(self, text: str, pair: str | None = None) -> Tokens:
         """Text -> tokens, cut at the model's limit (a note says so)."""
-        for given in (text, pair):
-            if not isinstance(given, str | None):
-                raise UsageError(
-                    f"a text is a str, and this is {type(given).__name__}",
-                    "Several texts: trace_many([...]); arrays for the graph's inputs: trace(inputs={...}).",
-                )
-        tokens: Tokens = self.tokenizer.encode(text, pair)
-        return tokens
+        from attnx.feed.text import encode
+
+        return encode(self, text, pair)
 
     # tokens, picture, sound -> feed -> session -> trace
 
@@ -185,8 +166,8 @@ class Model:
 
         Args:
             text: What to run on; or
-            tokens: tokens made before; or
-            inputs: an array for each graph input (beside a text: for those that a text cannot fill).
+            tokens: tokens in its place; or
+            inputs: an array for each graph input (beside a text, for inputs that a text cannot fill).
             pair: A second segment.
             target: What the decoder of an encoder-decoder says.
             image: A picture file.
@@ -200,13 +181,14 @@ class Model:
             required: Fail where the model has no attention; else the trace is empty.
 
         Raises:
-            InputError: What is given cannot be fed, or there is no attention.
+            InputError: There is nothing to fill one of the model's inputs with, or the model has no attention.
             RunError: The run failed.
         """
-        from attnx.run.runner import Given, follow
+        from attnx.run.pipeline import execute
+        from attnx.run.prompt import Prompt
 
-        given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
-        return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
+        prompt = Prompt(text, pair, tokens, inputs, target, image, audio, generate)
+        return execute(self, prompt, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
 
     def trace_many(
         self,
@@ -217,17 +199,12 @@ class Model:
         size: int = 32,
         verify: bool = True,
     ) -> Iterator[Trace]:
-        """As `trace` for each text, in batches of texts of like length; in the order given.
+        """As `trace` for each text, in batches of texts of like length, in the same order.
 
         Raises:
             UsageError: One text in place of several: each of its letters would be taken for one.
         """
         from attnx.run.batch import trace_many
-
-        if isinstance(texts, str | bytes):
-            raise UsageError(
-                f"several texts are a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
-            )
 
         return trace_many(self, texts, quantities, layers, size=size, verify=verify)
 
@@ -246,67 +223,24 @@ class Model:
         Raises:
             InputError: A position that is not there.
         """
+        from attnx.feed.text import tokens_of
         from attnx.run.query_rows import rows
 
-        return rows(self, self._tokens(text, tokens), positions, quantities, layers, verify)
+        return rows(self, tokens_of(self, text, tokens), positions, quantities, layers, verify)
 
     def heads(
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
     ) -> HeadTable:
         """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
+        from attnx.feed.text import tokens_of
+        from attnx.run.prompt import Prompt
         from attnx.study.head_stats import heads
 
-        return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
+        return heads(self, Prompt(tokens=tokens_of(self, text, tokens)), layers)[0]
 
-    def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
-        made = tokens if text is None else self.encode(text)
-        if made is None:
-            raise UsageError("there is nothing to run on", "Give a text or tokens.")
-        return made
+    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
+        """Run the graph once on a feed, tapped for what is wanted."""
+        from attnx.run.passes import Feed
+        from attnx.run.pipeline import execute
 
-    def run(self, feed: Mapping[str, Array], wanted: Wanted, *, many: bool = False) -> Run:
-        """Run the graph once on a feed, tapped for what is wanted; `many`: on a batch, one of many."""
-        found = self.find(feed)
-        sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
-        if not sites and (wanted.required or (found.sites and wanted.quantities)):
-            raise _no_sites(self.path, found, wanted.layers)
-        if not sites and not (wanted.outputs or wanted.verify_outputs):
-            # Nothing is asked of the model: a graph without outputs cannot even be loaded.
-            noted = (found.note,) if found.note is not None else ()
-            return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
-        session, tapped = self.opening.session(
-            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
-        )
-        lookups.check(self, found, feed)
-        feed = feeding.check(session.inputs, feed)
-        memory.check(sites, feed, wanted.quantities)
-        values = tracing.run(session, tapped, feed)
-        sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
-        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
-        own = {name: values[name] for name in tapped.outputs}
-        notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
-        if wanted.verify_outputs:
-            notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
-        return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)
-
-    def slots(self) -> list[Slot]:
-        """The model's inputs."""
-        return list(self.find().inputs)
-
-
-def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> InputError | UsageError:
-    if layers is not None and found.sites:
-        have = sorted({s.layer for s in found.sites if s.layer is not None})
-        return UsageError(
-            f"there is no layer {', '.join(map(str, layers))}", f"The model has layers {have[0]} to {have[-1]}."
-        )
-    if found.note is not None:
-        return InputError(
-            f"no attention was found in {path.name}. It is {found.note}",
-            "There is nothing to show; a recurrent model with attention over it (Bahdanau, Luong) can be shown.",
-        )
-    reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
-    return InputError(
-        f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
-        "`attnx sites MODEL` lists what was looked at and why it was refused.",
-    )
+        return execute(self, Feed(feed), wanted)

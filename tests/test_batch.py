@@ -74,7 +74,7 @@ def test_a_model_whose_batches_mix_is_run_one_by_one() -> None:
 
 
 def test_an_interrupted_batch_leaves_no_thread_behind(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm.opening, "lanes", lambda: 3)
+    monkeypatch.setattr(minilm.sessions, "lanes", lambda: 3)
     traces = minilm.trace_many(TEXTS, size=2)
     next(traces)
     traces.close()
@@ -85,7 +85,7 @@ def test_an_interrupted_batch_leaves_no_thread_behind(minilm: Model, monkeypatch
 def test_the_order_does_not_hang_on_how_many_run_at_once(
     minilm: Model, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
-    monkeypatch.setattr(minilm.opening, "lanes", lambda: lanes)
+    monkeypatch.setattr(minilm.sessions, "lanes", lambda: lanes)
     tokens = [minilm.encode(text) for text in TEXTS[:20]]
     batches = list(run(minilm, tokens, Wanted(None, ("weights",)), 4))
     order = sorted(range(20), key=lambda at: len(tokens[at]))

@@ -173,7 +173,7 @@ def test_a_session_that_is_used_again_is_opened_for_many_runs(model: Path) -> No
     for _ in range(4):
         got = opened.trace(inputs=FEED, quantities=("weights",)).attentions[1].weights
         np.testing.assert_allclose(got, want, atol=1e-6)
-    (held,) = opened.opening._sessions.values()
+    (held,) = opened.sessions._sessions.values()
     assert held.thorough
 
 
@@ -184,6 +184,6 @@ def test_the_sessions_used_longest_ago_are_closed(model: Path) -> None:
     for quantities in wanted:
         opened.trace(inputs=FEED, quantities=wanted[0])  # used again and again: it stays
         opened.trace(inputs=FEED, quantities=quantities)
-    assert len(opened.opening._sessions) == opening.KEPT
-    kept = {frozenset(one.tapped.taps[0]) for one in opened.opening._sessions.values()}
+    assert len(opened.sessions._sessions) == opening.KEPT
+    kept = {frozenset(one.tapped.taps[0]) for one in opened.sessions._sessions.values()}
     assert kept == {frozenset(one) for one in [wanted[0], *wanted[-(opening.KEPT - 1) :]]}

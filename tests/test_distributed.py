@@ -117,6 +117,6 @@ def test_what_there_is_room_for() -> None:
 def test_an_actor_opens_the_same_model() -> None:
     model = attnx.open("minilm", device="cpu")
     again = Elsewhere(model.elsewhere(), "cpu", attnx.__version__, 1).open()
-    assert (again.name, again.path, again.opening.threads) == ("minilm", model.path.resolve(), 1)
+    assert (again.name, again.path, again.sessions.threads) == ("minilm", model.path.resolve(), 1)
     with pytest.raises(RunError, match=r"has attnx .*, and the command 0\.0$"):
         Elsewhere(model.elsewhere(), "cpu", "0.0", 1).open()

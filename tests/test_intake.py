@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnx.cli import app as cli
-from attnx.cli.extra_inputs import Beyond
 from attnx.cli.inputs import Lines, only, several, take
+from attnx.cli.option_groups import Source, Writing
 from attnx.errors import InputError, UsageError
 
 
@@ -18,8 +18,8 @@ def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 
 def test_a_text_is_taken_as_it_is() -> None:
-    (given,) = take(" it  was\n", pair="x")
-    assert (given.text, given.pair) == (" it  was\n", "x")
+    (item,) = take(Source(" it  was\n", pair="x"))
+    assert (item.text, item.source.pair) == (" it  was\n", "x")
 
 
 @pytest.mark.parametrize(
@@ -27,48 +27,48 @@ def test_a_text_is_taken_as_it_is() -> None:
 )
 def test_stdin(monkeypatch: pytest.MonkeyPatch, content: bytes, text: str) -> None:
     stdin(monkeypatch, content)
-    assert take("-")[0].text == text
+    assert take(Source("-"))[0].text == text
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe"])
 def test_no_text_on_stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     stdin(monkeypatch, content)
     with pytest.raises(InputError):
-        take("-")
+        take(Source("-"))
 
 
 def test_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbfone\r\n\n two \nthree")
-    assert [(g.line, g.text) for g in take(file=tmp_path / "f")] == [(1, "one"), (3, " two "), (4, "three")]
+    assert [(g.line, g.text) for g in take(Source(file=tmp_path / "f"))] == [(1, "one"), (3, " two "), (4, "three")]
 
 
 def test_file_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, b"one\ntwo\n")
-    assert [g.text for g in take(file=Path("-"))] == ["one", "two"]
+    assert [g.text for g in take(Source(file=Path("-")))] == ["one", "two"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"caf\xe9\n"])
 def test_no_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(InputError, match="f"):
-        take(file=tmp_path / "f")
+        take(Source(file=tmp_path / "f"))
     with pytest.raises(InputError):
-        take(file=tmp_path)
+        take(Source(file=tmp_path))
 
 
 def test_one_source_at_a_time() -> None:
     with pytest.raises(UsageError):
-        take()
+        take(Source())
     with pytest.raises(UsageError, match="--ids"):
-        take("a", ids="1")
+        take(Source("a", ids="1"))
     with pytest.raises(UsageError, match="--pair"):
-        take(ids="1", pair="b")
+        take(Source(ids="1", pair="b"))
 
 
 def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "long"
     file.write_bytes(b"\xef\xbb\xbffirst\r\n\n" + b"line\n" * 50_000 + b"caf\xe9\n")
-    given = take(file=file)
+    given = take(Source(file=file))
     assert isinstance(given, Lines)
     assert given.count == 50_002
     texts = iter(given)
@@ -79,17 +79,17 @@ def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_one_line_is_one_text(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("\n it \n\n")
-    given = take(file=tmp_path / "one")
+    given = take(Source(file=tmp_path / "one"))
     only(given, "--json")
     assert not several(given)
     (tmp_path / "two").write_text("a\nb\nc")
     with pytest.raises(UsageError, match="--json takes one text, and there are 3"):
-        only(take(file=tmp_path / "two"), "--json")
+        only(take(Source(file=tmp_path / "two")), "--json")
 
 
 def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, b"a\nb\n")
-    given = take(file=Path("-"))
+    given = take(Source(file=Path("-")))
     assert isinstance(given, Lines)
     assert given.count is None
     with pytest.raises(UsageError, match="there are several"):
@@ -110,28 +110,28 @@ def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_path_of_a_file_is_no_text(tmp_path: Path, name: str, how: str) -> None:
     """Else the words of the path would be analysed by the default model."""
     path = tmp_path / name
-    assert take(str(path))[0].text == str(path)  # nothing is there: a text like any other
+    assert take(Source(str(path)))[0].text == str(path)  # nothing is there: a text like any other
     path.touch()
     with pytest.raises(UsageError, match=r"is the path of a file") as said:
-        take(str(path))
+        take(Source(str(path)))
     assert how in str(said.value.hint)
 
 
 def test_the_name_of_a_file_of_no_known_kind_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cat").touch()
-    assert take("cat")[0].text == "cat"
-    assert take("a\x00b.txt")[0].text == "a\x00b.txt"
-    assert take("x" * 5000 + ".txt")[0].text is not None
+    assert take(Source("cat"))[0].text == "cat"
+    assert take(Source("a\x00b.txt"))[0].text == "a\x00b.txt"
+    assert take(Source("x" * 5000 + ".txt"))[0].text is not None
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\n"])
 def test_an_empty_text_is_said_to_be_one(text: str) -> None:
     with pytest.raises(InputError, match="the text is empty"):
-        take(text)
+        take(Source(text))
     with pytest.raises(InputError, match="the text of --pair is empty"):
-        take("a", pair=text)
-    assert take(text, beyond=Beyond(generate=3))[0].text == text  # a decoder writes from what begins its texts
+        take(Source("a", pair=text))
+    assert take(Source(text), Writing(generate=3))[0].text == text  # a decoder writes from what begins its texts
 
 
 @pytest.mark.parametrize("command", [
@@ -156,9 +156,9 @@ def test_bytes_that_are_no_utf8_are_told_with_a_way_to_convert_them(
     content = ("\ufeff" if named == "utf-16" else "") + "était\nfatigué\n"
     (tmp_path / "a.txt").write_bytes(content.encode(encoding))
     with pytest.raises(InputError) as caught:
-        list(take(None, file=tmp_path / "a.txt"))
+        list(take(Source(file=tmp_path / "a.txt")))
     assert f"iconv -f {named} -t utf-8" in caught.value.hint
     stdin(monkeypatch, content.encode(encoding))
     with pytest.raises(InputError) as caught:
-        take("-")
+        take(Source("-"))
     assert f"iconv -f {named} -t utf-8" in caught.value.hint

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import attnx
 from attnx.cli import app as cli
 from attnx.records import Attention, Site
-from attnx.run.read import check, compute
+from attnx.run.check import check
+from attnx.run.read import compute
 from attnx.sites.recognise import find
 from tests.idioms import HEADS, SIZE, Form, build, code, save
 

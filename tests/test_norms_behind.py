@@ -113,13 +113,14 @@ def test_without_a_sure_output_projection_the_value_is_tapped(tmp_path: Path) ->
 
 def test_the_map_of_a_text_is_that_of_its_arrays() -> None:
     """Norms that the graph makes and those of the fetched values are one map, whatever the text's length."""
+    from attnx.run.prompt import Prompt
     from attnx.study.antecedents import ARRAYS, maps
     from attnx.study.coref_rows import point
 
     model = attnx.open("minilm", device="cpu")
     tokens = model.encode(" ".join(["The animal didn't cross the street because it was too tired."] * 25))
     assert len(tokens) > 300
-    reduced = point(model, {"tokens": tokens}, "it@10")
+    reduced = point(model, Prompt(tokens=tokens), "it@10")
     assert all(a.value is None for a in reduced.trace.attentions)
     whole, said = maps(model, model.trace(tokens=tokens, quantities=ARRAYS), None)
     assert not said

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import attnx
-from attnx.feed.generation_config import Rules, opening, read_rules
+from attnx.feed.generation_config import Rules, decoder_start, read_rules
 from tests import small_models as small
 from tests.small_senses import letters
 
@@ -52,9 +52,9 @@ def model(folder: Path, **config: object) -> attnx.Model:
 
 
 def test_the_start_and_what_is_forced_right_behind_it(tmp_path: Path) -> None:
-    assert opening(model(tmp_path / "a", decoder_start_token_id=5, forced_bos_token_id=8)) == ([5, 8], None)
-    assert opening(model(tmp_path / "b", **WHISPER)) == ([4], None)
-    ids, note = opening(model(tmp_path / "c"))
+    assert decoder_start(model(tmp_path / "a", decoder_start_token_id=5, forced_bos_token_id=8)) == ([5, 8], None)
+    assert decoder_start(model(tmp_path / "b", **WHISPER)) == ([4], None)
+    ids, note = decoder_start(model(tmp_path / "c"))
     assert len(ids) == 1
     assert note is not None
     assert "decoder_start_token_id" in note
@@ -77,7 +77,7 @@ def test_a_target_begins_as_the_model_begins(tmp_path: Path) -> None:
 def test_generation_config_wins(tmp_path: Path) -> None:
     place = model(tmp_path, decoder_start_token_id=5)
     (tmp_path / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 7}))
-    assert opening(place)[0] == [7]
+    assert decoder_start(place)[0] == [7]
 
 
 def test_a_layer_that_only_one_file_has(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_measures_of_rows_know_where_they_stand(decoder: Model) -> None:
 def test_layers_that_are_not_asked_for_are_not_run(decoder: Model) -> None:
     found = decoder.find()
     sites = [s for s in found.sites if s.layer == 1]
-    _, tapped = decoder.opening.session(found, sites, ("weights",), False)
+    _, tapped = decoder.sessions.session(found, sites, ("weights",), False)
     run = onnx.load_from_string(tapped.model).graph
     assert [o.name for o in run.output] == [sites[0].places["weights"].value]
     assert sum(node.op_type == "Softmax" for node in run.node) == 2
@@ -120,7 +120,7 @@ def test_layers_that_are_not_asked_for_are_not_run(decoder: Model) -> None:
 
 def test_the_row_input_is_the_only_one_that_rows_add(decoder: Model) -> None:
     found = decoder.find()
-    _, tapped = decoder.opening.session(found, found.sites, ("weights",), False, rows=True)
+    _, tapped = decoder.sessions.session(found, found.sites, ("weights",), False, rows=True)
     graph = onnx.load_from_string(tapped.model).graph
     assert [i.name for i in graph.input] == ["input_ids", "attention_mask", ROWS]
 

@@ -204,7 +204,7 @@ def test_the_bytes_do_not_hang_on_the_threads() -> None:
     made = set()
     for threads in (1, 3, 6):
         model = attnx.open("minilm", device="cpu")
-        model.opening.threads = threads
+        model.sessions.threads = threads
         made.add(measure(model, Job(size=5), 0, 0, texts))
     assert len(made) == 1
 

@@ -1,4 +1,4 @@
-"""Many texts of a command: run in batches where they are plain texts, else one by one; in the order given."""
+"""Many texts of a command: run in batches where they are plain texts, else one by one; in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from attnx.records import Tokens
 
 if TYPE_CHECKING:
-    from attnx.cli.inputs import Given
+    from attnx.cli.inputs import Item
     from attnx.cli.start import Start
     from attnx.measure.heads import HeadTable
     from attnx.records import Trace
@@ -22,35 +22,39 @@ _CHECKED = ("masked", "weights")
 _NONE = Tokens(np.zeros(0, np.int64), (), (), (), (), ())
 
 
-def traces(run: Start, quantities: Collection[str], layers: Collection[int] | None) -> Iterator[tuple[Given, Trace]]:
-    """A trace for each thing that a command was given, in order."""
-    from attnx.cli.inputs import told_where
+def traces(run: Start, quantities: Collection[str], layers: Collection[int] | None) -> Iterator[tuple[Item, Trace]]:
+    """A trace for each item, in order."""
+    from attnx.cli.inputs import naming_line
+    from attnx.run.pipeline import execute
+    from attnx.session.protocol import Wanted
 
     model = run.opened
-    if isinstance(run.given, list) or not run.given.is_plain:
-        for one in run.given:
-            with told_where(one):
-                trace = model.trace(**run.fed(one), layers=layers, quantities=quantities)
+    if isinstance(run.items, list) or not run.items.is_plain:
+        for one in run.items:
+            with naming_line(one):
+                trace = execute(model, run.prompt_of(one), Wanted(layers, quantities))
             yield one, trace
         return
-    given: deque[Given] = deque()
-    for trace in model.trace_many(_texts(run.given, given), layers=layers, quantities=quantities):
-        yield given.popleft(), trace
+    queue: deque[Item] = deque()
+    for trace in model.trace_many(_texts(run.items, queue), layers=layers, quantities=quantities):
+        yield queue.popleft(), trace
 
 
 def described(
     run: Start, layers: Collection[int] | None, choose: Callable[[Trace], Trace], *, whole: bool = False
 ) -> Iterator[tuple[HeadTable, Trace]]:
-    """The measures of all heads for each thing that a command was given, in order.
+    """The measures of all heads for each item, in order.
 
     Args:
-        run: What was given.
+        run: What the command runs on.
         layers: Only sites of these layers.
         choose: Which sites of a trace are measured.
         whole: Fetch the matrices, and give them with the trace.
     """
     from attnx.measure import describe_heads
     from attnx.run import batch as batches
+    from attnx.run.pipeline import execute
+    from attnx.run.prompt import Prompt
     from attnx.session.protocol import Wanted
     from attnx.study.head_stats import heads, of_batch
 
@@ -60,37 +64,37 @@ def described(
         if whole or not plain or len(part) == 1 or not batches.together(model):
             for one, _ in part:
                 if whole:
-                    trace = choose(model.trace(**run.fed(one), layers=layers, quantities=_CHECKED))
+                    trace = choose(execute(model, run.prompt_of(one), wanted))
                     yield describe_heads(trace), trace
                 else:
-                    yield heads(model, run.fed(one), layers, choose)
+                    yield heads(model, run.prompt_of(one), layers, choose)
             continue
         found: dict[int, tuple[HeadTable, Trace]] = {}
         small = [at for at, (_, tokens) in enumerate(part) if size(tokens) <= LARGE]
         for batch in batches.run(model, [part[at][1] for at in small], wanted):
             found.update(zip((small[at] for at in batch.places), of_batch(batch, choose), strict=True))
         for at, (_, tokens) in enumerate(part):
-            yield found.pop(at) if at in found else heads(model, {"tokens": tokens}, layers, choose)
+            yield found.pop(at) if at in found else heads(model, Prompt(tokens=tokens), layers, choose)
 
 
-def _parts(run: Start, size: Callable[[Tokens], int]) -> Iterator[tuple[bool, list[tuple[Given, Tokens]]]]:
-    """What was given, in parts that run together: whether a part is of plain texts, and each with its tokens."""
+def _parts(run: Start, size: Callable[[Tokens], int]) -> Iterator[tuple[bool, list[tuple[Item, Tokens]]]]:
+    """The items in parts that run together: whether a part is of plain texts, and each item with its tokens."""
     from attnx.run.batch import within
 
-    if isinstance(run.given, list):
-        yield from ((False, [(one, _NONE)]) for one in run.given)
+    if isinstance(run.items, list):
+        yield from ((False, [(one, _NONE)]) for one in run.items)
         return
-    if not run.given.is_plain:
-        yield from ((False, [(one, _NONE)]) for one in run.given)
+    if not run.items.is_plain:
+        yield from ((False, [(one, _NONE)]) for one in run.items)
         return
-    given: deque[Given] = deque()
-    for part in within(map(run.opened.encode, _texts(run.given, given)), size):
-        yield True, [(given.popleft(), tokens) for tokens in part]
+    queue: deque[Item] = deque()
+    for part in within(map(run.opened.encode, _texts(run.items, queue)), size):
+        yield True, [(queue.popleft(), tokens) for tokens in part]
 
 
-def _texts(lines: Iterable[Given], given: deque[Given]) -> Iterator[str]:
-    """The texts, each noted in `given` when it is read."""
+def _texts(lines: Iterable[Item], queue: deque[Item]) -> Iterator[str]:
+    """The texts, each item put into `queue` when it is read."""
     for one in lines:
         assert one.text is not None
-        given.append(one)
+        queue.append(one)
         yield one.text

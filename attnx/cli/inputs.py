@@ -5,22 +5,25 @@ from __future__ import annotations
 import codecs
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from attnx.cli.extra_inputs import Beyond
+from attnx.cli import extra_inputs
+from attnx.cli.option_groups import NO_WRITING, Source, Writing
 from attnx.errors import AttnxError, InputError, ModelError, UsageError, offered
 
 if TYPE_CHECKING:
     from attnx.model import Model
+    from attnx.run.prompt import Prompt
+    from attnx.tokens import Tokenizer
 
 STDIN = "-"
 _HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin'
 _OTHERS = ("--file", "--ids", "--inputs", "--set", "--image", "--audio")
-"""What else a command may have to give it something to run on."""
+"""Options besides the text that give a command something to run on."""
 _FILES = {
     "a model": ({".onnx"}, "--model", "-m names the model: attnx COMMAND TEXT -m FILE."),
     "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image", "--image gives the model a picture."),
@@ -28,95 +31,85 @@ _FILES = {
     "arrays": ({".npz"}, "--inputs", "--inputs gives the model arrays."),
     "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file", "--file FILE takes one text a line."),
 }
-"""What a file holds, by its suffix, the option that a command is given it by, and how."""
+"""What a file holds, by its suffix; the option that takes it, and what a hint says of that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Item:
     """One thing to run on."""
 
-    text: str | None = None
-    pair: str | None = None
-    ids: str | None = None
-    inputs: Path | None = None
-    beyond: Beyond = field(default_factory=Beyond)
-    """What else there is: targets, pictures, values of inputs."""
+    source: Source
+    writing: Writing = NO_WRITING
     line: int | None = None
     """Its line in the file, from 1."""
 
-    def feed(self, model: Model, *, needs_tokenizer: bool = False) -> dict[str, Any]:
-        """What `Model.trace` is to be given.
+    @property
+    def text(self) -> str | None:
+        """Its text, where it has one."""
+        return self.source.text
+
+    def prompt(self, model: Model, *, needs_tokenizer: bool = False) -> Prompt:
+        """What a model is run on: files read, ids and settings parsed.
 
         Args:
-            model: Its tokenizer names the pieces of ids that were given.
+            model: Its tokenizer names the pieces of ids.
             needs_tokenizer: Whether ids without a tokenizer are an error; else they are shown as numbers.
 
         Raises:
+            UsageError: Things that do not go together; a name, value or size that does not fit the model.
             InputError: Ids or arrays that cannot be read.
             ModelError: A text, and no tokenizer.
         """
-        arrays: Mapping[str, Any] | None = None
-        if self.inputs is not None:
-            from attnx.feed.arrays import load_feed
+        from attnx.run.prompt import Prompt
 
-            arrays = load_feed(self.inputs)
-        arrays = self.beyond.arrays(model, arrays) or None
-        told: dict[str, Any] = {"text": self.text, "pair": self.pair, "inputs": arrays}
-        if self.ids is not None:
+        source = self.source
+        arrays = extra_inputs.arrays(source, model) or None
+        text, tokens = source.text, None
+        if source.ids is not None:
             from attnx.tokens import from_ids
 
-            told = {"tokens": from_ids(self.ids, _tokenizer(model, needs_tokenizer)), "inputs": arrays}
-        return self.beyond.feed(model, told)
+            tokens = from_ids(source.ids, _tokenizer(model, needs_tokenizer))
+        if self.writing.chat:
+            text, tokens = None, extra_inputs.chat(model, source)
+        generate = extra_inputs.plan(model, self.writing)
+        pair = source.pair if text is not None else None
+        return Prompt(text, pair, tokens, arrays, source.target, source.image, source.audio, generate)
 
 
-def take(
-    text: str | None = None,
-    *,
-    pair: str | None = None,
-    file: Path | None = None,
-    ids: str | None = None,
-    inputs: Path | None = None,
-    values: Sequence[str] | None = None,
-    beyond: Beyond | None = None,
-) -> list[Given] | Lines:
+def take(source: Source, writing: Writing = NO_WRITING) -> list[Item] | Lines:
     """Collect what to run on.
 
     Args:
-        text: As given; "-" reads stdin whole, line breaks kept, the last one dropped.
-        pair: A second text, beside one text.
-        file: One text a line; empty lines are left out. "-" is stdin. It is read as far as the texts are asked for.
-        ids: Token ids, in place of a text.
-        inputs: An .npz file; alone, or for inputs that a text cannot fill.
-        values: NAME=VALUE for inputs, where `beyond` is not given.
-        beyond: What else there is; a picture or sound needs no text.
+        source: As the options have it. "-" as the text reads stdin whole, line breaks kept, the last one dropped. A
+            file is read only as far as its texts are asked for.
+        writing: What a decoder writes.
 
     Raises:
         UsageError: Nothing, or two things that exclude each other.
         InputError: A text with nothing in it, or a file that cannot be read, or has none.
     """
-    sources = {"a text": text, "--file": file, "--ids": ids}
+    sources = {"a text": source.text, "--file": source.file, "--ids": source.ids}
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} cannot be given together", "Give one of them.")
-    beyond = beyond or Beyond(values=tuple(values or ()))
-    if not named and inputs is None and not beyond.alone:
+    if source.is_empty:
         others = [name for name in _OTHERS if offered(name)]
         raise UsageError("there is no text", f"{_HOW}, {', '.join(others[:-1])} or {others[-1]}.")
-    if pair is not None and text is None:
+    if source.pair is not None and source.text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
-    if file is not None:
-        return Lines(file, inputs, beyond)
-    if text == STDIN:
-        text = _read_stdin().removesuffix("\n").removesuffix("\r")
-        if not text.strip():
+    if source.file is not None:
+        return Lines(source.file, source, writing)
+    if source.text == STDIN:
+        source = replace(source, text=_read_stdin().removesuffix("\n").removesuffix("\r"))
+        if not (source.text or "").strip():
             raise InputError("stdin is empty", "Pipe a text into it, or give one as an argument.")
-    elif text is not None:
-        _refuse_path(text)
-    for what, said in (("text", text), ("text of --pair", pair)):
+    elif source.text is not None:
+        _refuse_path(source.text)
+    for what, text in (("text", source.text), ("text of --pair", source.pair)):
         # A decoder that writes has something to show without a text: what it begins with, and what it wrote.
-        if said is not None and not said.strip() and beyond.generate is None:
+        if text is not None and not text.strip() and writing.generate is None:
             raise InputError(f"the {what} is empty", "Give at least one word, in quotes.")
-    return [Given(text=text, pair=pair, ids=ids, inputs=inputs, beyond=beyond)]
+    return [Item(source, writing)]
 
 
 def _refuse_path(text: str) -> None:
@@ -146,13 +139,14 @@ class Lines:
         several: Whether there are more than one.
     """
 
-    def __init__(self, file: Path, inputs: Path | None, beyond: Beyond) -> None:
+    def __init__(self, file: Path, source: Source, writing: Writing) -> None:
         """Open a file and read as far as its second text.
 
         Raises:
             InputError: It cannot be read, or there is no text in it.
         """
-        self._file, self._inputs, self._beyond = file, inputs, beyond
+        self._file, self._writing = file, writing
+        self._source = replace(source, file=None)
         self._rest = self._read()
         self._first = list(islice(self._rest, 2))
         if not self._first:
@@ -172,14 +166,14 @@ class Lines:
     @property
     def is_plain(self) -> bool:
         """Whether there are texts and nothing else."""
-        return self._inputs is None and self._beyond == Beyond()
+        return self._source == Source() and self._writing == NO_WRITING
 
-    def __iter__(self) -> Iterator[Given]:
+    def __iter__(self) -> Iterator[Item]:
         """Each text, once."""
         yield from self._first
         yield from self._rest
 
-    def _read(self) -> Iterator[Given]:
+    def _read(self) -> Iterator[Item]:
         place = 0
         try:
             with self._opened() as lines:
@@ -188,7 +182,7 @@ class Lines:
                     place += len(line)
                     text = text.removesuffix("\n").removesuffix("\r")
                     if text.strip():
-                        yield Given(text=text, inputs=self._inputs, beyond=self._beyond, line=at)
+                        yield Item(replace(self._source, text=text), self._writing, at)
         except OSError as error:
             raise InputError(f"{self._file} cannot be read: {error.strerror}", "--file takes a text file.") from None
 
@@ -200,34 +194,34 @@ class Lines:
 
 
 @contextlib.contextmanager
-def told_where(one: Given) -> Iterator[None]:
-    """Say in an error which line of the file it is about."""
+def naming_line(item: Item) -> Iterator[None]:
+    """Name the line of the file in errors about it."""
     try:
         yield
     except AttnxError as error:
-        if one.line is not None:
-            error.message = f"line {one.line}: {error.message}"
+        if item.line is not None:
+            error.message = f"line {item.line}: {error.message}"
         raise
 
 
-def several(given: list[Given] | Lines) -> bool:
+def several(items: list[Item] | Lines) -> bool:
     """Whether there are more texts than one."""
-    return given.several if isinstance(given, Lines) else len(given) > 1
+    return items.several if isinstance(items, Lines) else len(items) > 1
 
 
-def only(given: list[Given] | Lines, what: str, instead: str = "") -> None:
-    """Hold what was given against an option that takes one text.
+def only(items: list[Item] | Lines, what: str, instead: str = "") -> None:
+    """Refuse several texts for an option that takes one.
 
     Args:
-        given: What there is to run on.
+        items: What there is to run on.
         what: The option.
         instead: What takes several: "use --jsonl".
 
     Raises:
         UsageError: There are several, which `what` cannot take.
     """
-    if several(given):
-        count = given.count if isinstance(given, Lines) else len(given)
+    if several(items):
+        count = items.count if isinstance(items, Lines) else len(items)
         raise UsageError(
             f"{what} takes one text, and there are {count or 'several'}",
             f"Give one text; or {instead}." if instead else "Give one text.",
@@ -259,7 +253,7 @@ def _guess(content: bytes, start: int) -> str:
     return "utf-16" if not start and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
 
 
-def _tokenizer(model: Model, needed: bool) -> Any:
+def _tokenizer(model: Model, needed: bool) -> Tokenizer | None:
     try:
         return model.tokenizer
     except ModelError:

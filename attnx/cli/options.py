@@ -9,10 +9,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from attnx.cli.start import Start
-
-MODEL = "minilm"
-"""What runs where no model is named: the bundled one."""
+from attnx.cli.option_groups import MODEL
+from attnx.cli.start import Start, start
 
 _MODEL = "An .onnx file, a folder as on the Hub, or the name of a bundled model."
 ModelOption = Annotated[str, Option("--model", "-m", metavar="MODEL", help=_MODEL)]
@@ -115,7 +113,7 @@ _BY_NAME: dict[str, tuple[Any, Any]] = {
     "device": (DeviceOption, "auto"),
     "json": (JsonOption, False),
 }
-"""Options that say what to run, on what and where: parameter, what typer is told of it, default; in help's order."""
+"""Options that say what to run, on what and where, in the help's order: parameter, typer's declaration, default."""
 _ALWAYS = ("pair", "ids", "inputs", "values", "dims", "target", "tokenizer", "device")
 WRITING = ("generate", "temperature", "top_k", "seed", "chat")
 """Options of commands that let a decoder write."""
@@ -128,23 +126,23 @@ def starts(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that say what to run, so that each means and reads the same everywhere.
 
-    The command takes a `Start` in their place. Those of `first` stand where that parameter stands; the others behind
-    the command's own.
+    The command takes a `Start` in their place. The options of `first` stand where that parameter stands, the others
+    behind the command's own.
 
     Args:
         more: Options besides those that every such command has.
-        first: Options that come first; a model before the text is an argument that must be given.
+        first: Options that come first; a model before the text is a required argument.
     """
     behind = [name for name in _BY_NAME if name in (*_ALWAYS, *more) and name not in first]
 
     def parameters(names: Sequence[str]) -> list[Parameter]:
-        made = []
+        out = []
         for name in names:
             annotation, default = _BY_NAME[name]
             if name == "model" and first[0] == name:
                 annotation, default = ModelArgument, Parameter.empty
-            made.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-        return made
+            out.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        return out
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = list(signature(function, eval_str=True).parameters.values())
@@ -152,8 +150,8 @@ def starts(
         own = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
 
         def command(**values: Any) -> None:
-            told = {name: values.pop(name) for name in (*first, *behind)}
-            function(**values, **{own[at].name: Start(told)})
+            shared = {name: values.pop(name) for name in (*first, *behind)}
+            function(**values, **{own[at].name: start(**shared)})
 
         command.__name__, command.__doc__, command.__module__ = (
             function.__name__, function.__doc__, function.__module__,

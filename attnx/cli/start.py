@@ -1,57 +1,45 @@
-"""How a command that runs a model begins: its options, the model they name, what it is fed, the trace."""
+"""How a command that runs a model begins: its options, the model they name, what it is run on, the trace."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnx.cli.option_groups import MODEL, NO_WRITING, ModelChoice, Output, Source, Writing
 
 if TYPE_CHECKING:
-    from attnx.cli.inputs import Given, Lines
+    from attnx.cli.inputs import Item, Lines
     from attnx.model import Model
     from attnx.records import Trace
-
-_TAKEN = ("text", "pair", "file", "ids", "inputs")
-_BEYOND = ("target", "generate", "temperature", "top_k", "seed", "chat", "image", "audio")
+    from attnx.run.prompt import Prompt
 
 
 @dataclass(frozen=True)
 class Start:
-    """What was asked of a command by the options that say what to run; each step is made when it is first needed.
+    """The options that say what to run, and each step from them, made when it is first needed.
 
-    `attnx.cli.options.starts` gives a command these options.
+    `attnx.cli.options.starts` gives a command these options; those that it does not have are at their defaults.
     """
 
-    options: Mapping[str, Any]
-    """By parameter: text, model, pair, ids, ...; those that the command does not have are not there."""
-
-    def __getattr__(self, name: str) -> Any:
-        """An option as it was given."""
-        if isinstance(made := type(self).__dict__.get(name), cached_property):
-            return made.func(self)  # it met an AttributeError of its own, which is the one to see
-        if name.startswith("_") or name not in self.options:
-            raise AttributeError(name)
-        return self.options[name]
-
-    def but(self, **options: Any) -> Start:
-        """The same with other options."""
-        return Start({**self.options, **options})
+    source: Source = field(default_factory=Source)
+    writing: Writing = NO_WRITING
+    model: ModelChoice = field(default_factory=ModelChoice)
+    output: Output = field(default_factory=Output)
 
     @cached_property
-    def given(self) -> list[Given] | Lines:
+    def items(self) -> list[Item] | Lines:
         """What there is to run on.
 
         Raises:
             UsageError: Nothing, or two things that exclude each other.
             InputError: A file that cannot be read, or has no text.
         """
-        from attnx.cli.extra_inputs import beyond
         from attnx.cli.inputs import take
 
-        told = self.options
-        more = beyond(told["values"], told["dims"], **{name: told[name] for name in _BEYOND if name in told})
-        return take(**{name: told[name] for name in _TAKEN if name in told}, beyond=more)
+        return take(self.source, self.writing)
 
     def open(self, name: str | None = None) -> Model:
         """Open a model; the one that the options name where None.
@@ -59,40 +47,61 @@ class Start:
         Raises:
             ModelError: There is no such model, or it cannot be read.
         """
-        from attnx import model as pipeline
+        from attnx import model
 
-        told = self.options
-        return pipeline.open(name or told["model"], device=told["device"], tokenizer=told["tokenizer"])
+        return model.open(name or self.model.name, device=self.model.device, tokenizer=self.model.tokenizer)
 
     @cached_property
     def opened(self) -> Model:
         """The model that the options name. What it is to run on is looked at first."""
-        assert self.given
+        assert self.items
         return self.open()
 
-    def fed(self, one: Given, opened: Model | None = None) -> dict[str, Any]:
-        """What `Model.trace` is to be given for one thing to run on."""
-        return one.feed(opened or self.opened, needs_tokenizer=self.options["tokenizer"] is not None)
+    def prompt_of(self, item: Item, model: Model | None = None) -> Prompt:
+        """What a model is run on for one item."""
+        return item.prompt(model or self.opened, needs_tokenizer=self.model.tokenizer is not None)
 
     @cached_property
-    def feed(self) -> dict[str, Any]:
-        """What `Model.trace` is to be given for the only thing to run on."""
-        (one,) = self.given
-        return self.fed(one)
+    def prompt(self) -> Prompt:
+        """What the model is run on for the only item."""
+        (item,) = self.items
+        return self.prompt_of(item)
 
     def trace(
         self, quantities: Collection[str], *, layers: Collection[int] | None = None, site: str | None = None
     ) -> tuple[Trace, tuple[str, ...]]:
-        """Run the model on the only thing to run on.
+        """Run the model on the only item; see `attnx.study.selection.run_trusted`."""
+        from attnx.study.selection import run_trusted
 
-        Args:
-            quantities: Which arrays to keep.
-            layers: Only sites of these layers.
-            site: Only sites of this sort.
+        return run_trusted(self.opened, self.prompt, quantities, layers=layers, site=site)
 
-        Returns:
-            The trace without sites that cannot be trusted, and what is to be said of those.
-        """
-        from attnx.study.selection import of_sort, trusted
 
-        return trusted(of_sort(self.opened.trace(**self.feed, layers=layers, quantities=quantities), site))
+def start(
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    file: Path | None = None,
+    ids: str | None = None,
+    inputs: Path | None = None,
+    values: Sequence[str] | None = None,
+    dims: Sequence[str] | None = None,
+    target: str | None = None,
+    image: Path | None = None,
+    audio: Path | None = None,
+    generate: int | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    chat: bool = False,
+    model: str = MODEL,
+    tokenizer: Path | None = None,
+    device: str = "auto",
+    json: bool = False,
+) -> Start:
+    """Put options as typer gives them into their groups; a command leaves out those that it does not have."""
+    return Start(
+        Source(text, pair, file, ids, inputs, tuple(values or ()), tuple(dims or ()), target, image, audio),
+        Writing(generate, temperature, top_k, seed, chat),
+        ModelChoice(model, tokenizer, device),
+        Output(json),
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from attnx.measure.rows import read
 from attnx.measure.unscaled import both_ways
 from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.scale import SCALES, ScaleKind
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.model import Model
 
 UNSCALED = "unscaled softmax"
 STAGES: tuple[str, ...] = ("weights", UNSCALED, "scores", "scaled", "masked")
@@ -35,10 +36,10 @@ SINK = 0.3
 class Desk:
     """One text under the glass. Positions are of tokens; heads and sites count from 0."""
 
-    model: Model
+    model: OpenModel
     text: str
-    feed: Callable[[str], Mapping[str, Any]] | None = None
-    """What `Model.trace` is given for a text; the text alone where None."""
+    prompt: Callable[[str], Prompt] = Prompt
+    """What the model is run on for a text."""
     site: int = 0
     head: int = 0
     query: int = 0
@@ -64,7 +65,7 @@ class Desk:
         Raises:
             AttnxError: The text cannot be run.
         """
-        return prepare(self.model, {"text": text} if self.feed is None else self.feed(text))
+        return prepare(self.model, self.prompt(text))
 
     def open(self, text: str, reader: Reader | None = None) -> None:
         """Look at a text (prepared, where there is a reader); layer, head and token stay where they were if they can.

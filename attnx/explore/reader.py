@@ -7,17 +7,18 @@ fill the memory; each stretch has one tapped session, which the next text uses a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnx.measure.words import merge_trace
 from attnx.records import QUANTITIES, STAGES, Attention, Site, Tokens, Trace
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_stats import heads
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.model import Model
 
 STRETCH = 1 << 28
 """Bytes of matrices that are read in one go."""
@@ -32,9 +33,9 @@ Stretch = tuple[int, ...] | None
 class Reader:
     """One text and what was read of it. Methods may be called from any one thread at a time, `has` from all."""
 
-    model: Model
-    told: Mapping[str, Any]
-    """What `Model.trace` is given: text or tokens, and whatever else there is."""
+    model: OpenModel
+    prompt: Prompt
+    """What it is run on."""
     table: HeadTable
     """The measures of every head, reduced in the graph."""
     bare: Trace
@@ -87,7 +88,7 @@ class Reader:
         stretch = self.stretch(site)
         if stretch in self._read:
             return
-        self._read[stretch] = self.model.trace(**self.told, layers=stretch, quantities=STAGES)
+        self._read[stretch] = execute(self.model, self.prompt, Wanted(stretch, STAGES))
         while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
             self._read.popitem(last=False)
 
@@ -113,22 +114,20 @@ class Reader:
         return self._words[site, head]
 
 
-def prepare(model: Model, told: Mapping[str, Any]) -> Reader:
+def prepare(model: OpenModel, prompt: Prompt) -> Reader:
     """Run a model for the measures of every head; no matrix leaves the graph where it can be helped.
 
     Args:
         model: The model.
-        told: What `Model.trace` is given.
+        prompt: What it is run on.
 
     Raises:
         AttnxError: It cannot be run on that.
     """
-    table, bare = heads(model, told)
-    written = (
-        bare.generated and bare.memory is None and not any(told.get(name) for name in ("image", "audio", "inputs"))
-    )
+    table, bare = heads(model, prompt)
+    written = bare.generated and bare.memory is None and not (prompt.image or prompt.audio or prompt.inputs)
     # What a decoder has written is not written anew for every stretch.
-    return Reader(model, {"tokens": bare.tokens} if written else told, table, bare)
+    return Reader(model, Prompt(tokens=bare.tokens) if written else prompt, table, bare)
 
 
 def stretches(sites: tuple[Site, ...], tokens: int, room: int) -> tuple[Stretch, ...]:

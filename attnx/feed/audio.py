@@ -16,7 +16,7 @@ import numpy as np
 from attnx.errors import InputError, UsageError
 from attnx.records import Array, Tokens
 from attnx.session.ort import Slot
-from attnx.session.protocol import Runs
+from attnx.session.protocol import OpenModel
 from attnx.tokens.axes import labelled
 from attnx.tokens.files import read_config
 
@@ -45,7 +45,7 @@ def sound_shape(slot: Slot, config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def audio_inputs(
-    model: Runs, path: Path, given: Mapping[str, Array]
+    model: OpenModel, path: Path, given: Mapping[str, Array]
 ) -> tuple[dict[str, Array], tuple[str, ...], Callable[[int], Tokens]]:
     """Sound as the model's input.
 

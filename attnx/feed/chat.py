@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from attnx.errors import ModelError, UsageError
 from attnx.records import Tokens
-from attnx.session.protocol import Runs
+from attnx.session.protocol import OpenModel
 from attnx.tokens.files import read_config, search_folders, token_text
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
@@ -86,7 +86,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
     return text
 
 
-def encode_chat(model: Runs, text: str, system: str | None = None) -> Tokens:
+def encode_chat(model: OpenModel, text: str, system: str | None = None) -> Tokens:
     """A text as a user's message of a chat, up to where the assistant begins.
 
     Args:

@@ -1,4 +1,4 @@
-"""Tokens, arrays -> model inputs: every input filled by the rule that knows it; and the check of a given feed."""
+"""Tokens, arrays -> the feed of a model: every input filled by the rule that knows it, and a feed checked."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TEXTS = "Choose a model that takes a text and nothing else: here is nothing els
 __all__ = ["Needs", "batch_of", "check", "derive"]
 
 
-def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def derive(slots: Sequence[Slot], needs: Needs, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Fill every input of a model.
 
     Args:
         slots: The model's inputs.
         needs: What there is to fill them with.
-        given: Inputs that are given outright.
+        arrays: Inputs that need no rule.
 
     Raises:
         InputError: An input that no rule knows; it is named with its type and shape.
     """
-    feed: dict[str, Array] = dict(given or {})
+    feed: dict[str, Array] = dict(arrays or {})
     of_encoder = encoder_side(slots)
     for slot in slots:
         if slot.name in feed:
@@ -75,7 +75,7 @@ def _typed(slot: Slot, value: Array) -> Array:
 
 
 def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Hold a feed against a model's inputs.
+    """Check a feed against a model's inputs.
 
     Returns:
         The feed, integers and floats brought to the model's types where that loses nothing.

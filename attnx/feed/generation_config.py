@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnx.errors import ModelError
-from attnx.session.protocol import Runs
+from attnx.session.protocol import OpenModel
 from attnx.tokens.files import read_config
 
 
@@ -34,7 +34,7 @@ class Rules:
         return 1 + max((0, *self.forced, *self.among))
 
 
-def settings(model: Runs) -> dict[str, Any]:
+def settings(model: OpenModel) -> dict[str, Any]:
     """The model's config.json with generation_config.json over it."""
     return {
         **{k: v for k, v in read_config(model.path, "config.json").items() if v is not None},
@@ -64,8 +64,8 @@ def _whisper(config: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, froze
     forced: dict[int, int] = {}
     among: dict[int, frozenset[int]] = {}
     languages, tasks = (t if isinstance(t := config.get(k), dict) else {} for k in ("lang_to_id", "task_to_id"))
-    given = config.get("forced_decoder_ids")
-    places = {int(p): n for p, n in given} if isinstance(given, list) else {}
+    listed = config.get("forced_decoder_ids")
+    places = {int(p): n for p, n in listed} if isinstance(listed, list) else {}
     if not places and languages and config.get("is_multilingual", True):
         places = {1: None, 2: None}
     language, task = (str(config.get(k, "")) for k in ("language", "task"))
@@ -84,7 +84,7 @@ def _whisper(config: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, froze
     return forced, among
 
 
-def opening(model: Runs) -> tuple[list[int], str | None]:
+def decoder_start(model: OpenModel) -> tuple[list[int], str | None]:
     """The ids that a decoder starts from: its start, and what is forced right behind it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a model's inputs are, told from their names, types and shapes; and what there is to fill them with."""
+"""What a model's inputs mean, by their names, types and shapes; and what there is to fill them with."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def sided(slot: Slot, side: re.Pattern[str]) -> bool:
     return bool(side.search(slot.name.lower()))
 
 
-def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> str | None:
-    """Which of the given arrays says what of a text is padding: [B,Q] of whole numbers."""
+def own_mask(slots: Sequence[Slot], feed: Mapping[str, Array]) -> str | None:
+    """The input among these arrays that marks padding of the text: [B,Q] of whole numbers; None without one."""
     memory = encoder_side(slots)
-    masks = (s for s in slots if s.name in given and s.name not in memory and named(s, "attention_mask"))
+    masks = (s for s in slots if s.name in feed and s.name not in memory and named(s, "attention_mask"))
     masks = (s for s in masks if not named(s, "global"))
-    return next((s.name for s in masks if is_integer(s) and len(s.shape) == given[s.name].ndim == 2), None)
+    return next((s.name for s in masks if is_integer(s) and len(s.shape) == feed[s.name].ndim == 2), None)
 
 
 def encoder_side(slots: Sequence[Slot]) -> set[str]:

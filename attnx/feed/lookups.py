@@ -1,22 +1,19 @@
-"""A number without an entry in the table it is looked up in is told before the run, with the token that it is."""
+"""Numbers in a feed that have no entry in the table they are looked up in are refused before the run, by token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import AttnxError, InputError, offered
 from attnx.feed.inputs import is_ids
 from attnx.records import Array
-
-if TYPE_CHECKING:
-    from attnx.model import Model
-    from attnx.session.model_summary import Inventory
+from attnx.session.model_summary import ModelSummary
+from attnx.session.protocol import OpenModel
 
 
-def check(model: Model, known: Inventory, feed: Mapping[str, Array]) -> None:
+def check(model: OpenModel, known: ModelSummary, feed: Mapping[str, Array]) -> None:
     """Hold a feed's numbers against the tables of the model.
 
     Raises:
@@ -44,9 +41,9 @@ def check(model: Model, known: Inventory, feed: Mapping[str, Array]) -> None:
         )
 
 
-def _piece(model: Model, number: int) -> str:
+def _piece(model: OpenModel, number: int) -> str:
     try:
-        said: str = model.tokenizer.piece(number)
+        piece = model.tokenizer.piece(number)
     except AttnxError:
         return ""
-    return "" if said == f"#{number}" else f" ({said!r})"
+    return "" if piece == f"#{number}" else f" ({piece!r})"

@@ -12,7 +12,7 @@ import numpy as np
 from attnx.errors import InputError, UsageError
 from attnx.records import Array
 from attnx.session.ort import Slot
-from attnx.session.protocol import Runs
+from attnx.session.protocol import OpenModel
 from attnx.tokens.files import read_config
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def picture_slot(slots: list[Slot]) -> Slot | None:
     return next(iter(named or plain), None)
 
 
-def image_inputs(model: Runs, path: Path, given: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
+def image_inputs(model: OpenModel, path: Path, given: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
     """A picture as the model's input.
 
     Args:

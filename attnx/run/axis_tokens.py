@@ -73,7 +73,7 @@ def name_axes(
         attentions = [a for a in attentions if a.site.index not in parts]
     elif frames:
         frames = ()
-    made: dict[tuple[int, str], Tokens] = {}
+    found: dict[tuple[int, str], Tokens] = {}
 
     pictures = list(frames)
 
@@ -81,17 +81,17 @@ def name_axes(
         for side in (first, second, extra):
             if side is not None and len(side) == length:
                 return side
-        if (length, "") not in made:
+        if (length, "") not in found:
             both = grid_tokens(length, pictures, labelled) or joint(length)
             if both is not None:
-                made[length, ""] = both
-        if (length, "") in made:
-            return made[length, ""]
+                found[length, ""] = both
+        if (length, "") in found:
+            return found[length, ""]
         if first is not None and length > len(first):  # what is cached stands before what is new
-            made.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
-            return made[length, "past"]
-        made[length, ""] = (otherwise or numbered)(length)
-        return made[length, ""]
+            found.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
+            return found[length, "past"]
+        found[length, ""] = (otherwise or numbered)(length)
+        return found[length, ""]
 
     if memory is None:
         crosses = [known[a.site.index][1] for a in attentions if a.site.kind == "cross" and a.site.index in known]

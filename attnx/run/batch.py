@@ -6,21 +6,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import ModelError, RunError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.inputs import fixed_length, is_past, named, takes_target
+from attnx.feed.text import encode
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
+from attnx.run.generate import sized
 from attnx.run.kvcache import is_static, slides
-from attnx.session.protocol import Wanted
+from attnx.run.passes import Pass, Passes, Steps
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.ort import Slot
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.tokens.ids import pad
-
-if TYPE_CHECKING:
-    from attnx.model import Model
-    from attnx.session.ort import Slot
 
 SIZE = 32
 """Texts a batch."""
@@ -40,8 +41,10 @@ CELLS = 1 << 25
 """At most this many cells of all matrices in one batch, 128 MB, whatever its size: long texts run in smaller ones."""
 
 
-def matrix_bytes(model: Model, quantities: Collection[str], layers: Collection[int] | None) -> Callable[[Tokens], int]:
-    """Tells how many bytes the matrices of a text have."""
+def matrix_bytes(
+    model: OpenModel, quantities: Collection[str], layers: Collection[int] | None
+) -> Callable[[Tokens], int]:
+    """A function that tells how many bytes the matrices of a text take."""
     stages = sum(name in STAGES for name in quantities)
     heads = sum(site.heads or 1 for site in model.sites if layers is None or site.layer in layers)
     return lambda tokens: 4 * heads * stages * len(tokens) ** 2
@@ -66,7 +69,7 @@ def within(texts: Iterable[Tokens], size: Callable[[Tokens], int], most: int = S
 
 
 def trace_many(
-    model: Model,
+    model: OpenModel,
     texts: Iterable[str | Tokens],
     quantities: Collection[str],
     layers: Collection[int] | None = None,
@@ -78,7 +81,7 @@ def trace_many(
 
     Args:
         model: The model.
-        texts: Texts, or tokens made before; read as far ahead as a few batches need.
+        texts: Texts, or tokens; read as far ahead as a few batches need.
         quantities: Which arrays to keep.
         layers: Only sites of these layers.
         size: Texts a batch.
@@ -86,16 +89,23 @@ def trace_many(
             shortest and the longest text of each batch, whose result stands for all of it.
 
     Yields:
-        A trace for each text, in the order given.
+        A trace for each text, in the same order.
 
     Raises:
-        UsageError: A batch of less than one text.
+        UsageError: One text in place of several: each of its letters would be taken for one. A batch of less than one.
     """
+    if isinstance(texts, str | bytes):
+        raise UsageError(
+            f"several texts are a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
+        )
     if size < 1:
         raise UsageError(f"a batch of {size} texts", "Give 1 or more.")
-    wanted = Wanted(layers, quantities, verify=verify)
+    return _trace_many(model, texts, Wanted(layers, quantities, verify=verify), size)
+
+
+def _trace_many(model: OpenModel, texts: Iterable[str | Tokens], wanted: Wanted, size: int) -> Iterator[Trace]:
     tokens_of = (_tokens(model, text) for text in texts)
-    for window in within(tokens_of, matrix_bytes(model, quantities, layers), size * WINDOW):
+    for window in within(tokens_of, matrix_bytes(model, wanted.quantities, wanted.layers), size * WINDOW):
         if not together(model):
             yield from (_single(model, tokens, wanted) for tokens in window)
             continue
@@ -112,7 +122,7 @@ class Batch:
     model: str
     device: str
     places: tuple[int, ...]
-    """Where each stands in what was given."""
+    """Position of each among the texts."""
     tokens: tuple[Tokens, ...]
     """Without padding."""
     attentions: tuple[Attention, ...]
@@ -131,12 +141,12 @@ class Batch:
             yield Trace(self.model, self.device, tokens, None, attentions, misses=self.misses, notes=notes)
 
 
-def together(model: Model) -> bool:
+def together(model: OpenModel) -> bool:
     """Whether several texts can be run at once."""
     return _how(model) is not None
 
 
-def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE) -> Iterator[Batch]:
+def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE) -> Iterator[Batch]:
     """Run texts in batches of like length, where the model allows that (`together`), on the CPU several at once.
 
     Which texts share a batch, and in which order batches come, follows from their lengths and their order alone.
@@ -151,19 +161,19 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
     if len(texts) <= FEW:
         yield from (one([at]) for at in order)
         return
-    opening, done = model.opening, None
-    if opening.batches is None:
+    sessions, done = model.sessions, None
+    if sessions.batches is None:
         first = next(cut)
         done = _proved(model, first, [texts[at] for at in first], wanted)
         if done is None or len(first) > 1:
-            opening.batches = done is not None
-    if opening.batches is False:
+            sessions.batches = done is not None
+    if sessions.batches is False:
         yield from (replace(one([at]), notes=(ALONE,)) for at in order)
         return
     if done is None:
         done = one(next(cut))
     yield done
-    lanes = opening.lanes() if done.device == "cpu" else 1
+    lanes = sessions.lanes() if done.device == "cpu" else 1
     if lanes == 1:
         yield from map(one, cut)
         return
@@ -180,7 +190,7 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
         pool.shutdown(cancel_futures=True)
 
 
-def _proved(model: Model, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
+def _proved(model: OpenModel, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
     """The first batch, where its shortest and its longest text come out of it as they do alone; else None.
 
     Some graphs take one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
@@ -211,21 +221,19 @@ def _alike(one: Array | None, other: Array | None, limit: float) -> bool:
     return one.shape == other.shape and np.allclose(one, other, limit, limit, equal_nan=True)
 
 
-def _single(model: Model, tokens: Tokens, wanted: Wanted) -> Trace:
-    return model.trace(
-        tokens=tokens, layers=wanted.layers, quantities=wanted.quantities, verify=wanted.verify, required=True
-    )
+def _single(model: OpenModel, tokens: Tokens, wanted: Wanted) -> Trace:
+    return execute(model, Prompt(tokens=tokens), wanted)
 
 
-def _tokens(model: Model, text: str | Tokens) -> Tokens:
-    return text if isinstance(text, Tokens) else model.encode(text)
+def _tokens(model: OpenModel, text: str | Tokens) -> Tokens:
+    return text if isinstance(text, Tokens) else encode(model, text)
 
 
-def _matrices(model: Model) -> int:
+def _matrices(model: OpenModel) -> int:
     return sum(site.heads or 1 for site in model.sites) or 1
 
 
-def _how(model: Model) -> bool | None:
+def _how(model: OpenModel) -> bool | None:
     """Whether texts of different lengths may share a batch (else those of one length do); None for one at a time."""
     slots = model.slots()
     alone = (
@@ -260,24 +268,38 @@ def _batches(order: Sequence[int], lengths: Sequence[int], size: int, matrices: 
         yield part
 
 
-def _run(model: Model, places: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch:
+def _run(model: OpenModel, places: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch:
     """One batch."""
-    if len({len(tokens) for tokens in texts}) > 1:
+    return execute(model, Texts(tuple(places), tuple(texts)), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts that are run together, in one pass."""
+
+    places: tuple[int, ...]
+    tokens: tuple[Tokens, ...]
+
+    def encode(self, model: OpenModel) -> Sequence[Tokens]:
+        """The tokens, padded to one length."""
+        if len({len(tokens) for tokens in self.tokens}) == 1:
+            return self.tokens
         try:
             pad_id, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
         except ModelError:
             pad_id, piece = 0, "#0"
-        whole = pad(list(texts), pad_id, piece)
-    else:
-        whole = tuple(texts)
-    needs = feeding.batch_of(whole)
-    if any(is_past(slot) for slot in model.slots()):
-        from attnx.run.generate import sized
+        return pad(self.tokens, pad_id, piece)
 
-        needs = sized(needs, model)
-    feed = feeding.derive(model.slots(), needs)
-    done = model.run(feed, wanted, many=True)
-    return Batch(model.name, done.device, tuple(places), tuple(texts), done.attentions, done.misses, done.notes)
+    def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Batch]:
+        """The one pass."""
+        return Passes(self._steps(model, tokens, wanted))
+
+    def _steps(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Steps[Batch]:
+        needs = feeding.batch_of(tokens)
+        if any(is_past(slot) for slot in model.slots()):
+            needs = sized(needs, model)
+        done = yield Pass(model, feeding.derive(model.slots(), needs), wanted, many=True)
+        return Batch(model.name, done.device, self.places, self.tokens, done.attentions, done.misses, done.notes)
 
 
 def _cut(attention: Attention, arrays: Mapping[str, Array], at: int, length: int) -> Attention:

@@ -1,13 +1,16 @@
-"""The arrays of an attention held against one another: what the graph says must follow from what it holds."""
+"""Checks of the arrays of an attention against one another, and of a model's outputs with taps and without."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from attnx import formula
-from attnx.records import Array, Check, Site
+from attnx.errors import RunError
+from attnx.records import QUANTITIES, Array, Attention, Check, Site
+from attnx.run.read import Reading
+from attnx.session.ort import Session
 
 TOLERANCE = {"float32": 1e-4, "low": 2e-2}
 """Largest difference, relative to the larger of 1 and the reference, that a check lets pass: float32, and half
@@ -31,10 +34,53 @@ def difference(got: Array, want: Array) -> float:
     return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
 
 
+def attentions(
+    readings: Iterable[Reading], quantities: Collection[str], verify: bool = True, sample: Sequence[int] | None = None
+) -> tuple[Attention, ...]:
+    """Check what was read of each site, and keep what is wanted of it.
+
+    Args:
+        readings: From `read.read`; each is taken, checked and cut down before the next.
+        quantities: What is kept.
+        verify: Make the checks that the arrays at hand allow.
+        sample: Sequences of the batch for which arrays are checked against one another; all where None. One graph
+            computes them all, so that what holds for some holds for the others.
+    """
+    return tuple(_checked(reading, quantities, verify, sample) for reading in readings)
+
+
+def _checked(reading: Reading, quantities: Collection[str], verify: bool, sample: Sequence[int] | None) -> Attention:
+    site, arrays, origin = reading.site, reading.arrays, reading.origin
+    checks = check(site, arrays, origin, reading.low, sample) if verify else ()
+    kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}
+    return Attention(site, **kept, origin={q: o for q, o in origin.items() if q in kept}, checks=checks)
+
+
+def compare_outputs(plain: Session, feed: Mapping[str, Array], tapped: Mapping[str, Array]) -> tuple[str, ...]:
+    """Run the model without taps and say by how much its own outputs differ.
+
+    Raises:
+        RunError: They differ by more than rounding: the taps changed the model, and nothing of it must be shown.
+    """
+    notes = []
+    for name, value in plain.run(feed).items():
+        if name not in tapped or value.dtype.kind not in "fi":
+            continue
+        gap = difference(np.asarray(tapped[name]), np.asarray(value))
+        low = value.dtype == np.float16
+        if gap > TOLERANCE["low" if low else "float32"] * 10:
+            raise RunError(
+                f"with taps, the model's output {name!r} differs by {gap:.2g}: nothing is shown",
+                "Please report this model.",
+            )
+        notes.append(f"output {name!r} with and without taps differs by {gap:.2g}")
+    return tuple(notes)
+
+
 def check(
     site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool, sample: Sequence[int] | None = None
 ) -> tuple[Check, ...]:
-    """Hold the tapped arrays against one another: what the graph says must follow from what it holds."""
+    """Check the tapped arrays against one another: weights = softmax(masked), and the like."""
     with np.errstate(all="ignore"):  # what overflows is off, and that is the finding
         return _check(site, arrays, origin, low, sample)
 
@@ -89,7 +135,7 @@ def _check(
 
 
 def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[str, float]]:
-    """What query, key and scale make of a few rows, held against the masked scores, where no scores were asked for.
+    """Check the masked scores of a few rows against query, key and scale, where the scores were not traced.
 
     Returns:
         Checks by name, and by how much each is off; none where the arrays do not allow them, or a bias is added.
@@ -105,13 +151,13 @@ def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[s
     masked = masked[:1, :, some]
     seen = weights[:1, :, some] if weights is not None and weights.shape[1:] == arrays["masked"].shape[1:] else None
 
-    def made(one: Array, other: Array) -> Array:
+    def product(one: Array, other: Array) -> Array:
         return formula.capped(formula.scaled(formula.scores(one[:1, :, some], other[:1]), scale), softcap)
 
-    before = made(query, key)
+    before = product(query, key)
     found = [("masked has the scale of scaled", _factor_missed(masked, before, seen))]
     if query.shape == key.shape:
-        other = made(key, query)
+        other = product(key, query)
         apart = _added(masked, before, seen)
         # A mask may add anything; but it does not add what makes of every score the one with query and key swapped.
         found.append(("query and key are in their places", apart if _added(masked, other, seen) < apart / 100 else 0.0))

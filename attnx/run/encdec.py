@@ -9,19 +9,20 @@ import numpy as np
 
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
-from attnx.feed.generation_config import opening, read_rules, settings
+from attnx.feed.generation_config import decoder_start, read_rules, settings
 from attnx.feed.inputs import Needs, is_ids, is_past
 from attnx.records import Array, Attention, Site, Tokens
 from attnx.run.kvcache import is_cross, pair_by_name
+from attnx.run.passes import Pass, Steps
 from attnx.run.read import measure_causal
 from attnx.session.ort import Slot
-from attnx.session.protocol import Run, Runs, Wanted
+from attnx.session.protocol import OpenModel, Run, Wanted
 from attnx.tokens.axes import join, labelled, numbered
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The encoder's side of a run."""
+    """The encoder's side of a run of two files, or of one graph with both sides."""
 
     memory: Tokens
     hidden: Array | None = None
@@ -29,7 +30,7 @@ class Encoded:
     caches: Mapping[str, Array] | None = None
     """Keys and values of the cross-attention, where the encoder's file makes them."""
     run: Run | None = None
-    """What the encoder's file gave."""
+    """The run of the encoder's file, where it is a file of its own."""
 
     def needs(self, ids: Sequence[int], past: int = 0) -> Needs:
         """What the decoder's inputs are filled with for `ids` behind `past` cached tokens."""
@@ -39,25 +40,25 @@ class Encoded:
         return Needs(new, mask, np.zeros_like(new), self.memory.ids[None], memory_mask, self.hidden, past)
 
 
-def encode(
-    model: Runs,
+def encoder_steps(
+    model: OpenModel,
     memory: Tokens | None,
-    given: Mapping[str, Array],
+    arrays: Mapping[str, Array],
     wanted: Wanted,
     name: Callable[[int], Tokens] = numbered,
-) -> Encoded:
-    """Run the encoder's file, where there is one; the memory as it is where encoder and decoder are one graph.
+) -> Steps[Encoded]:
+    """A pass over the encoder's file, where there is one; no pass where encoder and decoder are one graph.
 
     Args:
         model: The decoder.
-        memory: The text; None where `given` has all that the encoder takes (a picture, sound).
-        given: Inputs that are given outright.
+        memory: The text; None where `arrays` fill all that the encoder takes (a picture, sound).
+        arrays: Arrays for some of the inputs.
         wanted: What is wanted of the encoder's sites.
         name: Names the encoder's positions, where they are no tokens.
 
     Raises:
-        InputError: The encoder wants an input that there is not.
-        ModelError: The encoder's file gives nothing that the decoder takes.
+        InputError: There is nothing for one of the encoder's inputs.
+        ModelError: None of the encoder's outputs is an input of the decoder.
     """
     encoder = model.encoder
     if encoder is None:
@@ -65,13 +66,14 @@ def encode(
             raise InputError("there is no text for the encoder", "Give one.")
         return Encoded(memory)
     slots = encoder.slots()
-    own = {s.name: given[s.name] for s in slots if s.name in given}
+    own = {s.name: arrays[s.name] for s in slots if s.name in arrays}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
-    run = encoder.run(feed, replace(of_file(encoder, wanted), outputs=True, required=False, verify_outputs=False))
+    wanted = replace(of_file(encoder, wanted), outputs=True, required=False, verify_outputs=False)
+    run = yield Pass(encoder, feed, wanted)
     return _encoded(model, memory, run, name)
 
 
-def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int], Tokens]) -> Encoded:
+def _encoded(model: OpenModel, memory: Tokens | None, run: Run, name: Callable[[int], Tokens]) -> Encoded:
     later = model.with_past or model
     pairs = {k: v for k, v in pair_by_name(later.slots(), list(run.outputs)).items() if is_cross(k)}
     caches = {name: run.outputs[output] for name, output in pairs.items()}
@@ -96,15 +98,15 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int],
     return Encoded(memory, hidden, caches or None, run)
 
 
-def of_file(model: Runs, wanted: Wanted) -> Wanted:
+def of_file(model: OpenModel, wanted: Wanted) -> Wanted:
     """What is wanted of one file of several: nothing where it has none of the layers."""
     if wanted.layers is None or any(s.layer in wanted.layers for s in model.sites):
         return wanted
     return replace(wanted, layers=(), quantities=(), required=False)
 
 
-def check_layers(model: Runs, wanted: Wanted) -> None:
-    """Hold the layers that are asked for against those of both files.
+def check_layers(model: OpenModel, wanted: Wanted) -> None:
+    """Check the wanted layers against those of both files.
 
     Raises:
         UsageError: Neither has any of them.
@@ -117,28 +119,28 @@ def check_layers(model: Runs, wanted: Wanted) -> None:
         )
 
 
-def for_inputs(slots: Sequence[Slot], given: Mapping[str, Array]) -> dict[str, Array]:
-    """Those of the given arrays that a graph takes."""
+def for_inputs(slots: Sequence[Slot], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays that a graph takes."""
     names = {s.name for s in slots}
-    return {name: array for name, array in given.items() if name in names}
+    return {name: array for name, array in arrays.items() if name in names}
 
 
-def check_names(model: Runs, given: Mapping[str, Array]) -> None:
-    """Hold the names of given arrays against the inputs of all files of a model.
+def check_names(model: OpenModel, arrays: Mapping[str, Array]) -> None:
+    """Check the names of arrays against the inputs of all files of a model.
 
     Raises:
         InputError: One that none of them takes.
     """
     files = [model, *(m for m in (model.encoder, model.with_past) if m is not None)]
     names = list(dict.fromkeys(s.name for m in files for s in m.slots()))
-    if unknown := [name for name in given if name not in names]:
+    if unknown := [name for name in arrays if name not in names]:
         raise InputError(f"the model has no input {', '.join(unknown)}", f"It takes: {', '.join(names)}.")
 
 
-def target_tokens(model: Runs, text: str) -> Tokens:
-    """A text as the decoder is fed it: what it starts from, then the text, without the end that it would predict."""
-    start, note = opening(model)
-    tokens: Tokens = model.tokenizer.encode(text)
+def target_tokens(model: OpenModel, text: str) -> Tokens:
+    """What the decoder reads of a text: its start tokens, then the text, without the end token it would predict."""
+    start, note = decoder_start(model)
+    tokens = model.tokenizer.encode(text)
     if len(tokens) > 1 and tokens.special[-1]:
         tokens = _cut(tokens, 0, len(tokens) - 1)
     # What the tokenizer itself puts first is there already, or is forced to be something else (a language).
@@ -152,7 +154,7 @@ def target_tokens(model: Runs, text: str) -> Tokens:
     return replace(tokens, text=text, notes=(*tokens.notes, *notes))
 
 
-def special_tokens(model: Runs, ids: Sequence[int]) -> Tokens:
+def special_tokens(model: OpenModel, ids: Sequence[int]) -> Tokens:
     """Tokens that stand for no text: ids with their pieces, where a tokenizer is at hand."""
     try:
         pieces = [model.tokenizer.piece(number) for number in ids]
@@ -193,7 +195,7 @@ def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attenti
     return tuple(replace(a, site=replace(a.site, index=i)) for i, a in enumerate([*encoded.run.attentions, *decoder]))
 
 
-def sites_of(model: Runs) -> tuple[Site, ...]:
+def sites_of(model: OpenModel) -> tuple[Site, ...]:
     """The sites of all files of a model, numbered through as in a trace of it."""
     if model.encoder is None:
         return tuple(model.sites)
@@ -211,6 +213,6 @@ def _all_decoder(attentions: Sequence[Attention]) -> bool:
 
 
 __all__ = [
-    "Encoded", "check_layers", "check_names", "encode", "for_inputs", "of_file", "sites_of", "special_tokens",
+    "Encoded", "check_layers", "check_names", "encoder_steps", "for_inputs", "of_file", "sites_of", "special_tokens",
     "target_tokens", "together",
 ]  # fmt: skip

@@ -12,14 +12,14 @@ from attnx.feed.vision import picture_slot, read_recipe
 from attnx.records import Array
 from attnx.run.generate import sized
 from attnx.session.ort import Slot
-from attnx.session.protocol import Runs
+from attnx.session.protocol import OpenModel
 from attnx.tokens.files import read_config
 
 LENGTH = 8
 """Tokens of the text."""
 
 
-def example(model: Runs) -> list[tuple[Slot, Array | None]]:
+def example(model: OpenModel) -> list[tuple[Slot, Array | None]]:
     """Every input of a model's graph with an array for it; None where nothing is known but its shape.
 
     Texts have `LENGTH` tokens, all 0; pictures have the size that the model takes, sound that of one piece.
@@ -36,7 +36,7 @@ def example(model: Runs) -> list[tuple[Slot, Array | None]]:
     return out
 
 
-def _picture(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
+def _picture(model: OpenModel, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
     slot = picture_slot(slots)
     if slot is None or slot.dtype is None or _fixed(slot):
         return None, None
@@ -51,7 +51,7 @@ def _picture(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]
     return slot, np.zeros(shape, slot.dtype)
 
 
-def _sound(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
+def _sound(model: OpenModel, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
     slot = sound_slot(slots)
     if slot is None or slot.dtype is None or _fixed(slot):
         return None, None

@@ -14,14 +14,15 @@ from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded
 from attnx.records import Array, Tokens
 from attnx.run.encdec import Encoded, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
+from attnx.run.passes import Pass, Steps
 from attnx.run.steps import join_steps
-from attnx.session.protocol import NOTHING, Run, Runs, Wanted
+from attnx.session.protocol import NOTHING, OpenModel, Run, Wanted
 from attnx.tokens.axes import join
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to go on."""
+    """How a decoder continues."""
 
     count: int
     """The most tokens to write."""
@@ -40,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text that was written on."""
+    """What a decoder wrote, and its attention."""
 
     ids: tuple[int, ...]
     """The prompt's and the new ones."""
@@ -52,7 +53,7 @@ class Decoded:
     notes: tuple[str, ...] = ()
 
 
-def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
+def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
     """A plan by the model's own configuration: what ends a text, what is forced, what is suppressed.
 
     Raises:
@@ -84,15 +85,15 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
     return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit)
 
 
-def decode(
-    model: Runs,
+def decoder_steps(
+    model: OpenModel,
     prompt: Sequence[int],
     plan: Plan,
     wanted: Wanted,
     encoded: Encoded | None = None,
-    given: Mapping[str, Array] | None = None,
-) -> Decoded:
-    """Run a decoder on a prompt and let it write on.
+    inputs: Mapping[str, Array] | None = None,
+) -> Steps[Decoded]:
+    """The passes of a decoder that reads a prompt and writes on.
 
     Args:
         model: The decoder.
@@ -100,7 +101,7 @@ def decode(
         plan: How to go on; a count of 0 only reads the prompt.
         wanted: What is wanted of its sites.
         encoded: The encoder's side of an encoder-decoder.
-        given: Inputs that are given outright.
+        inputs: Arrays for some of its inputs.
 
     Raises:
         UsageError: The model is no decoder.
@@ -113,9 +114,9 @@ def decode(
             "Use a decoder (GPT, Llama, T5 ...).",
         )
     later = model.with_past or model
-    given = dict(given or {})
-    mask = own_mask(model.slots(), given) if encoded is None else None
-    padding = None if mask is None else np.asarray(given.pop(mask), dtype=np.int64)
+    inputs = dict(inputs or {})
+    mask = own_mask(model.slots(), inputs) if encoded is None else None
+    padding = None if mask is None else np.asarray(inputs.pop(mask), dtype=np.int64)
     if padding is not None and padding.shape != (1, len(prompt)):
         raise InputError(
             f"the given {mask} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
@@ -124,20 +125,20 @@ def decode(
     text = Text(list(prompt), encoded, padding)
     # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
     if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
-        return _cached(model, text, plan, wanted, given)
-    return _recomputed(model, text, plan, wanted, given)
+        return (yield from _cached(model, text, plan, wanted, inputs))
+    return (yield from _recomputed(model, text, plan, wanted, inputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a decoder goes on from."""
+    """What a decoder continues."""
 
     ids: list[int]
     encoded: Encoded | None
     padding: Array | None
     """int64 [1,Q]: 0 for what of the ids is padding."""
 
-    def needs(self, ids: Sequence[int], past: int, model: Runs) -> Needs:
+    def needs(self, ids: Sequence[int], past: int, model: OpenModel) -> Needs:
         """What the inputs are filled with for `ids` behind `past` cached ones."""
         if self.encoded is not None:
             return sized(self.encoded.needs(ids, past), model)
@@ -148,8 +149,8 @@ class Text:
         return sized(Needs(new, mask, np.zeros_like(new), past=past), model)
 
 
-def sized(needs: Needs, model: Runs) -> Needs:
-    """What is needed with the sizes of the model's caches, which their inputs may leave open."""
+def sized(needs: Needs, model: OpenModel) -> Needs:
+    """The needs with the sizes of the model's caches, which their inputs may leave open."""
     site = next((s for s in model.sites if s.kv_heads), None)
     window = max((s.window for s in model.sites if s.window is not None), default=None)
     if site is None:
@@ -157,11 +158,11 @@ def sized(needs: Needs, model: Runs) -> Needs:
     return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
-def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _cached(model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Mapping[str, Array]) -> Steps[Decoded]:
     later = model.with_past or model
     ids = list(text.ids)
     caches: dict[str, Array] = dict(text.encoded.caches or {}) if text.encoded is not None else {}
-    asked = replace(wanted, outputs=True, verify_outputs=False)
+    with_outputs = replace(wanted, outputs=True, verify_outputs=False)
     draw = np.random.default_rng(plan.seed)
     size = room(later.slots())
     start, done, steps = len(ids), 0, []
@@ -172,13 +173,13 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
         runner = model if done == 0 else later
         slots = runner.slots()
         chunk = ids[done : done + 1] if single or done else ids
-        own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
-        run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
+        own = {**for_inputs(slots, inputs), **for_inputs(slots, caches)}
+        run = yield Pass(runner, feeding.derive(slots, text.needs(chunk, done, model), own), with_outputs)
         steps.append(run)
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
-            return _recomputed(model, text, plan, wanted, given)
+            return (yield from _recomputed(model, text, plan, wanted, inputs))
         caches = carry(pairs, run.outputs, caches)
         if done < len(ids):
             continue
@@ -194,10 +195,12 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
-def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _recomputed(
+    model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Mapping[str, Array]
+) -> Steps[Decoded]:
     slots = model.slots()
     ids = list(text.ids)
-    own = for_inputs(slots, given)
+    own = for_inputs(slots, inputs)
     length = fixed_length(slots)
     draw = np.random.default_rng(plan.seed)
     start, ended, notes = len(ids), plan.count == 0, []
@@ -216,10 +219,11 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
         if largest is not None and len(ids) >= largest:
             notes.append(f"stopped at {largest} tokens, which is all that the model takes")
             break
-        run = model.run(feed(), NOTHING)
+        run = yield Pass(model, feed(), NOTHING)
         ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
+    run = yield Pass(model, feed(), wanted)
+    return Decoded(tuple(ids), len(ids) - start, run, False, tuple(notes))
 
 
 def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int) -> Array:
@@ -269,8 +273,8 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     return int(draw.choice(len(share), p=share / share.sum()))
 
 
-def with_new(model: Runs, prompt: Tokens, decoded: Decoded) -> Tokens:
-    """The prompt's tokens with those that were written behind them; what was written stands behind the text too."""
+def with_new(model: OpenModel, prompt: Tokens, decoded: Decoded) -> Tokens:
+    """The prompt's tokens, followed by the written ones; the text is continued likewise."""
     from attnx.tokens import from_ids
 
     if not decoded.new:
@@ -289,7 +293,7 @@ def with_new(model: Runs, prompt: Tokens, decoded: Decoded) -> Tokens:
 
 
 def say(decoded: Decoded, plan: Plan, tokens: Tokens) -> tuple[str, ...]:
-    """What was done, in words."""
+    """A note on what was written, and how."""
     how = "the likeliest each time" if plan.temperature == 0 else f"temperature {plan.temperature:g}, seed {plan.seed}"
     way = (
         "through the model's own cache"

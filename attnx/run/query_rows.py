@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnx.errors import InputError
 from attnx.records import Site, Tokens, Trace
-from attnx.run import read as tracing
-from attnx.run.dry_run import Fed, fed, reduce
+from attnx.run.check import attentions as checked
+from attnx.run.dry_run import DryRun, dry_run, reduce
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.run.read import read
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.taps.reductions import ROWS
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 
 def rows(
-    model: Model,
+    model: OpenModel,
     tokens: Tokens,
     positions: Sequence[int],
     quantities: Collection[str],
@@ -45,18 +46,21 @@ def rows(
     bad = [at for at in positions if not 0 <= at < len(tokens)]
     if bad or not positions:
         raise InputError(f"there is no token {bad[0] if bad else ''}: the text has {len(tokens)} tokens, from 0")
-    made = fed(model, {"tokens": tokens})
-    if made is not None and (trace := gather(model, made, made.sites(model, layers), positions, quantities, verify)):
-        return trace
-    whole = model.trace(tokens=tokens, layers=layers, quantities=quantities, verify=verify)
+    prompt = Prompt(tokens=tokens)
+    planned = dry_run(model, prompt)
+    if planned is not None:
+        trace = gather(model, planned, planned.sites(model, layers), positions, quantities, verify)
+        if trace is not None:
+            return trace
+    whole = execute(model, prompt, Wanted(layers, quantities, verify=verify))
     if any(len(whole.queries_of(a)) != len(tokens) for a in whole.attentions):
         raise InputError("the queries of this model are not the tokens of the text", "Trace it whole.")
     return cut(whole, positions)
 
 
 def gather(
-    model: Model,
-    made: Fed,
+    model: OpenModel,
+    planned: DryRun,
     sites: Sequence[Site],
     positions: Sequence[int],
     quantities: Collection[str],
@@ -65,11 +69,11 @@ def gather(
     """The rows of some queries at some sites; None where a site's queries are not the text's tokens."""
     if not sites or any(site.kind != "self" for site in sites):
         return None
-    found = reduce(model, made, sites, quantities, {ROWS: np.asarray(positions, np.int64)})
+    found = reduce(model, planned, sites, quantities, {ROWS: np.asarray(positions, np.int64)})
     if found is None:
         return None
     trace, tapped, values = found
-    attentions = tracing.read(sites, tapped, values, quantities, verify, rows=positions)
+    attentions = checked(read(sites, tapped, values, quantities, positions), quantities, verify)
     return named(replace(trace, attentions=attentions), positions)
 
 

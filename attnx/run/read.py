@@ -1,32 +1,29 @@
-"""Model + inputs -> Trace: what was tapped brought into order, what was not computed from it, and both checked."""
+"""The outputs of a tapped model -> arrays by site and quantity: what was tapped, and what is computed from it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnx import formula
-from attnx.errors import RunError
-from attnx.layout import read_place
-from attnx.records import QUANTITIES, Array, Attention, Origin, Quantity, Site
-from attnx.run.check import TOLERANCE, check, difference
+from attnx.layout import parse, read_place
+from attnx.records import Array, Origin, Quantity, Site
 from attnx.taps.reductions import GATHERED
-
-if TYPE_CHECKING:
-    from attnx.session.ort import Session
-    from attnx.taps.tap import Tapped
+from attnx.taps.tap import Tapped
 
 
-def run(session: Session, tapped: Tapped, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a tapped model once.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of one site, before it is checked."""
 
-    Returns:
-        Every output by name, as onnxruntime gives it.
-    """
-    return session.run(feed)
+    site: Site
+    arrays: dict[str, Array]
+    """Quantity -> its array, those that are only needed for checks included."""
+    origin: dict[str, Origin]
+    low: bool
+    """Whether the graph computes in half precision or in integers."""
 
 
 def read(
@@ -34,37 +31,30 @@ def read(
     tapped: Tapped,
     values: Mapping[str, Array],
     quantities: Collection[str],
-    verify: bool = True,
     rows: Sequence[int] | None = None,
-    sample: Sequence[int] | None = None,
-) -> tuple[Attention, ...]:
-    """Turn the outputs of a run into attentions.
+) -> Iterator[Reading]:
+    """Bring the outputs of a run into order, a site at a time, and compute what was not tapped.
 
     Args:
         sites: The sites wanted.
         tapped: The model that was run.
-        values: What it gave.
-        quantities: What is wanted of each site; the rest is dropped.
-        verify: Make the checks that the arrays at hand allow.
+        values: Its outputs by name.
+        quantities: What is wanted of each site.
         rows: The queries whose rows were gathered in the graph; all where None.
-        sample: Sequences of the batch that checks of one array against another are made for; all where None. One graph
-            computes them all, so that what holds for some holds for the others.
     """
-    return tuple(_attention(site, tapped, values, quantities, verify, rows, sample) for site in sites)
+    return (_read_site(site, tapped, values, quantities, rows) for site in sites)
 
 
-def _attention(
+def _read_site(
     site: Site,
     tapped: Tapped,
     values: Mapping[str, Array],
     quantities: Collection[str],
-    verify: bool,
     rows: Sequence[int] | None,
-    sample: Sequence[int] | None,
-) -> Attention:
+) -> Reading:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
-    low = False
+    low = _is_quantised(site)
     batch = _batch(site, tapped, values)
     for quantity, name in tapped.taps.get(site.index, {}).items():
         raw = values[name]
@@ -82,9 +72,7 @@ def _attention(
         and (seen := measure_causal(arrays)) is not None
     ):
         site = replace(site, causal=seen, notes=(*site.notes, "causal: measured on this input"))
-    checks = check(site, arrays, origin, low or _is_quantised(site), sample) if verify else ()
-    kept = {q: arrays.get(q) for q in QUANTITIES if q in quantities}
-    return Attention(site, **kept, origin={q: o for q, o in origin.items() if q in kept}, checks=checks)
+    return Reading(site, arrays, origin, low)
 
 
 def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
@@ -100,8 +88,6 @@ def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
 
 def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | None:
     """The batch size, read off a quantity in which it stands alone."""
-    from attnx.layout import parse
-
     for quantity, name in tapped.taps.get(site.index, {}).items():
         sizes = [
             size
@@ -157,24 +143,3 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
 
 def _is_quantised(site: Site) -> bool:
     return "QLinear" in site.op or any(p.value.startswith("attnx/quantised") for p in site.places.values())
-
-
-def compare_outputs(plain: Session, feed: Mapping[str, Array], tapped: Mapping[str, Array]) -> tuple[str, ...]:
-    """Run the model without taps and say by how much its own outputs differ.
-
-    Raises:
-        RunError: They differ by more than rounding: the taps changed the model, and nothing of it must be shown.
-    """
-    notes = []
-    for name, value in plain.run(feed).items():
-        if name not in tapped or value.dtype.kind not in "fi":
-            continue
-        gap = difference(np.asarray(tapped[name]), np.asarray(value))
-        low = value.dtype == np.float16
-        if gap > TOLERANCE["low" if low else "float32"] * 10:
-            raise RunError(
-                f"with taps, the model's output {name!r} differs by {gap:.2g}: nothing is shown",
-                "Please report this model.",
-            )
-        notes.append(f"output {name!r} with and without taps differs by {gap:.2g}")
-    return tuple(notes)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import UnsupportedError
 from attnx.feed import lookups
-from attnx.records import Array, Place, Site, Tokens
-from attnx.run.runner import Given, follow
-from attnx.session.protocol import NOTHING, Run, Wanted
+from attnx.records import Array, Place, Site, Tokens, Trace
+from attnx.run.passes import Feed
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import NOTHING, OpenModel, Run
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
-    from attnx.model import Model
     from attnx.sites.recognise import Found
 
 OUTPUT = "output"
@@ -35,77 +36,39 @@ class States:
     notes: tuple[str, ...]
 
 
-class _Recorder:
-    """A model as `follow` sees it, which keeps what it is fed."""
-
-    def __init__(self, model: Model, execute: bool) -> None:
-        self.model, self.execute = model, execute
-        self.feed: Mapping[str, Array] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    @property
-    def encoder(self) -> _Recorder | None:
-        if "_inner" not in self.__dict__:
-            inner = self.model.encoder
-            self.__dict__["_inner"] = None if inner is None else _Recorder(inner, True)
-        made: _Recorder | None = self.__dict__["_inner"]
-        return made
-
-    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
-        self.feed = feed
-        return self.model.run(feed, wanted) if self.execute else Run((), feed)
-
-
-def states(
-    model: Model,
-    text: str | None = None,
-    *,
-    pair: str | None = None,
-    target: str | None = None,
-    tokens: Tokens | None = None,
-    inputs: Mapping[str, Array] | None = None,
-) -> States:
+def states(model: OpenModel, prompt: Prompt) -> States:
     """Run a model and read the hidden states that its attention blocks read.
 
     Args:
         model: The model.
-        text: What to run on; or
-        tokens: tokens made before; or
-        inputs: an array for each graph input.
-        pair: A second segment.
-        target: What the decoder of an encoder-decoder says.
+        prompt: What it is run on.
 
     Returns:
         See `States`.
 
     Raises:
         UnsupportedError: No block's input was found for sure.
-        InputError: What is given cannot be fed.
+        InputError: There is nothing to fill one of the model's inputs with.
     """
     from attnx.session.ort import open_session
     from attnx.taps.tap import tap
 
-    recorder = _Recorder(model, execute=False)
-    given = Given(model.encode(text, pair) if text is not None else tokens, target, inputs or {})
-    trace = follow(recorder, given, None, NOTHING)
-    of_encoder = recorder.encoder if recorder.encoder is not None and recorder.encoder.feed else None
-    side = of_encoder or recorder
-    lookups.check(side.model, side.model.find(side.feed), side.feed)
-    found = side.model.graph(side.feed)
+    file, feed, trace = _last_feed(model, prompt)
+    of_encoder = file is model.encoder
+    lookups.check(file, file.find(feed), feed)
+    found = file.graph(feed)
     wanted, notes = _wanted(found)
     sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
     with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
     tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)))
-    session = open_session(tapped.model, tapped.folder, side.model.device)
-    values = session.run(side.feed)
+    session = open_session(tapped.model, tapped.folder, file.device)
+    values = session.run(feed)
     text_tokens = trace.memory or trace.tokens
     vectors: dict[str, Array] = {}
     for site, _ in wanted:
-        made = _by_token(values[tapped.taps[site.index]["query"]], len(text_tokens))
-        if made is not None:
-            vectors[site.label] = made
+        read = _by_token(values[tapped.taps[site.index]["query"]], len(text_tokens))
+        if read is not None:
+            vectors[site.label] = read
     if not vectors:
         raise UnsupportedError(
             "no attention block of this model reads one vector a token that can be told for sure",
@@ -113,13 +76,26 @@ def states(
         )
     width = next(iter(vectors.values())).shape[1]
     # Of an encoder and decoder in one graph the outputs are the decoder's, and the text is the encoder's.
-    decoder = of_encoder is None and any(site.kind == "cross" for site in found.sites)
+    decoder = not of_encoder and any(site.kind == "cross" for site in found.sites)
     for name in () if decoder else tapped.outputs:
         last = _by_token(values[name], len(text_tokens))
         if last is not None and last.shape[1] == width:
             vectors[OUTPUT] = last
             break
     return States(text_tokens, vectors, tuple(dict.fromkeys((*trace.notes, *notes))))
+
+
+def _last_feed(model: OpenModel, prompt: Prompt) -> tuple[OpenModel, Mapping[str, Array], Trace]:
+    """The file that reads the text, its last feed, and the trace without sites; only the encoder is run."""
+    feeds: dict[bool, Mapping[str, Array]] = {}
+    passes = prompt.feed(model, prompt.encode(model), NOTHING)
+    for one in passes:
+        encodes = one.model is model.encoder
+        feeds[encodes] = one.feed
+        passes.answer(execute(one.model, Feed(one.feed), one.wanted) if encodes else Run((), one.feed))
+    if feeds.get(True) and model.encoder is not None:
+        return model.encoder, feeds[True], passes.result
+    return model, feeds[False], passes.result
 
 
 def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
@@ -132,13 +108,13 @@ def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
     encoder = [site for site in own if site.component == "encoder"] if crosses else []
     out, missing = [], []
     for site in encoder or own:
-        made = projections(found.opened, site).query
-        if made is None:
+        read = projections(found.opened, site).query
+        if read is None:
             missing.append(site.label)
         else:
-            out.append((site, _by_sequence(found.opened, made.source)))
-    said = f"what {', '.join(missing)} reads was not found for sure in the graph, so it is left out"
-    return out, [said] if missing else []
+            out.append((site, _by_sequence(found.opened, read.source)))
+    note = f"what {', '.join(missing)} reads was not found for sure in the graph, so it is left out"
+    return out, [note] if missing else []
 
 
 def _by_sequence(graph: Graph, value: str) -> str:

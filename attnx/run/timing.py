@@ -9,15 +9,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import AttnxError, UnsupportedError
+from attnx.feed.fill import derive
+from attnx.feed.inputs import takes_target
 from attnx.records import Array, Axis, Measurement, Tokens
-
-if TYPE_CHECKING:
-    from attnx.model import Model
+from attnx.run.encdec import Encoded
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import NOTHING, OpenModel, Run
+from attnx.tokens import from_ids
 
 RUNS = 3
 """Runs a length; the median counts. One run goes before, unmeasured."""
@@ -36,7 +38,7 @@ class Timing:
     """Lengths that did not run, and why."""
 
 
-def measure(model: Model, lengths: Sequence[int]) -> Timing:
+def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
     """Run a model on random tokens of each length.
 
     Args:
@@ -51,46 +53,27 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
 
     Source: attnx.
     """
-    from attnx.feed import fill as feeding
-    from attnx.feed.inputs import takes_target
-    from attnx.run.encdec import Encoded
-    from attnx.run.runner import Given, follow
-    from attnx.session.protocol import NOTHING, Run, Wanted
-
-    class Timed:
-        """The model as `follow` sees it; running it is timed."""
-
-        encoder = None
-        with_past = None
-
-        def __init__(self) -> None:
-            self.seconds, self.memory = float("nan"), float("nan")
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(model, name)
-
-        def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
-            self.seconds, self.memory = _timed(model, feed)
-            return Run((), feed)
-
     rows, notes = [], []
     if model.encoder is not None:
         raise UnsupportedError(
             "an encoder and a decoder in two files are not measured together", "Measure each: attnx cost encoder.onnx."
         )
+    two_sided = takes_target(model.slots())
     for length in lengths:
-        timed = Timed()
-        tokens = _random(model, length)
+        tokens, took = _random(model, length), (float("nan"), float("nan"))
         try:
-            if takes_target(model.slots()):
+            if two_sided:
                 both = Encoded(tokens).needs(tokens.ids.tolist())
-                timed.run(feeding.derive(model.slots(), both), NOTHING)
+                took = _timed(model, derive(model.slots(), both))
             else:
-                follow(timed, Given(tokens), None, NOTHING)  # type: ignore[arg-type]
+                passes = Prompt().feed(model, [tokens], NOTHING)
+                for one in passes:
+                    took = _timed(model, one.feed)
+                    passes.answer(Run((), one.feed))
         except AttnxError as error:
             notes.append(f"{length} tokens did not run: {_why(error)}")
-        rows.append([timed.seconds, timed.memory])
-    if takes_target(model.slots()):
+        rows.append(took)
+    if two_sided:
         notes.append("measured with as many tokens on the decoder's side as on the encoder's")
     if not _can_measure_memory():
         notes.append("peak memory cannot be measured on this system")
@@ -116,7 +99,7 @@ def _why(error: AttnxError) -> str:
     return f"onnxruntime stopped at {node[1]}; it may be more than the model takes"
 
 
-def _timed(model: Model, feed: Mapping[str, Array]) -> tuple[float, float]:
+def _timed(model: OpenModel, feed: Mapping[str, Array]) -> tuple[float, float]:
     """Seconds of a run, and the most memory that it held besides what was held before."""
     session = model.plain(feed)
     before = _resident()
@@ -135,18 +118,15 @@ def _timed(model: Model, feed: Mapping[str, Array]) -> tuple[float, float]:
     return statistics.median(seconds), memory
 
 
-def _random(model: Model, length: int) -> Tokens:
+def _random(model: OpenModel, length: int) -> Tokens:
     """Tokens of random ids, the same for a length every time."""
-    from attnx.tokens import from_ids
-
     draw = np.random.default_rng(length)
     try:
         tokenizer = model.tokenizer
     except AttnxError:
         return from_ids(draw.integers(1, 9, length).tolist())
     plain = [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
-    tokens: Tokens = tokenizer.from_ids(draw.choice(plain, length).tolist())
-    return tokens
+    return tokenizer.from_ids(draw.choice(plain, length).tolist())
 
 
 def _can_measure_memory() -> bool:

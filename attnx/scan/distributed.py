@@ -68,7 +68,7 @@ class Elsewhere:
         model = Model(**self.model, device=self.device)
         for one in (model, model.encoder):
             if one is not None:
-                one.opening.threads = self.threads
+                one.sessions.threads = self.threads
         return model
 
 

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnx.errors import AttnxError, InputError
+from attnx.feed.text import encode
 from attnx.records import QUANTITIES, Array, Attention, Measurement, Tokens, Trace
 from attnx.run import batch as batching
 from attnx.run.batch import Batch
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
 from attnx.scan import surveys
 from attnx.scan.corpus import Text
 from attnx.scan.observations import Rows
-from attnx.scan.parts import Note, encode
-from attnx.session.protocol import Wanted
+from attnx.scan.parts import Note
+from attnx.scan.parts import encode as encode_part
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study import batch_head_stats as headsums
 from attnx.study.batch_head_stats import LONG
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 TOLERANCE = 1e-4
 """By how much a measure that was taken of a whole batch may differ from that of a text alone."""
@@ -61,7 +62,7 @@ class Job:
         return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).BATCHED))
 
 
-def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Text], digest: str = "") -> bytes:
+def measure(model: OpenModel, job: Job, number: int, start: int, texts: Sequence[Text], digest: str = "") -> bytes:
     """Measure consecutive texts.
 
     Args:
@@ -86,14 +87,14 @@ def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Tex
         raise
     total = sum(len(tokens) for tokens in part.tokens)
     made = (number, start, len(texts), digest, total, part.device, tuple(part.notes))
-    return encode(part.rows, Note(*made, part.left, part.rows.sums))
+    return encode_part(part.rows, Note(*made, part.left, part.rows.sums))
 
 
 @dataclass(slots=True)
 class _Part:
     """One part on its way."""
 
-    model: Model
+    model: OpenModel
     job: Job
     start: int
     texts: Sequence[Text]
@@ -138,7 +139,7 @@ class _Part:
         def trusted(trace: Trace) -> Trace:
             return replace(trace, attentions=self._trusted(trace.attentions))
 
-        table, trace = heads(self.model, {"tokens": self.tokens[at]}, None, trusted)
+        table, trace = heads(self.model, Prompt(tokens=self.tokens[at]), None, trusted)
         self.device = trace.device
         if trace.attentions:
             found = {one.name: one for one in table.measures}
@@ -146,7 +147,7 @@ class _Part:
             self.rows.add(self.start + at, self.texts[at], len(trace.tokens), [found[name] for name in names])
 
     def _single(self, at: int) -> None:
-        trace = self.model.trace(tokens=self.tokens[at], quantities=self.job.arrays)
+        trace = execute(self.model, Prompt(tokens=self.tokens[at]), Wanted(quantities=self.job.arrays))
         kept = self._trusted(trace.attentions)
         self.device = trace.device
         if kept:
@@ -215,9 +216,9 @@ class _Part:
         return tuple(a for a in attentions if a.trusted)
 
 
-def _tokens(model: Model, text: Text) -> Tokens:
+def _tokens(model: OpenModel, text: Text) -> Tokens:
     try:
-        return model.encode(text.text)
+        return encode(model, text.text)
     except AttnxError as error:
         raise InputError(f"{_place(text)}: {error.message}", error.hint) from None
 

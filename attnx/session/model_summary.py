@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class ModelSummary:
     """What was found in a model."""
 
     sites: tuple[Site, ...]
@@ -28,7 +28,7 @@ class Inventory:
     outputs: tuple[str, ...]
     """Names of the model's own outputs."""
     note: str | None = None
-    """What is to be said of its recurrent parts."""
+    """A note on its recurrent parts."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Input -> entries of the table that its numbers are looked up in."""
     key: str = ""
@@ -37,7 +37,7 @@ class Inventory:
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
 
 
-def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
+def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSummary:
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
@@ -45,18 +45,18 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventor
 
     inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
-    said, tables = describe(found.graph), rows(found.graph)
-    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
+    note, tables = describe(found.graph), rows(found.graph)
+    return ModelSummary(found.sites, found.misses, found.branches, inputs, outputs, note, tables, key, branch)
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
     """Names the state of a model file, and the branches of its Ifs that run; "" where it cannot be read."""
     known = cache.identity(path)
-    return cache.key("inventory", known, list(branch)) if known is not None else ""
+    return cache.key("summary", known, list(branch)) if known is not None else ""
 
 
-def load(key: str, branch: tuple[bool, ...] = ()) -> Inventory | None:
-    """The inventory kept under a key; None where there is none, or a weight file changed since."""
+def load(key: str, branch: tuple[bool, ...] = ()) -> ModelSummary | None:
+    """The summary kept under a key; None where there is none, or a weight file changed since."""
     entry = cache.read(key) if key else None
     if entry is None:
         return None
@@ -68,18 +68,18 @@ def load(key: str, branch: tuple[bool, ...] = ()) -> Inventory | None:
         return None
 
 
-def save(inventory: Inventory, found: Found) -> None:
-    """Keep an inventory, with the state of the weight files; not where one is missing, for it may come."""
-    if not inventory.key or found.loaded.missing:
+def save(summary: ModelSummary, found: Found) -> None:
+    """Keep a summary, with the state of the weight files; not where one is missing, for it may come."""
+    if not summary.key or found.loaded.missing:
         return
     files = [cache.identity(file) for file in found.loaded.files.values()]
     if all(file is not None for file in files):
-        cache.write(inventory.key, _write(inventory) | {"files": files})
+        cache.write(summary.key, _write(summary) | {"files": files})
 
 
-def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:
-    """The tapped graph kept for an inventory and what was wanted of it."""
-    entry = cache.read(_tapped_key(inventory, wanted, extra)) if inventory.key else None
+def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:
+    """The tapped graph kept for a summary and what was wanted of it."""
+    entry = cache.read(_tapped_key(summary, wanted, extra)) if summary.key else None
     if entry is None:
         return None
     from attnx.taps.tap import Tapped
@@ -89,9 +89,9 @@ def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
     return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"])
 
 
-def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
+def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
     """Keep a tapped graph. It holds references to the weights, not the weights."""
-    if not inventory.key:
+    if not summary.key:
         return
     head = {
         "taps": {str(i): dict(names) for i, names in tapped.taps.items()},
@@ -99,27 +99,27 @@ def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
         "outputs": list(tapped.outputs),
         "plain": tapped.plain,
     }
-    cache.write(_tapped_key(inventory, wanted, extra), head, tapped.model)
+    cache.write(_tapped_key(summary, wanted, extra), head, tapped.model)
 
 
-def _tapped_key(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any) -> str:
-    return cache.key("tapped", inventory.key, [[i, sorted(names)] for i, names in sorted(wanted.items())], extra)
+def _tapped_key(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any) -> str:
+    return cache.key("tapped", summary.key, [[i, sorted(names)] for i, names in sorted(wanted.items())], extra)
 
 
-def _write(inventory: Inventory) -> dict[str, Any]:
+def _write(summary: ModelSummary) -> dict[str, Any]:
     return {
-        "sites": [asdict(site) for site in inventory.sites],
-        "misses": [asdict(miss) for miss in inventory.misses],
-        "branches": inventory.branches,
-        "inputs": [asdict(slot) for slot in inventory.inputs],
-        "outputs": inventory.outputs,
-        "note": inventory.note,
-        "rows": dict(inventory.rows),
+        "sites": [asdict(site) for site in summary.sites],
+        "misses": [asdict(miss) for miss in summary.misses],
+        "branches": summary.branches,
+        "inputs": [asdict(slot) for slot in summary.inputs],
+        "outputs": summary.outputs,
+        "note": summary.note,
+        "rows": dict(summary.rows),
     }
 
 
-def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Inventory:
-    return Inventory(
+def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> ModelSummary:
+    return ModelSummary(
         sites=tuple(_site(one) for one in head["sites"]),
         misses=tuple(Miss(**one) for one in head["misses"]),
         branches=tuple(head["branches"]),

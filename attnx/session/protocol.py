@@ -1,14 +1,20 @@
-"""One run of a model, as the stages see it that run a model several times: what they ask for, and what they get."""
+"""An opened model as the rooms below the facade see it; what they want of one run of it, and what the run gives."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attnx.records import QUANTITIES, Array, Attention, Miss, Site
-from attnx.session.ort import Slot
+from attnx.session.model_summary import ModelSummary
+from attnx.session.ort import Session, Slot
+from attnx.session.session_pool import SessionPool
+
+if TYPE_CHECKING:
+    from attnx.sites.recognise import Found
+    from attnx.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +45,46 @@ class Run:
 
     attentions: tuple[Attention, ...]
     feed: Mapping[str, Array]
-    """What the model was fed."""
+    """The feed, in the types of the model's inputs."""
     outputs: Mapping[str, Array] = field(default_factory=dict)
-    """The model's own outputs, where they were asked for."""
+    """The model's own outputs, where they are wanted."""
     misses: tuple[Miss, ...] = ()
     notes: tuple[str, ...] = ()
     device: str = "cpu"
 
 
-class Runs(Protocol):
-    """What the stages need of an opened model."""
+class OpenModel(Protocol):
+    """What the rooms below the facade need of an opened model: its files, its graph, and sessions on them."""
 
     name: str
     path: Path
+    device: str
+    sessions: SessionPool
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
 
     @property
-    def encoder(self) -> Runs | None:
+    def encoder(self) -> OpenModel | None:
         """The encoder, where it is a file of its own."""
 
     @property
-    def with_past(self) -> Runs | None:
+    def with_past(self) -> OpenModel | None:
         """The decoder that continues from a cache, where that is a file of its own."""
 
     @property
     def sites(self) -> tuple[Site, ...]:
         """Every attention computation found."""
 
+    def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
+        """Its sites, inputs and outputs; `inputs` decides which branch of an If runs."""
+
+    def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
+        """Its graph and sites, read from the file."""
+
     def slots(self) -> list[Slot]:
-        """The model's inputs."""
+        """Its inputs."""
 
-    def graph(self, inputs: Mapping[str, Array] | None = None) -> Any:
-        """What was found in its file (attnx.sites.recognise.Found), with the graph itself."""
-
-    def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
-        """Run once."""
+    def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
+        """A session without taps."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError
 from attnx.records import Array, Site
-from attnx.session import model_summary as inventories
+from attnx.session import model_summary as summaries
 from attnx.session.branches import Chooser, chooser
-from attnx.session.model_summary import Inventory
+from attnx.session.model_summary import ModelSummary
 from attnx.session.ort import Session, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
@@ -28,7 +28,7 @@ LANES = 4
 """Batches that run at once on the CPU, at most. Threads that share one small product wait for one another more than
 those that have a batch each."""
 FEW = 2
-"""A session that is opened for one or two runs skips what pays only later: see `Opening.session`."""
+"""A session that is opened for one or two runs skips what pays only later: see `SessionPool.session`."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ KEPT = 4
 """Sessions that stay open, the last used: each may hold the weights."""
 
 
-class Opening:
+class SessionPool:
     """One model file, opened as far as it was needed so far."""
 
     def __init__(self, path: Path, device: str) -> None:
@@ -51,7 +51,7 @@ class Opening:
         self.threads: int | None = None
         """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
         self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
-        self._inventories: dict[tuple[bool, ...], Inventory] = {}
+        self._summaries: dict[tuple[bool, ...], ModelSummary] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
         self._sessions: dict[object, _Open] = {}
         self._opens = threading.RLock()
@@ -59,7 +59,7 @@ class Opening:
         self.batches: bool | None = None
         """Whether a text comes out of a batch as it does alone; None until a batch was held against that."""
 
-    def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
+    def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
         """What the model holds; `inputs` decides which branch of an If runs.
 
         Raises:
@@ -68,15 +68,15 @@ class Opening:
         choose = chooser(self.path, inputs)
         branch = choose.key
         self._choosers.setdefault(branch, choose if inputs is not None else None)
-        if branch not in self._inventories:
-            name = inventories.key_of(self.path, branch)
-            known = inventories.load(name, branch)
+        if branch not in self._summaries:
+            name = summaries.key_of(self.path, branch)
+            known = summaries.load(name, branch)
             if known is None:
                 found = self.graph(branch)
-                known = inventories.take(found, name, branch)
-                inventories.save(known, found)
-            self._inventories[branch] = known
-        return self._inventories[branch]
+                known = summaries.take(found, name, branch)
+                summaries.save(known, found)
+            self._summaries[branch] = known
+        return self._summaries[branch]
 
     def graph(self, branch: tuple[bool, ...] = ()) -> Found:
         """The graph itself, read when it is first needed."""
@@ -90,8 +90,8 @@ class Opening:
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
         """Begin to open the session that a run will need, beside what the caller does next (imports, tokens).
 
-        onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is said
-        there.
+        onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is
+        reported there.
         """
 
         def work() -> None:
@@ -106,7 +106,7 @@ class Opening:
 
     def session(
         self,
-        known: Inventory,
+        known: ModelSummary,
         sites: Sequence[Site],
         quantities: Collection[str] | Mapping[int, Collection[str]],
         outputs: bool,
@@ -134,7 +134,7 @@ class Opening:
 
     def _session(
         self,
-        known: Inventory,
+        known: ModelSummary,
         sites: Sequence[Site],
         quantities: Collection[str] | Mapping[int, Collection[str]],
         outputs: bool,
@@ -149,7 +149,7 @@ class Opening:
 
     def _kept(
         self,
-        known: Inventory,
+        known: ModelSummary,
         wanted: Mapping[int, Collection[str]],
         key: object,
         outputs: bool,
@@ -159,10 +159,10 @@ class Opening:
         """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = inventories.load_tapped(known, wanted, [outputs, rows])
+            tapped = summaries.load_tapped(known, wanted, [outputs, rows])
             if tapped is None:
                 tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
-                inventories.save_tapped(known, wanted, [outputs, rows], tapped)
+                summaries.save_tapped(known, wanted, [outputs, rows], tapped)
             have = self._sessions[key] = self._open(tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
@@ -185,7 +185,7 @@ class Opening:
         except AttributeError:  # not Linux
             return os.cpu_count() or 1
 
-    def plain(self, known: Inventory) -> Session:
+    def plain(self, known: ModelSummary) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
         tapped = tap(self.graph(known.branch), {})
         return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)

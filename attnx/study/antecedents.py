@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +14,10 @@ from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.norms import value_norms
 from attnx.measure.rows import Received, is_over
 from attnx.records import Array, Tokens, Trace
+from attnx.session.protocol import OpenModel
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import Mention
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 ARRAYS = ("masked", "weights", "value")
 
@@ -34,24 +31,24 @@ def text_of(trace: Trace) -> Tokens:
 
 
 def maps(
-    model: Model,
+    model: OpenModel,
     trace: Trace,
     inputs: Mapping[str, Array] | None,
-    made: Mapping[str, Array] = MappingProxyType({}),
+    known: Mapping[str, Array] = MappingProxyType({}),
     sizes: Mapping[int, Array] = MappingProxyType({}),
 ) -> tuple[dict[str, Array], list[str]]:
-    """Rollout, and attention weighted by value norms, as matrices over the text; and what is to be said of them.
+    """Rollout, and attention weighted by value norms, as matrices over the text; and notes on them.
 
     The value-norm map is the mean over layers and heads of ||a v W_O|| as shares of a row (Kobayashi et al. 2020).
-    `made` has those that were made in the graph, `sizes` by a site's index ||v W_O|| [H,K] where the graph made that.
+    `known` has maps that the graph computed; `sizes`, by a site's index, ||v W_O|| [H,K] where the graph computed it.
     """
-    out = dict(made)
-    said: list[str] = []
+    out = dict(known)
+    notes: list[str] = []
     try:
         if "rollout" not in out:
             out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
-        said.append(f"no rollout: {error.message}")
+        notes.append(f"no rollout: {error.message}")
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):
@@ -66,39 +63,39 @@ def maps(
     if shares:
         out["value norms"] = np.nan_to_num(average(np.stack(shares), axis=0))
         if bare:
-            said.append("value norms: without W_O, of the value vectors alone")
-    return out, said
+            notes.append("value norms: without W_O, of the value vectors alone")
+    return out, notes
 
 
 def resolve(
     trace: Trace,
     from_: str | None,
     to: str | None,
-    made: Mapping[str, Array],
+    known: Mapping[str, Array],
     received: Mapping[int, Received] = MappingProxyType({}),
 ) -> tuple[list[Coreference], list[str]]:
-    """What the heads say of every pronoun asked for.
+    """Which candidates the heads point at from every pronoun.
 
     Candidates that were not named and that no layer lets the pronoun see (in a causal model, those after it) are left
-    out, and that is said.
+    out, with a note.
 
     Raises:
         InputError: A word that is not in the text.
         UsageError: Nothing to look from or to.
     """
     text = text_of(trace)
-    out, said = [], []
+    out, notes = [], []
     for pronoun in pronouns(text, from_):
         there = candidates(text, to, pronoun)
-        found = coreference(trace, pronoun, there, maps=made, tokens=text, received=received)
+        found = coreference(trace, pronoun, there, maps=known, tokens=text, received=received)
         if to is None and found.unseen and len(found.unseen) < len(there):
             kept = [one for at, one in enumerate(there) if at not in found.unseen]
             count = "1 content word" if len(found.unseen) == 1 else f"{len(found.unseen)} content words"
             verb = "is" if len(found.unseen) == 1 else "are"
-            said.append(f"{count} that {pronoun.text!r} cannot see {verb} left out")
-            found = coreference(trace, pronoun, kept, maps=made, tokens=text, received=received)
+            notes.append(f"{count} that {pronoun.text!r} cannot see {verb} left out")
+            found = coreference(trace, pronoun, kept, maps=known, tokens=text, received=received)
         out.append(found)
-    return out, said
+    return out, notes
 
 
 def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:

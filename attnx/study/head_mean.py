@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from attnx.records import Attention, Site, Trace
-from attnx.run.dry_run import Fed, reduce
+from attnx.run.dry_run import DryRun, reduce
+from attnx.session.protocol import OpenModel
 from attnx.study.head_stats import checked_rows, read_stats, rows_sum_to_one, sample
 from attnx.taps.reductions import ROWS, fits
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 MEANS = ("total", "mean", "most_masked", "masked", "weights")
 """What is reduced and gathered for means; for the largest, "most" stands in the place of "mean"."""
 
 
 def over_heads(
-    model: Model, made: Fed, sites: Sequence[Site], wanted: Sequence[str] = MEANS
+    model: OpenModel, planned: DryRun, sites: Sequence[Site], wanted: Sequence[str] = MEANS
 ) -> tuple[Trace, dict[int, int]] | None:
     """The mean or the largest over the heads of each site.
 
     Args:
         model: The model.
-        made: What it is fed.
+        planned: The run.
         sites: The sites.
         wanted: `MEANS`, or the same with "most" for "mean".
 
@@ -36,10 +33,10 @@ def over_heads(
     """
     total, stat, masked, *_ = wanted
     fit = all(fits(site, one) for site in sites for one in (total, stat, masked))
-    if not sites or not made.single or not fit or any(site.kind != "self" for site in sites):
+    if not sites or not planned.single or not fit or any(site.kind != "self" for site in sites):
         return None
-    some = sample(len(made.tokens))
-    done = reduce(model, made, sites, wanted, {ROWS: some})
+    some = sample(len(planned.tokens))
+    done = reduce(model, planned, sites, wanted, {ROWS: some})
     if done is None:
         return None
     trace, tapped, values = done

@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.measure.rows import head_axes
 from attnx.records import Array, Attention, Check, Site, Tokens, Trace
-from attnx.run import read as tracing
-from attnx.run.dry_run import Fed, fed, reduce
+from attnx.run.batch import Batch
+from attnx.run.check import attentions as checked
+from attnx.run.dry_run import DryRun, dry_run, reduce
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.run.read import read
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_table import asked, table, table_of
 from attnx.study.key_masks import Cells, cells_of, repeats
 from attnx.taps.reductions import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
+from attnx.taps.tap import Tapped
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.model import Model
-    from attnx.run.batch import Batch
-    from attnx.taps.tap import Tapped
 
 CHECKED = ("masked", "weights")
 """Of what a few rows are gathered, to hold against one another."""
@@ -37,8 +40,8 @@ TOGETHER = 512
 
 
 def heads(
-    model: Model,
-    told: Mapping[str, Any],
+    model: OpenModel,
+    prompt: Prompt,
     layers: Collection[int] | None = None,
     choose: Callable[[Trace], Trace] = lambda trace: trace,
 ) -> tuple[HeadTable, Trace]:
@@ -46,7 +49,7 @@ def heads(
 
     Args:
         model: The model.
-        told: What `Model.trace` would be given: text or tokens, and whatever else there is.
+        prompt: What it is run on.
         layers: Only sites of these layers.
         choose: Which sites of the trace are measured, such as those whose checks hold.
 
@@ -56,10 +59,10 @@ def heads(
     """
     from attnx.measure import describe_heads
 
-    made = fed(model, told)
-    found = None if made is None else reduced(model, made, made.sites(model, layers))
-    if made is None or found is None:
-        whole = choose(model.trace(**told, layers=layers, quantities=("masked", "weights")))
+    planned = dry_run(model, prompt)
+    found = None if planned is None else reduced(model, planned, planned.sites(model, layers))
+    if found is None:
+        whole = choose(execute(model, prompt, Wanted(layers, ("masked", "weights"))))
         return describe_heads(whole), _bare(whole)
     trace, stats, cells = found
     trace = choose(trace)
@@ -72,8 +75,8 @@ def _bare(trace: Trace) -> Trace:
 
 
 def reduced(
-    model: Model,
-    made: Fed,
+    model: OpenModel,
+    planned: DryRun,
     sites: Sequence[Site],
     more: Mapping[int, Collection[str]] = MappingProxyType({}),
     extra: Mapping[str, Array] = MappingProxyType({}),
@@ -82,18 +85,18 @@ def reduced(
 
     Args:
         model: The model.
-        made: What it is fed.
+        planned: The run.
         sites: The sites.
         more: By a site's index, statistics besides those that the measures need.
         extra: The arrays that these need.
     """
-    tokens = made.tokens
-    plan = _plan(sites, tokens, made.own) if made.single else None
+    tokens = planned.tokens
+    plan = _plan(sites, tokens, planned.own) if planned.single else None
     if plan is None:
         return None
     cells, some = cells_of(tokens), sample(len(tokens))
     wanted = {site.index: (*plan, *more.get(site.index, ()), *CHECKED) for site in sites}
-    done = reduce(model, made, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
+    done = reduce(model, planned, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
     if done is None:
         return None
     trace, tapped, values = done
@@ -116,7 +119,7 @@ def checked_rows(
     sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
 ) -> tuple[Attention, ...]:
     """The rows gathered of what is `CHECKED`, checked against one another."""
-    return tracing.read(sites, stages_of(tapped), values, CHECKED, True, rows=rows.tolist())
+    return checked(read(sites, stages_of(tapped), values, CHECKED, rows.tolist()), CHECKED)
 
 
 def stages_of(tapped: Tapped) -> Tapped:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.looks import gathered, strongest_pair
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Site, Trace
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.selection import head_of, of_sort, position, trusted
 from attnx.tokens.spans import Mention
@@ -22,7 +25,6 @@ from attnx.view.report import Page, Reference, Report, report
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.model import Model
 
 CELLS = 1 << 20
 """Weights of one layer that are measured at once."""
@@ -49,33 +51,37 @@ def fewer(sites: Sequence[Site]) -> tuple[str, ...]:
 
 
 def compose(
-    model: Model,
-    feed: Mapping[str, Any],
+    model: OpenModel,
+    prompt: Prompt,
     layers: Sequence[int] | None = None,
     site: str | None = None,
-    **asked: str | None,
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    head: str | None = None,
+    query: str | None = None,
 ) -> tuple[Page, Report]:
     """Run the model and put its page together.
 
     Args:
         model: The model.
-        feed: What `Model.trace` is to be given.
+        prompt: What it is run on.
         layers: Only these layers.
         site: Only this sort of attention.
-        asked: As for `contents`.
+        from_, to, head, query: See `contents`.
 
     Returns:
-        The page, and what it was made of.
+        The page, and the report that it shows.
     """
-    sites = model.find(feed.get("inputs")).sites
+    sites = model.find(prompt.inputs).sites
     # A mask may come in as an input; where none does and no token is padding, it is not read unless it turns out that
     # weights do not follow without it.
-    for quantities in dict.fromkeys((fewer(sites) if feed.get("inputs") is None else wanted(sites), wanted(sites))):
-        trace, doubts = trusted(of_sort(model.trace(**feed, layers=layers, quantities=quantities), site))
+    for quantities in dict.fromkeys((fewer(sites) if prompt.inputs is None else wanted(sites), wanted(sites))):
+        trace, doubts = trusted(of_sort(execute(model, prompt, Wanted(layers, quantities)), site))
         light = "masked" not in quantities
         if light and not all(trace.tokens.mask):
             continue
-        shown = contents(trace, **asked)
+        shown = contents(trace, from_=from_, to=to, head=head, query=query)
         shown = replace(shown, notes=(*doubts, *shown.notes))
         page = report(shown)
         if not light or not {"weights", "roots"} & set(page.packed):
@@ -158,7 +164,7 @@ def _some(trace: Trace, heads: slice) -> Trace:
 
 
 def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
-    """What the heads say of the pronouns; none where the text has none and none was asked for."""
+    """What the heads say of the pronouns; none where the text has none and none is named."""
     text = trace.memory or trace.tokens
     named = from_ is not None or to is not None
     try:

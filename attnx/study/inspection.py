@@ -44,7 +44,7 @@ class Inspection:
 
     request: Request
     trace: Trace
-    """The sites of one sort that are shown; by words, and muted, where that was asked for."""
+    """The sites of one sort that are shown; by words, and muted, where the request says so."""
     sort: str
     """ "encoder", "decoder", "cross", ..."""
     others: tuple[str, ...]
@@ -78,11 +78,11 @@ def inspect(
     matrices: bool = False,
     combined: Mapping[int, int] = MappingProxyType({}),
 ) -> Inspection:
-    """Put together what is asked for.
+    """Put together what is shown.
 
     Args:
         trace: With `request.quantities` of the layers that are shown, checked.
-        request: What is asked.
+        request: What to show.
         sort: From `choose_sort`.
         others: From `choose_sort`.
         matrices: Give the matrices of all heads even where the view is drawn without them, for JSON and files.
@@ -128,12 +128,12 @@ def _everywhere(trace: Trace, request: Request) -> list[str]:
 
 def _doubt(label: str, attention: Attention) -> str:
     failed = [check for check in attention.checks if not check.holds]
-    said = "; ".join(f"{c.name} is off by {c.difference:.2g} (tolerance {c.tolerance:.2g})" for c in failed)
-    return f"{label} NOT TRUSTED: {said}"
+    problems = "; ".join(f"{c.name} is off by {c.difference:.2g} (tolerance {c.tolerance:.2g})" for c in failed)
+    return f"{label} NOT TRUSTED: {problems}"
 
 
 def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, tuple[int, ...]]:
-    """By words, then without special tokens, as asked; and the key positions that are left out."""
+    """By words, then without special tokens, as requested; and the key positions that are left out."""
     from attnx.measure import words
 
     if request.words:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,15 +10,14 @@ from attnx.errors import InputError
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Coreference, coreference
+from attnx.run.batch import trace_many
+from attnx.session.protocol import OpenModel
 from attnx.study.antecedents import ARRAYS, maps, text_of
 from attnx.tokens.spans import mention
 
-if TYPE_CHECKING:
-    from attnx.model import Model
-
 
 def judge(
-    model: Model, examples: Sequence[Example], tell: Callable[[int], None] = lambda _: None
+    model: OpenModel, examples: Sequence[Example], tell: Callable[[int], None] = lambda _: None
 ) -> tuple[Accuracy, tuple[str, ...]]:
     """Run every example and score the heads.
 
@@ -29,16 +27,16 @@ def judge(
         tell: Called with the number of examples that are done, after each.
 
     Returns:
-        The accuracies; what is to be said of the maps, and for each example that was left out, why.
+        The accuracies; notes on the maps, and for each example that was left out, why.
 
     Raises:
         InputError: None is left.
     """
     judged: list[Judged] = []
     skipped: list[str] = []
-    said: dict[str, None] = {}
+    notes: dict[str, None] = {}
     layers: tuple[str, ...] = ()
-    traces = model.trace_many((example.text for example in examples), quantities=ARRAYS)
+    traces = trace_many(model, (example.text for example in examples), ARRAYS)
     for at, (example, trace) in enumerate(zip(examples, traces, strict=True), start=1):
         text = text_of(trace)
         try:
@@ -49,14 +47,14 @@ def judge(
             continue
         finally:
             tell(at)
-        made, about = maps(model, trace, None)
-        said |= dict.fromkeys(about)
-        found = coreference(trace, pronoun, candidates, maps=made, tokens=text)
+        by_name, about = maps(model, trace, None)
+        notes |= dict.fromkeys(about)
+        found = coreference(trace, pronoun, candidates, maps=by_name, tokens=text)
         layers = found.weights.axes[0].labels
         judged.append(Judged(found.weights.values, example.answer, example.pair, _others(found)))
     if not judged:
         raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
-    return accuracy(judged, layers), (*said, *skipped)
+    return accuracy(judged, layers), (*notes, *skipped)
 
 
 def _others(found: Coreference) -> dict[str, np.ndarray]:

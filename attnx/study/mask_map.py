@@ -11,52 +11,55 @@ import numpy as np
 from attnx.formula import HIDDEN, UNDERFLOW, visible
 from attnx.measure.visibility import Cells, visibility, visibility_of_cells
 from attnx.records import Array, Attention, Site, Trace
-from attnx.run.dry_run import Fed, fed, reduce
-from attnx.run.read import read as read_trace
+from attnx.run.check import attentions as checked
+from attnx.run.dry_run import DryRun, dry_run, reduce
+from attnx.run.prompt import Prompt
+from attnx.run.read import read
+from attnx.session.protocol import OpenModel
 from attnx.study.head_stats import read_stats, sample, stages_of
+from attnx.study.selection import run_trusted
 from attnx.taps.reductions import ADDED, ROWS, before_mask, fits
 
 if TYPE_CHECKING:
-    from attnx.cli.start import Start
     from attnx.measure.visibility import Visibility
-    from attnx.model import Model
 
 ARRAYS = ("capped", "masked", "weights")
 
 
 def masks(
-    run: Start, layers: Collection[int] | None, site: str | None
+    model: OpenModel, prompt: Prompt, layers: Collection[int] | None, site: str | None
 ) -> tuple[Trace, list[Visibility], tuple[str, ...]]:
     """The mask of every site, as it acted on a text.
 
     Args:
-        run: What a command was given.
+        model: The model.
+        prompt: What it is run on.
         layers: Only sites of these layers.
         site: Only sites of this sort.
 
     Returns:
-        The trace (whose sites may have no arrays), the masks of its sites, and what is to be said of sites left out.
+        The trace (whose sites may have no arrays), the masks of its sites, and notes on sites left out.
     """
-    made = None if site is not None else fed(run.opened, run.feed)
-    found = None if made is None else _cells(run.opened, made, made.sites(run.opened, layers))
+    planned = None if site is not None else dry_run(model, prompt)
+    found = None if planned is None else _cells(model, planned, planned.sites(model, layers))
     if found is not None:
         return *found, ()
-    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
+    trace, doubts = run_trusted(model, prompt, ARRAYS, layers=layers, site=site)
     return trace, [visibility(trace, at) for at in range(len(trace.attentions))], doubts
 
 
-def _cells(model: Model, made: Fed, sites: Sequence[Site]) -> tuple[Trace, list[Visibility]] | None:
+def _cells(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[Trace, list[Visibility]] | None:
     """The masks by cells; None where a graph does not hold what it takes, heads differ, or a check does not hold."""
-    count = len(made.tokens)
+    count = len(planned.tokens)
     good = [s.kind == "self" and before_mask(s) is not None and fits(s, "total") and fits(s, ADDED[0]) for s in sites]
-    if not sites or not all(good) or not made.single:
+    if not sites or not all(good) or not planned.single:
         return None
     some = sample(count)
-    found = reduce(model, made, sites, (*ADDED, *ARRAYS), {ROWS: some})
+    found = reduce(model, planned, sites, (*ADDED, *ARRAYS), {ROWS: some})
     if found is None:
         return None
     trace, tapped, values = found
-    few = read_trace(sites, stages_of(tapped), values, ARRAYS, True, rows=some.tolist())
+    few = checked(read(sites, stages_of(tapped), values, ARRAYS, some.tolist()), ARRAYS)
     shown, attentions = [], []
     masks: dict[tuple[str, ...], tuple[Array, Cells] | None] = {}  # sites that add the same tensor share one
     for attention in few:

@@ -1,4 +1,4 @@
-"""What stands around an attention in an opened model: its projections, and W_O's numbers."""
+"""The projections around an attention of an opened model, and the numbers of W_O."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from attnx.records import Array, Site
+from attnx.session.protocol import OpenModel
 
 if TYPE_CHECKING:
     from attnx.graph.axes.projections import Projections
     from attnx.graph.shapes.index import Graph
-    from attnx.model import Model
 
-
-_READ: WeakKeyDictionary[Model, dict[object, Array | None]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[OpenModel, dict[object, Array | None]] = WeakKeyDictionary()
 """What `output_projection` read, for as long as its model is there."""
 
 
-def surroundings(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
+def projections_of(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
     """The projections of a site of a trace; None where its graph is not at hand."""
     from attnx.graph.axes.projections import projections
 
     return next((projections(graph, own) for graph, own in _graphs(model, site, inputs)), None)
 
 
-def output_projection(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
+def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
     """W_O as [H,Dv,E]; None where it was not found for sure. Read once for a model."""
     from attnx.graph.axes.projections import output_weights
 
@@ -36,7 +35,7 @@ def output_projection(model: Model, site: Site, inputs: Mapping[str, Array] | No
     return known[key]
 
 
-def _graphs(model: Model, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:
+def _graphs(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:
     """The graph that a site of a trace is in, and the site as it is numbered there (an encoder may be its own file)."""
     for one in (model, model.encoder):
         if one is None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.measure import looks
 from attnx.measure.looks import Look
 from attnx.records import Array, Site, Trace
-from attnx.run.dry_run import fed
+from attnx.run.dry_run import dry_run
+from attnx.run.prompt import Prompt
 from attnx.session import memory
+from attnx.session.protocol import OpenModel
 from attnx.study.head_stats import reduced
 from attnx.study.head_table import table_of
 from attnx.taps.reductions import PAIRS, fits, outer_words
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.model import Model
     from attnx.study.request import Request
 
 LARGE = 32 << 20
@@ -43,32 +44,32 @@ class Glance:
     """Site's position and head -> the largest weight between two different tokens that are not special."""
 
 
-def glance(model: Model, told: Mapping[str, Any], asked: Request) -> Glance | None:
+def glance(model: OpenModel, prompt: Prompt, request: Request) -> Glance | None:
     """Run a model for the overview of a long text.
 
     Returns:
         None where the matrices take no more than `LARGE`, where the graph or the text does not allow it, or where a
         check does not hold.
     """
-    made = fed(model, told)
-    sites = [] if made is None else made.sites(model, asked.traced_layers)
-    if made is None or not sites or not made.single or not all(_fits(site) for site in sites):
+    planned = dry_run(model, prompt)
+    sites = [] if planned is None else planned.sites(model, request.traced_layers)
+    if planned is None or not sites or not planned.single or not all(_fits(site) for site in sites):
         return None
-    if memory.needed(sites, made.feed, asked.quantities) <= LARGE:
+    if memory.needed(sites, planned.feed, request.quantities) <= LARGE:
         return None
     more = {site.index: ALL for site in sites} | {sites[-1].index: (*ALL, *LAST)}
-    found = reduced(model, made, sites, more, {PAIRS: looks.pairs_of(made.tokens).astype(np.float32)})
+    found = reduced(model, planned, sites, more, {PAIRS: looks.pairs_of(planned.tokens).astype(np.float32)})
     if found is None:
         return None
     trace, stats, cells = found
     if any(not (s["total"] > 0).all() for s in stats.values()) or not all(a.trusted for a in trace.attentions):
         return None
-    last, count = stats[sites[-1].index], len(made.tokens)
+    last, count = stats[sites[-1].index], len(planned.tokens)
     best, heads = (last[name].reshape(count, count) for name in LAST)
     return Glance(
         trace,
         table_of(trace, stats, cells),
-        tuple(looks.column_of(made.tokens, stats[site.index]["received"]) for site in sites),
+        tuple(looks.column_of(planned.tokens, stats[site.index]["received"]) for site in sites),
         looks.looks_of(len(sites) - 1, best, heads),
         {
             (at, head): _pair(at, head, stats[site.index], count)

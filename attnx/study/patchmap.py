@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.errors import UsageError
 from attnx.feed.patches import Grid, as_map, grid_of
 from attnx.records import Array
+from attnx.session.protocol import OpenModel
 from attnx.study.inspection import Inspection
 from attnx.view.matrix import Matrix, Side
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -79,7 +76,7 @@ def laid_out(shown: Inspection, grid: Grid) -> tuple[Array, str]:
     return rows.mean(axis=0), f"{what}, from all tokens on average"
 
 
-def save_overlay(shown: Inspection, model: Model, picture: Path, path: Path, *, force: bool = False) -> str:
+def save_overlay(shown: Inspection, model: OpenModel, picture: Path, path: Path, *, force: bool = False) -> str:
     """Write the picture with the weights of its patches over it; says what they are.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is asked of a trace: layers, heads, the token that looks, the stage, the view. Checked before a model runs."""
+"""What to show of a trace: layers, heads, the query token, the stage, the view. Checked before a model runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDS: dict[str, tuple[Quantity, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head as it was asked for."""
+    """A head as the user names it."""
 
     layer: int | None
     """None: of every layer that is shown."""
@@ -39,12 +39,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked."""
+    """What to show."""
 
     layers: tuple[int, ...] | None = None
     """None: all."""
     heads: tuple[Head, ...] = ()
-    """None given: all."""
+    """Empty: all."""
     query: str | None = None
     site: str | None = None
     stage: Stage = "weights"
@@ -53,7 +53,7 @@ class Request:
     mute: bool = False
     how: How | None = None
     over: str | None = None
-    """"heads", "layers" or "all", where `how` is given."""
+    """"heads", "layers" or "all", where `how` is not None."""
     view: str = "overview"
     scale: ScaleKind = "linear"
     """How values become colours."""
@@ -90,7 +90,7 @@ class Request:
 
     @property
     def selects(self) -> bool:
-        """Whether anything narrower than the whole model is asked for."""
+        """Whether anything narrower than the whole model is requested."""
         return bool(self.heads or self.query is not None or self.layers is not None or self.how)
 
 
@@ -128,7 +128,7 @@ def ask(
     if over is not None and over not in OVER:
         option = "--mean" if mean is not None else "--max"
         raise UsageError(f"{option} {over}: it is taken over {', '.join(OVER)}", f"For example: {option} heads.")
-    asked = Request(
+    request = Request(
         layers=None if layer is None else parse_layers(layer),
         heads=tuple(parse_head(text) for text in heads),
         query=query,
@@ -141,12 +141,12 @@ def ask(
         over=over,
         scale=scale,  # type: ignore[arg-type]
     )
-    agree(asked.heads, asked.layers)
-    return _with_view(asked, view)
+    agree(request.heads, request.layers)
+    return _with_view(request, view)
 
 
 def agree(heads: Sequence[Head], layers: Sequence[int] | None) -> None:
-    """Hold heads that name their layer against the layers that are asked for.
+    """Check heads that name their layer against the requested layers.
 
     Raises:
         UsageError: A head of another layer: one of the two would be passed over.
@@ -203,34 +203,34 @@ def parse_head(text: str, option: str = "--head") -> Head:
     return Head(None if match[1] is None else int(match[1]), int(match[2]))
 
 
-def _with_view(asked: Request, view: str | None) -> Request:
-    """Fill in the view that suits what is asked, or hold the given one against it."""
+def _with_view(request: Request, view: str | None) -> Request:
+    """Fill in the view that suits the request, or check that the named one does."""
     from dataclasses import replace
 
     if view is None:
-        return replace(asked, view=_suits(asked))
+        return replace(request, view=_suits(request))
     if view not in VIEWS:
         raise UsageError(f"there is no view {view!r}", f"Choose from {', '.join(VIEWS)}.")
-    if view == "row" and asked.query is None:
+    if view == "row" and request.query is None:
         raise UsageError("--view row shows where one token looks", "Say which: --query it.")
-    if view == "ranking" and asked.query is None:
+    if view == "ranking" and request.query is None:
         raise UsageError("--view ranking ranks the heads of one token", "Say which: --query it.")
-    if view == "overview" and (asked.stage != "weights" or asked.how or asked.query is not None or asked.heads):
+    if view == "overview" and (request.stage != "weights" or request.how or request.query is not None or request.heads):
         raise UsageError(
             "--view overview is of the weights of all heads", "Leave out --stage, --query, --head, --mean and --max."
         )
-    if view == "grid" and (asked.heads or asked.how or asked.query is not None):
+    if view == "grid" and (request.heads or request.how or request.query is not None):
         raise UsageError("--view grid shows every head of a layer", "Leave out --head, --query, --mean and --max.")
-    if view in ("heatmap", "lines") and not (asked.heads or asked.how or asked.layers is not None):
+    if view in ("heatmap", "lines") and not (request.heads or request.how or request.layers is not None):
         raise UsageError(f"--view {view} shows single heads", "Choose one: --head 5.11, or a layer: --layer 5.")
-    return replace(asked, view=view)
+    return replace(request, view=view)
 
 
-def _suits(asked: Request) -> str:
-    if asked.how or asked.heads:
-        return "table" if asked.query is None else "row"
-    if asked.query is not None:
-        return "ranking" if asked.layers is None else "table"
-    if asked.layers is not None or asked.stage != "weights":
+def _suits(request: Request) -> str:
+    if request.how or request.heads:
+        return "table" if request.query is None else "row"
+    if request.query is not None:
+        return "ranking" if request.layers is None else "table"
+    if request.layers is not None or request.stage != "weights":
         return "grid"
     return "overview"

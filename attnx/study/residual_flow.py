@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +14,14 @@ from attnx.measure import rollout as rollouts
 from attnx.measure.layered import head_mean
 from attnx.measure.norms import value_norms
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
-from attnx.run.dry_run import fed
+from attnx.run.dry_run import dry_run
+from attnx.run.prompt import Prompt
 from attnx.run.query_rows import gather
 from attnx.session import memory
+from attnx.session.protocol import OpenModel
 from attnx.study.head_mean import over_heads
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import axis_labels
-
-if TYPE_CHECKING:
-    from attnx.model import Model
 
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
@@ -64,7 +62,7 @@ class Streams:
 
 
 def follow(
-    model: Model,
+    model: OpenModel,
     trace: Trace,
     query: str | None,
     side: str | None,
@@ -78,7 +76,7 @@ def follow(
     Args:
         model: Gives W_O.
         trace: With weights of all layers; value where norms are wanted.
-        query: The token that is followed, as it was asked for.
+        query: The token that is followed, as the user names it.
         side: "encoder", "decoder" or "cross"; cross, where there is one, by default.
         relative: Divide by what uniform attention gives.
         inputs: What the model was fed, where a graph has branches.
@@ -109,8 +107,8 @@ def follow(
     queries, count = axis_labels(tokens, rollout.values.shape[1]), rollout.values.shape[2]
     exact = None
     if where is not None and chosen != "cross":
-        exact, said = _exact(trace, where, tokens, len(rollout.values), relative)
-        notes += [said] if said else []
+        exact, note = _exact(trace, where, tokens, len(rollout.values), relative)
+        notes += [note] if note else []
     site = _last(trace, chosen, tokens)
     norms = None
     if where is not None and row is not None:
@@ -131,7 +129,7 @@ def follow(
     )
 
 
-def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trace, Trace | None] | None:
+def long(model: OpenModel, prompt: Prompt, query: str | None) -> tuple[Trace, Trace | None] | None:
     """Of a long text the means over heads, made in the graph, and the query's row at the last site.
 
     Returns:
@@ -140,16 +138,16 @@ def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trac
     Raises:
         UsageError: There is no such token.
     """
-    made = fed(model, told)
-    sites = [] if made is None else made.sites(model)
-    if made is None or memory.needed(sites, made.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+    planned = dry_run(model, prompt)
+    sites = [] if planned is None else planned.sites(model)
+    if planned is None or memory.needed(sites, planned.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
         return None
-    found = over_heads(model, made, sites)
+    found = over_heads(model, planned, sites)
     if found is None or query is None:
         return None if found is None else (found[0], None)
     from attnx.study.selection import position
 
-    row = gather(model, made, sites[-1:], [position(made.tokens, query)], ARRAYS)
+    row = gather(model, planned, sites[-1:], [position(planned.tokens, query)], ARRAYS)
     return None if row is None or not row.attentions[0].trusted else (found[0], row)
 
 

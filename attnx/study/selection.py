@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Site, Tokens, Trace
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.request import Head, agree, parse_head
 
@@ -29,7 +32,7 @@ def of_sort(trace: Trace, sort: str | None) -> Trace:
 
 
 def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
-    """The trace without sites whose checks failed, and what is to be said of those.
+    """The trace without sites whose checks failed, and notes on those.
 
     Raises:
         UnsupportedError: None is left.
@@ -47,8 +50,35 @@ def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
 
 
+def run_trusted(
+    model: OpenModel,
+    prompt: Prompt,
+    quantities: Collection[str],
+    *,
+    layers: Collection[int] | None = None,
+    site: str | None = None,
+) -> tuple[Trace, tuple[str, ...]]:
+    """Run a model, and keep the sites of one sort that can be trusted.
+
+    Args:
+        model: The model.
+        prompt: What it is run on.
+        quantities: Which arrays to keep.
+        layers: Only sites of these layers.
+        site: Only sites of this sort.
+
+    Returns:
+        The trace, and notes on the sites that were left out.
+
+    Raises:
+        UsageError: The model has no such attention.
+        UnsupportedError: No site can be trusted.
+    """
+    return trusted(of_sort(execute(model, prompt, Wanted(layers, quantities)), site))
+
+
 def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, int]:
-    """A head as it was asked for, "5.11" or, where there is one layer, "11": site's position and head.
+    """A head as the user names it, "5.11" or, where there is one layer, "11": site's position and head.
 
     Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
 
@@ -59,8 +89,8 @@ def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, in
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]
     if not fits:
         layers = sorted({a.site.layer for a in trace.attentions if a.site.layer is not None})
-        said = f"The layers are {layers[0]} to {layers[-1]}." if layers else "The layers of this model are not known."
-        raise UsageError(f"there is no layer {asked.layer}", said)
+        hint = f"The layers are {layers[0]} to {layers[-1]}." if layers else "The layers of this model are not known."
+        raise UsageError(f"there is no layer {asked.layer}", hint)
     if asked.layer is None and len(trace.attentions) > 1:
         raise UsageError(f"{option} {text!r} names no layer", f"Give layer and head: {fits[-1]}.{asked.head}.")
     return fits[-1], _held(trace, fits[-1], asked)
@@ -78,7 +108,7 @@ def _held(trace: Trace, site: int, asked: Head) -> int:
 
 
 def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The layers that must be traced for what is asked; None for all.
+    """The layers that must be traced for these heads and layers; None for all.
 
     Raises:
         UsageError: A head that cannot be read, or that is of none of the layers.
@@ -106,4 +136,4 @@ def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
     return found[0]
 
 
-__all__ = ["head_of", "layers_of", "of_sort", "position", "sorts", "trusted"]
+__all__ = ["head_of", "layers_of", "of_sort", "position", "run_trusted", "sorts", "trusted"]

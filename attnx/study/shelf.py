@@ -95,7 +95,7 @@ def kind_of(sites: Sequence[Site], slots: Sequence[Slot], note: str | None = Non
 
 def describe(place: Location, source: str, revision: str = "") -> Shelved:
     """What a model is; what is wrong with it, where it cannot be read."""
-    from attnx.session.session_pool import Opening
+    from attnx.session.session_pool import SessionPool
 
     paths = [p for p in (place.path, place.encoder, place.with_past) if p is not None]
     try:
@@ -105,8 +105,8 @@ def describe(place: Location, source: str, revision: str = "") -> Shelved:
     size = _size([*paths, *(f for one in loads for key, f in one.files.items() if key != SELF), *_beside(place)])
     missing = next((why for one in loads for why in one.missing.values()), "")
     try:
-        found = Opening(place.path, "auto").find()
-        encoder = Opening(place.encoder, "auto").find().sites if place.encoder is not None else ()
+        found = SessionPool(place.path, "auto").find()
+        encoder = SessionPool(place.encoder, "auto").find().sites if place.encoder is not None else ()
         sites = (*encoder, *found.sites)
     except AttnxError as error:
         return Shelved(place.name, source, size, revision=revision, path=place.path, problem=error.message)

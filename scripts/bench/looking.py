@@ -49,7 +49,7 @@ def child(path: str, variant: str, length: int, runs: int) -> None:
         call = lambda: session.run(None, feed)  # noqa: E731
     else:
         import attnx
-        from attnx.cli.start import Start
+        from attnx.run.prompt import Prompt
         from attnx.session import session_pool as opening
         from attnx.study.coref_rows import point
         from attnx.study.mask_map import masks
@@ -58,12 +58,10 @@ def child(path: str, variant: str, length: int, runs: int) -> None:
         opening.FEW = 0  # opened for many runs from the second on, as `many` does
         model = attnx.open(path, device="cpu")
         tokens = from_ids(ids.tolist(), None)
-        asked = Start(dict.fromkeys(("values", "dims", "tokenizer")) | {"ids": ",".join(map(str, ids)), "text": None})
-        asked.__dict__["opened"] = model
         calls: dict[str, Callable[[], object]] = {
             "row": lambda: model.rows(tokens=tokens, positions=[length - 1], quantities=("weights",)),
-            "coref": lambda: point(model, {"tokens": tokens}, f"{tokens.pieces[-1]}@{length - 1}"),
-            "mask": lambda: masks(asked, None, None),
+            "coref": lambda: point(model, Prompt(tokens=tokens), f"{tokens.pieces[-1]}@{length - 1}"),
+            "mask": lambda: masks(model, Prompt(tokens=tokens), None, None),
             "heads": lambda: model.heads(tokens=tokens),
             "layer": lambda: model.trace(tokens=tokens, layers=[2], quantities=("weights",), verify=False),
             "all": lambda: model.trace(tokens=tokens, quantities=("weights",), verify=False),

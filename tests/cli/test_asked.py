@@ -50,7 +50,7 @@ def alike(got: Any, want: Any, at: str = "") -> None:
 def whole(attnx: Run, *args: str) -> Any:
     """What a command says where everything is fetched."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnx.run.dry_run._PLAIN", ())
+        patch.setattr("attnx.run.prompt.Prompt.is_plain", False)
         return attnx(*args).document
 
 
@@ -146,7 +146,7 @@ def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
     shown = attnx("inspect", text, *args).out
     alike(got, whole(attnx, "inspect", text, *args, "--json"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnx.run.dry_run._PLAIN", ())
+        patch.setattr("attnx.run.prompt.Prompt.is_plain", False)
         assert attnx("inspect", text, *args).out == shown
 
 

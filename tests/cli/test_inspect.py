@@ -14,9 +14,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from attnx import model as pipeline
+import attnx as package
 from attnx.records import Attention, Check, Site, Tokens, Trace
+from attnx.run import pipeline
+from attnx.run.passes import Pass
 from attnx.session.ort import has_driver
+from attnx.session.protocol import Wanted
 from attnx.study.attention_kind import choose_sort
 from attnx.study.inspection import inspect
 from attnx.study.presentation import render
@@ -85,7 +88,7 @@ def test_overview_fits_the_screen(monkeypatch: pytest.MonkeyPatch, width: int, h
         "attnx.study.presentation.get_terminal_size", lambda _: __import__("os").terminal_size((width, height))
     )
     asked = ask()
-    model = pipeline.open()
+    model = package.open()
     sort, others = choose_sort(model.sites, asked)
     shown = inspect(model.trace(ANIMAL, quantities=asked.quantities), asked, sort, others)
     file = io.StringIO()
@@ -207,20 +210,20 @@ def test_scores_and_scaled_are_what_the_graph_computes(attnx: Run, oracle: Calla
 
 
 def test_stage_needs_no_other_arrays_than_its_own_and_its_checks(monkeypatch: pytest.MonkeyPatch, attnx: Run) -> None:
-    asked: list[dict[str, Any]] = []
-    original = pipeline.Model.trace
+    asked: list[Wanted] = []
+    original = pipeline.find
 
-    def spy(self: pipeline.Model, *args: Any, **kwargs: Any) -> Trace:
-        asked.append(kwargs)
-        return original(self, *args, **kwargs)
+    def spy(one: Pass) -> pipeline.Chosen:
+        asked.append(one.wanted)
+        return original(one)
 
-    monkeypatch.setattr(pipeline.Model, "trace", spy)
+    monkeypatch.setattr(pipeline, "find", spy)
     attnx("inspect", ANIMAL, "-H", "5.11")
     attnx("inspect", ANIMAL, "-l", "2-3", "--stage", "scores")
-    assert asked[0]["layers"] == (5,)
-    assert set(asked[0]["quantities"]) == {"weights", "masked"}
-    assert asked[1]["layers"] == (2, 3)
-    assert set(asked[1]["quantities"]) == {"query", "key", "scores"}
+    assert asked[0].layers == (5,)
+    assert set(asked[0].quantities) == {"weights", "masked"}
+    assert asked[1].layers == (2, 3)
+    assert set(asked[1].quantities) == {"query", "key", "scores"}
 
 
 # Words, muting, means

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import attnx
 from attnx.cli.commands.explore import TEXT
 from attnx.explore.desk import Desk
 from attnx.explore.reader import prepare
+from attnx.run.prompt import Prompt
 from tests import small_models, small_senses
 
 
@@ -31,9 +31,8 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> attnx.Model:
 
 
 def test_encoder_decoder_and_cross_attention_are_all_there(translator: attnx.Model) -> None:
-    told: dict[str, Any] = {"text": "ejcjc", "target": "fcd"}
-    desk = Desk(translator, "ejcjc", lambda text: told | {"text": text})
-    whole = translator.trace(**told)
+    desk = Desk(translator, "ejcjc", lambda text: Prompt(text, target="fcd"))
+    whole = translator.trace("ejcjc", target="fcd")
     assert desk.measurement.axes[0].labels == whole.labels
     assert desk.sites == len(whole.attentions) == 6
     for desk.site, attention in enumerate(whole.attentions):
@@ -48,10 +47,10 @@ def test_encoder_decoder_and_cross_attention_are_all_there(translator: attnx.Mod
 
 def test_what_a_decoder_wrote_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model = attnx.open("tiny-gpt", device="cpu")
-    told: dict[str, Any] = {"text": "The cat sat on the mat. The cat", "generate": 4}
-    found = prepare(model, told)
-    assert dict(found.told) == {"tokens": found.bare.tokens}
-    whole = model.trace(**told)
+    text = "The cat sat on the mat. The cat"
+    found = prepare(model, Prompt(text, generate=4))
+    assert found.prompt == Prompt(tokens=found.bare.tokens)
+    whole = model.trace(text, generate=4)
     assert found.tokens.pieces == whole.tokens.pieces
     for at, attention in enumerate(whole.attentions):
         for head in range(6):
@@ -63,7 +62,7 @@ def test_a_picture_has_patches_and_no_text(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     model = attnx.open(small_senses.vit(tmp_path / "eyes"), device="cpu")
     picture = small_senses.bright(tmp_path / "picture.png", 2, 1)
-    desk = Desk(model, "", lambda text: {"image": picture})
+    desk = Desk(model, "", lambda _: Prompt(image=picture))
     desk.find("r2c1")
     row = desk.matrix().values[desk.query]
     assert desk.queries().pieces[int(row.argmax())] == "r2c1"

@@ -12,9 +12,12 @@ import attnx
 from attnx.explore import reader as reading
 from attnx.explore.desk import Desk
 from attnx.explore.panes import grid, grid_width, status
-from attnx.explore.reader import Reader, only_head, size, stretches
+from attnx.explore.reader import only_head, size, stretches
 from attnx.explore.saving import save_view
 from attnx.records import STAGES, Site, Trace
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import Wanted
 
 TEXT = "The animal didn't cross the street because it was too tired."
 
@@ -46,13 +49,12 @@ def test_a_stretch_is_read_once_and_old_ones_are_let_go(model: attnx.Model, monk
     monkeypatch.setattr(reading, "KEPT", 4 * layer)
     runs: list[tuple[int, ...] | None] = []
 
-    class Counting:
-        def trace(self, *, layers: tuple[int, ...] | None, **more: object) -> Trace:
-            runs.append(layers)
-            return model.trace(layers=layers, **more)  # type: ignore[arg-type]
+    def counting(model: attnx.Model, prompt: Prompt, wanted: Wanted) -> Trace:
+        runs.append(wanted.layers)  # type: ignore[arg-type]
+        return execute(model, prompt, wanted)
 
-    found = reading.prepare(model, {"tokens": tokens})
-    one = Reader(Counting(), found.told, found.table, found.bare)  # type: ignore[arg-type]
+    one = reading.prepare(model, Prompt(tokens=tokens))
+    monkeypatch.setattr(reading, "execute", counting)
     assert not one.has(0)
     assert one.near(0) is None  # nothing is in memory yet
     for at in (0, 1, 0):

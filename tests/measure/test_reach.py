@@ -13,6 +13,7 @@ from attnx import measure
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure import heads, induction, looks, norms, scaling
 from attnx.records import Axis, Measurement
+from attnx.run.prompt import Prompt
 from attnx.run.states import states
 from attnx.study.mentioned import candidates, mentions, pronouns
 from tests.measure import planted
@@ -110,7 +111,7 @@ def test_mentions_by_word_place_and_phrase() -> None:
 
 
 def test_states_are_what_each_block_reads() -> None:
-    found = states(MODEL, "The cat sat.")
+    found = states(MODEL, Prompt("The cat sat."))
     assert list(found.vectors) == ["L0", "L1", "L2", "L3", "L4", "L5", "output"]
     assert all(array.shape == (len(found.tokens), 384) for array in found.vectors.values())
     from tests.cli.analysed import bundled

@@ -12,6 +12,7 @@ from attnx.cli.start import Start
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
     from attnx.measure.coreference import Coreference
+    from attnx.model import Model
 
 TOP = 8
 """Heads that are listed where --top does not say."""
@@ -45,21 +46,22 @@ def coref(
     from attnx.errors import UsageError
 
     if dataset is not None:
-        if run.text is not None or contrast is not None:
+        if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
         refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
-        _dataset(run.open(), dataset, run.json)
+        _dataset(run.open(), dataset, run.output.json)
         return
 
     from attnx.cli.inputs import take
+    from attnx.cli.option_groups import Source
     from attnx.study.antecedents import resolve
     from attnx.study.coref_rows import point
     from attnx.view.reporting import base, heading, text_of
 
     if contrast is not None:
-        take(contrast)
+        take(Source(contrast))
     opened = run.opened
-    pointing = point(opened, run.feed, from_)
+    pointing = point(opened, run.prompt, from_)
     trace = pointing.trace
     found, left = resolve(trace, from_, to, pointing.maps, pointing.received)
     notes = [*trace.notes, *pointing.notes, *left]
@@ -72,8 +74,8 @@ def coref(
     output.notes(notes)
     pairs = None
     if contrast is not None:
-        pairs = _contrasted(opened, contrast, found, run.target)
-    if run.json:
+        pairs = _contrasted(opened, contrast, found, run.source.target)
+    if run.output.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -102,17 +104,17 @@ def coref(
     output.show(*shown)
 
 
-def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | None) -> list[Any]:
+def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:
     """The same pronouns and candidates in the other text, and how the heads changed."""
     from attnx.errors import InputError
     from attnx.measure.coref_contrast import contrast
     from attnx.measure.coreference import coreference
+    from attnx.run.prompt import Prompt
     from attnx.study.antecedents import ARRAYS, maps, same_mentions
     from attnx.study.antecedents import text_of as read_from
-    from attnx.study.selection import trusted
+    from attnx.study.selection import run_trusted
 
-    told = {"target": target} if target is not None else {}
-    trace, _ = trusted(opened.trace(text, **told, quantities=ARRAYS))
+    trace, _ = run_trusted(opened, Prompt(text, target=target), ARRAYS)
     made, _ = maps(opened, trace, None)
     tokens = read_from(trace)
     out = []
@@ -155,7 +157,7 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
     }
 
 
-def _dataset(opened: Any, name: str, json: bool) -> None:
+def _dataset(opened: Model, name: str, json: bool) -> None:
     """Accuracy of every head and method over a dataset."""
     from attnx.cli import output
     from attnx.measure import coref_data

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import MODEL, DeviceOption, JsonOption, TokenizerOption
+from attnx.cli.option_groups import MODEL
+from attnx.cli.options import DeviceOption, JsonOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost

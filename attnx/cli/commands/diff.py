@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from attnx.measure.difference import Difference
     from attnx.model import Model
     from attnx.records import Trace
+    from attnx.run.prompt import Prompt
     from attnx.view.columns import Columns
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
@@ -64,30 +66,32 @@ def diff(
     from attnx.errors import UsageError
     from attnx.measure.combine import over_heads
     from attnx.measure.difference import difference
+    from attnx.run.pipeline import execute
+    from attnx.session.protocol import Wanted
+    from attnx.study.inspect_run import all_sites
     from attnx.study.layer_pairs import aligned, check, parse_pairs
     from attnx.study.selection import of_sort
     from attnx.view.reporting import base
 
     second = run
     if other_text is not None or other_inputs is not None:
-        second = run.but(
-            text=other_text, pair=run.pair if other_text else None, ids=None, inputs=other_inputs,
-        )  # fmt: skip
-    assert run.given and second.given  # noqa: PT018 - before a model is opened
+        pair = run.source.pair if other_text else None
+        second = replace(run, source=replace(run.source, text=other_text, pair=pair, ids=None, inputs=other_inputs))
+    assert run.items and second.items  # noqa: PT018 - before a model is opened
     if not 0 < tolerance < float("inf"):
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     if mean not in (None, "heads"):
         raise UsageError(f"--mean {mean}: heads are compared, or their mean", "Give --mean heads.")
     pairs = parse_pairs(layer) if layer else None
     models = [one.open(name) for name, one in ((model, run), (other, second))]
-    feeds, doubts = _feeds(models, (run, second))
+    prompts, doubts = _prompts(models, (run, second))
     names = _names(models, (model, other))
-    sites = [(*m.encoder_sites, *m.find(feed["inputs"]).sites) for m, feed in zip(models, feeds, strict=True)]
+    sites = [all_sites(m, prompt.inputs) for m, prompt in zip(models, prompts, strict=True)]
     check(names, sites, site, pairs)
     traces = []
-    for at, (opened, feed) in enumerate(zip(models, feeds, strict=True)):
+    for at, (opened, prompt) in enumerate(zip(models, prompts, strict=True)):
         layers = None if pairs is None else sorted({pair[at] for pair in pairs})
-        trace = of_sort(opened.trace(**feed, layers=layers, quantities=ARRAYS), site)
+        trace = of_sort(execute(opened, prompt, Wanted(layers, ARRAYS)), site)
         failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
         doubts += [f"{names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
         traces.append(trace)
@@ -97,7 +101,7 @@ def diff(
     found = difference(a, b, tolerance, heads=None if mean is None else ("mean",))
     notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
     output.notes(notes)
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
 
         together = [{"site": left, "other": right} for left, right in found.pairs]
@@ -119,18 +123,17 @@ def diff(
     output.show(*_head(a, b, names, found), _layers(found), "", _heads(found, top or TOP) if moved else "no head moved")
 
 
-def _feeds(models: Sequence[Model], runs: Sequence[Start]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What each model is fed; the second without a tokenizer has the first's tokens, and that is said."""
-    feeds: list[dict[str, Any]] = []
-    said: list[str] = []
+def _prompts(models: Sequence[Model], runs: Sequence[Start]) -> tuple[list[Prompt], list[str]]:
+    """What each model is run on, and notes; a second model without a tokenizer gets the tokens of the first."""
+    prompts: list[Prompt] = []
+    notes: list[str] = []
     for opened, one in zip(models, runs, strict=True):
-        feed = one.fed(next(iter(one.given)), opened)
-        if feeds and feed.get("text") is not None and not _has_tokenizer(opened):
-            tokens = models[0].encode(feed["text"], feed.get("pair"))
-            feed |= {"text": None, "pair": None, "tokens": tokens}
-            said.append(f"{opened.name} has no tokenizer: it is given the tokens of {models[0].name}")
-        feeds.append(feed)
-    return feeds, said
+        prompt = one.prompt_of(next(iter(one.items)), opened)
+        if prompts and prompt.text is not None and not _has_tokenizer(opened):
+            prompt = replace(prompt, text=None, pair=None, tokens=models[0].encode(prompt.text, prompt.pair))
+            notes.append(f"{opened.name} has no tokenizer: it is given the tokens of {models[0].name}")
+        prompts.append(prompt)
+    return prompts, notes
 
 
 def _names(models: Sequence[Model], given: tuple[str, str]) -> tuple[str, str]:

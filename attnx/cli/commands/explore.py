@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from attnx.cli.options import SENSES, WRITING, starts
 from attnx.cli.start import Start
+
+if TYPE_CHECKING:
+    from attnx.run.prompt import Prompt
 
 TEXT = "The animal didn't cross the street because it was too tired."
 """What is shown where nothing is given."""
@@ -38,16 +40,17 @@ def explore(run: Start) -> None:
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("attnx explore needs a terminal", "`attnx inspect` prints to a pipe or a file.")
-    if all(getattr(run, name) is None for name in ("text", "ids", "inputs", *SENSES)) and not run.values:
-        run = run.but(text=TEXT)
-    (given,) = run.given
+    if run.source.is_empty:
+        run = replace(run, source=replace(run.source, text=TEXT))
+    (item,) = run.items
 
-    def feed(text: str) -> Mapping[str, Any]:
+    def prompt(text: str) -> Prompt:
         # Another text takes the place of ids; what goes with a text (a target, a picture) stays.
-        return run.fed(given if text == (given.text or "") else replace(given, text=text, ids=None))
+        same = text == (item.text or "")
+        return run.prompt_of(item if same else replace(item, source=replace(item.source, text=text, ids=None)))
 
     with Console(stderr=True).status("running the model"):
-        desk = Desk(run.opened, given.text or "", feed)
+        desk = Desk(run.opened, item.text or "", prompt)
     app = Explorer(desk)
     app.run()
     if app.return_code:

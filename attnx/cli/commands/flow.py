@@ -44,15 +44,15 @@ def flow(
     if query is None:
         refuse("without --query", {"--top": top})
     arrays = ARRAYS if query is not None else ARRAYS[:2]
-    reduced = None if relative else long(run.opened, run.feed, query)
+    reduced = None if relative else long(run.opened, run.prompt, query)
     if reduced is None:
         (trace, doubts), row = run.trace(arrays), None
     else:
         (trace, row), doubts = reduced, ()
-    found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"), row=row)
+    found = follow(run.opened, trace, query, side, relative=relative, inputs=run.prompt.inputs, row=row)
     notes = [*trace.notes, *doubts, *found.notes]
     output.notes(notes)
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
 
         where = found.query

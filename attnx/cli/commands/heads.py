@@ -84,9 +84,9 @@ def heads(
         refuse("with --all", {"--top": top})
     sort = SORT if sort is None else measure_of("--sort", sort)
     show_map = None if show_map is None else measure_of("--map", show_map)
-    given = run.given
+    items = run.items
     if similar is not None:
-        only(given, "--similar")
+        only(items, "--similar")
     layers = None if layer is None else parse_layers(layer)
     opened = run.opened
     means, said = measure.Means(), dict[str, None]()
@@ -96,8 +96,8 @@ def heads(
         said.update(dict.fromkeys((*one.notes, *doubts)))
         return kept
 
-    many = several(given)
-    with output.progress(given.count if isinstance(given, Lines) else 1, "texts", quiet=not many) as tell:
+    many = several(items)
+    with output.progress(items.count if isinstance(items, Lines) else 1, "texts", quiet=not many) as tell:
         for last in described(run, layers, choose, whole=similar is not None):
             means.add(last[0])
             tell(means.texts)
@@ -112,7 +112,7 @@ def heads(
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
         from attnx.view.reporting import base
 
@@ -156,11 +156,12 @@ def heads(
 def _probed(opened: Model, layers: tuple[int, ...] | None, site: str | None) -> tuple[Any, str]:
     """The induction score on random blocks, repeated; and how it was made."""
     from attnx.measure import induction
+    from attnx.run.prompt import Prompt
     from attnx.study.head_stats import heads as reduced
     from attnx.study.selection import of_sort
 
     tokens = induction.probe(opened.tokenizer)
-    table, _ = reduced(opened, {"tokens": tokens}, layers, lambda trace: of_sort(trace, site))
+    table, _ = reduced(opened, Prompt(tokens=tokens), layers, lambda trace: of_sort(trace, site))
     blocks = f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
     return table.measure("induction"), f"induction: measured on {blocks}; the other measures on the text"
 

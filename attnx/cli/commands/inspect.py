@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,8 +27,9 @@ from attnx.cli.options import (
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
-    from attnx.cli.inputs import Given
+    from attnx.cli.inputs import Item
     from attnx.study.inspection import Inspection
+    from attnx.study.request import Request
 
 TEXT = 200
 """Characters of a text that are shown above what is shown of it."""
@@ -75,8 +77,8 @@ def inspect(
     from attnx.cli.unused_options import refuse_in_view
     from attnx.study.request import ask
 
-    given = run.given
-    asked = ask(
+    items = run.items
+    request = ask(
         layer=layer,
         heads=head or (),
         query=query,
@@ -90,35 +92,36 @@ def inspect(
         view=view,
         scale=scale,
     )
-    refuse_in_view(asked, documents=run.json or jsonl or (save is not None and save.suffix.lower() == ".json"))
-    if run.json:
-        only(given, "--json", "use --jsonl")
+    json = run.output.json
+    refuse_in_view(request, documents=json or jsonl or (save is not None and save.suffix.lower() == ".json"))
+    if json:
+        only(items, "--json", "use --jsonl")
     if save is not None:
-        only(given, "--save", "use --jsonl")
+        only(items, "--save", "use --jsonl")
 
     from attnx.cli import output
 
     opened = run.opened
-    rows = save is None and not several(given) and asked.query is not None and asked.wants_row(opened.sites)
+    rows = save is None and not several(items) and request.query is not None and request.wants_row(opened.sites)
     # Of a long text the overview is reduced in the graph: by a session that is opened when its length is known.
-    long = asked.view == "overview" and len(run.text or "") > LONG
-    if run.text is not None and run.target is None and run.generate is None and not long:
-        reduced = asked.combines_heads and not rows
-        quantities = asked.reduced if reduced else asked.quantities
-        opened.prepare(quantities, asked.traced_layers, rows=rows or reduced)
+    text, image = run.source.text, run.source.image
+    long = request.view == "overview" and len(text or "") > LONG
+    if text is not None and run.source.target is None and run.writing.generate is None and not long:
+        reduced = request.combines_heads and not rows
+        quantities = request.reduced if reduced else request.quantities
+        opened.prepare(quantities, request.traced_layers, rows=rows or reduced)
 
-    from attnx.cli.inspect_run import look
     from attnx.study.patchmap import PICTURES, save_overlay
     from attnx.study.presentation import document, render
     from attnx.study.save import save as save_to
 
-    documents = run.json or jsonl
-    total = given.count if isinstance(given, Lines) else 1
-    with output.progress(total, "texts", quiet=not several(given) or output.is_terminal()) as tell:
-        for at, (one, shown) in enumerate(look(run, asked, matrices=documents, rows=rows)):
-            output.notes(f"line {one.line}: {said}" if one.line else said for said in shown.trace.notes)
-            if save is not None and run.image is not None and save.suffix.lower() in PICTURES:
-                output.notes((save_overlay(shown, opened, run.image, save, force=force), f"wrote {save}"))
+    documents = json or jsonl
+    total = items.count if isinstance(items, Lines) else 1
+    with output.progress(total, "texts", quiet=not several(items) or output.is_terminal()) as tell:
+        for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
+            output.notes(f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes)
+            if save is not None and image is not None and save.suffix.lower() in PICTURES:
+                output.notes((save_overlay(shown, opened, image, save, force=force), f"wrote {save}"))
             elif save is not None:
                 output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
             if documents:
@@ -128,7 +131,26 @@ def inspect(
             tell(at + 1)
 
 
-def _whose(one: Given, shown: Inspection) -> list[Any]:
+def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) -> Iterator[tuple[Item, Inspection]]:
+    """What is shown of each item, in order."""
+    from attnx.cli.batch_run import traces
+    from attnx.cli.inputs import naming_line, several
+    from attnx.study.attention_kind import choose_sort
+    from attnx.study.inspect_run import all_sites, inspect_prompt
+    from attnx.study.inspection import inspect
+
+    if not several(run.items):
+        (one,) = run.items
+        yield one, inspect_prompt(run.opened, run.prompt, request, matrices=matrices, rows=rows)
+        return
+    sort, others = choose_sort(all_sites(run.opened), request)
+    for one, trace in traces(run, request.quantities, request.traced_layers):
+        with naming_line(one):
+            shown = inspect(trace, request, sort, others, matrices=matrices)
+        yield one, shown
+
+
+def _whose(one: Item, shown: Inspection) -> list[Any]:
     """Which line of a file is shown, where the view itself does not say."""
     if one.line is None or one.text is None or shown.request.view == "overview":
         return []

@@ -29,9 +29,9 @@ def mask(
     from attnx.view.reporting import base, heading, site_object
 
     layers = None if layer is None else parse_layers(layer)
-    trace, found, doubts = masks(run, layers, site)
+    trace, found, doubts = masks(run.opened, run.prompt, layers, site)
     output.notes((*trace.notes, *doubts))
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

@@ -37,14 +37,14 @@ def qkv(
     from attnx.measure import looks
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
-    from attnx.study.output_weights import output_projection, surroundings
+    from attnx.study.output_weights import output_projection, projections_of
     from attnx.study.selection import head_of, layers_of, position
     from attnx.study.strongest import strongest_layer
     from attnx.view.reporting import base, heading, site_object
 
-    opened, feed = run.opened, run.feed
+    opened, prompt = run.opened, run.prompt
     layers = layers_of([head] if head else [], None)
-    if head is None and site is None and (there := strongest_layer(run, query, key)) is not None:
+    if head is None and site is None and (there := strongest_layer(opened, prompt, query, key)) is not None:
         layers = (there[0],)
         head = None if there[1] is None else f"{there[0]}.{there[1]}"
     trace, doubts = run.trace(QUANTITIES, layers=layers, site=site)
@@ -58,12 +58,12 @@ def qkv(
     )
     assert at.query is not None
     attention = trace.attentions[at.site]
-    weights = output_projection(opened, attention.site, feed.get("inputs"))
+    weights = output_projection(opened, attention.site, prompt.inputs)
     found = measure.pair(trace, at.site, at.head, at.query, at.key, weights)
-    around = surroundings(opened, attention.site, feed.get("inputs"))
+    around = projections_of(opened, attention.site, prompt.inputs)
     notes = [*trace.notes, *doubts]
     output.notes(notes)
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

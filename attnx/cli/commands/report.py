@@ -46,9 +46,9 @@ def report(
         raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
-    assert run.given  # before anything else is looked at
+    assert run.items  # before anything else is looked at
     layers = parse_layers(layer) if layer else None
-    page, shown = compose(run.opened, run.feed, layers, site, from_=from_, to=to, head=head, query=query)
+    page, shown = compose(run.opened, run.prompt, layers, site, from_=from_, to=to, head=head, query=query)
     write(out, page.content, force=force)
     output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
     output.note(f"wrote {out}: {_size(len(page.content))}, {page.heads} heads, weights within {page.error:.1g}")

@@ -55,7 +55,7 @@ def scale(
     if similarity not in ("dot", "cosine"):
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
     if numbers is not None or theory is not None:
-        if run.text is not None or (numbers is not None and theory is not None):
+        if run.source.text is not None or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
         idle = {
             "--head": head, "--query": query, "--layer": layer, "--site": site, "--all": every, "--sweep": sweep,
@@ -63,7 +63,7 @@ def scale(
             "--divide": None if numbers is not None else divide,
         }  # fmt: skip
         refuse("with --numbers" if numbers is not None else "with --theory", idle)
-        _without_model(numbers, 8.0 if divide is None else divide, theory, run.json)
+        _without_model(numbers, 8.0 if divide is None else divide, theory, run.output.json)
         return
     refuse("without --numbers", {"--divide": divide})
 
@@ -95,7 +95,7 @@ def scale(
     table = replace(table, notes=_as_shown(table.notes, as_if))
     row = replace(row, notes=_as_shown(row.notes, as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip()
-    if run.json:
+    if run.output.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import MODEL, DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
+from attnx.cli.option_groups import MODEL
+from attnx.cli.options import DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.records import Measurement

@@ -35,7 +35,7 @@ def sites(
         output.note(found.note)
     there = sites_of(opened)
     misses = (*(opened.encoder.misses if opened.encoder is not None else ()), *found.misses)
-    files = [written(side.opening.path) for side in (opened.encoder, opened) if side is not None]
+    files = [written(side.sessions.path) for side in (opened.encoder, opened) if side is not None]
     if json:
         from attnx.view.contract import sites_document
 

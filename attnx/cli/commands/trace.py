@@ -31,25 +31,22 @@ def trace(
     """
     from attnx.study.request import parse_layers, parse_quantities
 
-    assert run.given  # before anything else is looked at
+    assert run.items  # before anything else is looked at
     layers = None if layer is None else parse_layers(layer)
     quantities = parse_quantities(only)
 
     from attnx.cli import output
     from attnx.feed.arrays import check_target, save_trace
+    from attnx.run.pipeline import execute
+    from attnx.session.protocol import Wanted
 
     if save is not None:
         check_target(save, force=force)
-    result = run.opened.trace(
-        **run.feed,
-        layers=layers,
-        quantities=quantities,
-        verify_outputs=verify,
-        required=False,
-    )
+    wanted = Wanted(layers, quantities, verify_outputs=verify, required=False)
+    result = execute(run.opened, run.prompt, wanted)
     if save is not None:
         save_trace(result, save, force=force)
-    if run.json:
+    if run.output.json:
         from attnx.view.contract import trace_document
 
         output.notes(result.notes)

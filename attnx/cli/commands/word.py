@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnx.cli.option_groups import MODEL
 from attnx.cli.options import (
-    MODEL,
     DeviceOption,
     InputsOption,
     JsonOption,
@@ -47,8 +47,8 @@ def word(
     """Compare one word's vectors in two texts at every layer, beside what any two words have in common there."""
     from attnx import model as pipeline
     from attnx.cli import output
-    from attnx.cli.extra_inputs import beyond
     from attnx.cli.inputs import take
+    from attnx.cli.option_groups import Source
     from attnx.errors import UsageError
     from attnx.measure.vectors import contexts
     from attnx.run.states import states
@@ -57,13 +57,12 @@ def word(
         raise UsageError("which word?", 'attnx word "A river bank." "A savings bank." --word bank')
     if (other is None) == (other_inputs is None):
         raise UsageError("there is no second text", 'attnx word "A river bank." "A savings bank." --word bank')
-    more = beyond(target=target)
-    (one,) = take(text, inputs=inputs, beyond=more)
-    (two,) = take(other, inputs=other_inputs, beyond=more)
+    (one,) = take(Source(text, inputs=inputs, target=target))
+    (two,) = take(Source(other, inputs=other_inputs, target=target))
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    found = [states(opened, **given.feed(opened)) for given in (one, two)]
-    said = (word, other_word or word)
-    mentions = [_mention(state, name) for state, name in zip(found, said, strict=True)]
+    found = [states(opened, item.prompt(opened)) for item in (one, two)]
+    words = (word, other_word or word)
+    mentions = [_mention(state, name) for state, name in zip(found, words, strict=True)]
     first, second = (state.vectors for state in found)
     both = [name for name in first if name in second]
     measure = contexts(

@@ -1,0 +1,72 @@
+"""The options that commands share, in groups: what to run on, what a decoder writes, which model, where output goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = "minilm"
+"""What runs where no model is named: the bundled one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to run on."""
+
+    text: str | None = None
+    """The text; "-" is stdin."""
+    pair: str | None = None
+    file: Path | None = None
+    """A file with one text a line; "-" is stdin."""
+    ids: str | None = None
+    """Token ids in place of a text: "101,2023,102"."""
+    inputs: Path | None = None
+    """An .npz file with arrays for the graph's inputs."""
+    values: tuple[str, ...] = ()
+    """NAME=VALUE for inputs."""
+    dims: tuple[str, ...] = ()
+    """NAME=SIZE for dimensions that `values` leave open."""
+    target: str | None = None
+    """What the decoder of an encoder-decoder says."""
+    image: Path | None = None
+    audio: Path | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run on."""
+        alone = (self.text, self.file, self.ids, self.inputs, self.image, self.audio)
+        return all(one is None for one in alone) and not self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a decoder writes on its own."""
+
+    generate: int | None = None
+    """How many tokens at most; None where it writes nothing."""
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int = 0
+    chat: bool = False
+    """Whether the text goes into the tokenizer's chat template."""
+
+
+NO_WRITING = Writing()
+"""Nothing is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model runs, and where."""
+
+    name: str = MODEL
+    tokenizer: Path | None = None
+    """Its tokenizer, where it is not beside the model."""
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How results are shown."""
+
+    json: bool = False

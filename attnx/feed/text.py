@@ -1,0 +1,65 @@
+"""Text -> tokens, by the model's own tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnx.errors import ModelError, UsageError, offered
+from attnx.feed.inputs import is_ids
+from attnx.records import Tokens
+from attnx.session.protocol import OpenModel
+from attnx.tokens import Tokenizer, load_tokenizer
+
+
+def open_tokenizer(model: OpenModel, place: Path | None) -> Tokenizer:
+    """The tokenizer of a model.
+
+    Args:
+        model: The model.
+        place: Its tokenizer's file or folder; the model's own folder where None.
+
+    Raises:
+        ModelError: There is none, or the model takes no text.
+    """
+    try:
+        return load_tokenizer(place or model.path.parent)
+    except ModelError:
+        slots = [*model.slots(), *(model.encoder.slots() if model.encoder is not None else ())]
+        if place is None and not any(map(is_ids, slots)):
+            raise ModelError(
+                f"{model.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
+                f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
+                f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
+                "(`attnx sites MODEL --feed-template` writes one)."
+                if offered("--inputs")
+                else "Choose a model that takes a text: here is nothing else to give it.",
+            ) from None
+        raise
+
+
+def encode(model: OpenModel, text: str, pair: str | None = None) -> Tokens:
+    """Text -> tokens, cut at the model's limit (a note says so).
+
+    Raises:
+        UsageError: Something else than a text.
+        ModelError: The model has no tokenizer.
+    """
+    for one in (text, pair):
+        if not isinstance(one, str | None):
+            raise UsageError(
+                f"a text is a str, and this is {type(one).__name__}",
+                "Several texts: trace_many([...]); arrays for the graph's inputs: trace(inputs={...}).",
+            )
+    return model.tokenizer.encode(text, pair)
+
+
+def tokens_of(model: OpenModel, text: str | None, tokens: Tokens | None) -> Tokens:
+    """The tokens of a text, or those that stand in its place.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    found = tokens if text is None else encode(model, text)
+    if found is None:
+        raise UsageError("there is nothing to run on", "Give a text or tokens.")
+    return found

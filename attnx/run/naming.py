@@ -1,0 +1,57 @@
+"""A run -> its trace: which tokens, patches or positions the axes of every site stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnx.errors import InputError, ModelError
+from attnx.feed.generation_config import settings
+from attnx.feed.inputs import takes_target
+from attnx.feed.patches import find_frames
+from attnx.records import Array, Tokens, Trace
+from attnx.run.axis_tokens import name_axes, read_tokens
+from attnx.run.joint import find_states, joint_tokens
+from attnx.run.windows import is_windowed, put_back
+from attnx.session.protocol import OpenModel, Run
+from attnx.tokens import from_ids
+from attnx.tokens.axes import numbered
+
+
+def name_tokens(
+    model: OpenModel,
+    run: Run,
+    tokens: Tokens | None,
+    memory: Tokens | None,
+    name: Callable[[int], Tokens] = numbered,
+    whole: bool = False,
+) -> Trace:
+    """A run with its axes named, and windows put back to their place where `whole` says so."""
+    slots = model.slots()
+    feed = run.feed
+    if tokens is None or (memory is None and takes_target(slots)):
+        read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: _pieces(model, ids))
+        tokens = tokens if tokens is not None else read
+        memory = memory if memory is not None else second
+    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
+    frames = find_frames(slots, feed, settings(model)) if pictured else ()
+    states = find_states(slots, feed)
+    if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and states.size:
+        memory = numbered(states.size)  # another model's tokens, of which nothing is known but their number
+    joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
+    batch = max((feed[f.name].shape[0] for f in frames), default=0)
+    attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
+    windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
+    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint)
+    own = (*tokens.notes, *(memory.notes if memory is not None else ()))
+    notes = tuple(dict.fromkeys((*own, *run.notes, *placed)))
+    return Trace(
+        model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
+    )  # fmt: skip
+
+
+def _pieces(model: OpenModel, ids: Array) -> Tokens:
+    try:
+        tokenizer = model.tokenizer
+    except (ModelError, InputError):
+        tokenizer = None
+    return from_ids([max(int(i), 0) for i in ids], tokenizer)

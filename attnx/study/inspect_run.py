@@ -1,0 +1,56 @@
+"""One prompt -> what `attnx inspect` shows of it: whole matrices, or one token's row alone where no more is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attnx.records import Array, Site, Trace
+from attnx.run.dry_run import dry_run
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.run.query_rows import gather
+from attnx.session.protocol import OpenModel, Wanted
+from attnx.study.attention_kind import choose_sort
+from attnx.study.head_mean import over_heads
+from attnx.study.inspection import Inspection, inspect, position_of
+from attnx.study.request import Request
+
+
+def inspect_prompt(model: OpenModel, prompt: Prompt, request: Request, *, matrices: bool, rows: bool) -> Inspection:
+    """Run a model on one prompt, and put together what is shown.
+
+    Args:
+        model: The model.
+        prompt: What it is run on.
+        request: Which layers, heads, token, stage and view.
+        matrices: Give the matrices of all heads even where the view is drawn without them.
+        rows: Fetch one token's row alone where no more is shown.
+    """
+    sort, others = choose_sort(all_sites(model, prompt.inputs), request)
+    if not others and not rows and request.combines_heads and (planned := dry_run(model, prompt)) is not None:
+        found = over_heads(model, planned, planned.sites(model, request.traced_layers), request.reduced)
+        if found is not None:
+            trace, counts = found
+            return inspect(trace, request, sort, others, matrices=matrices, combined=counts)
+    if not others and request.view == "overview" and not request.words and not request.mute:
+        from attnx.study.overview_stats import glance
+
+        if (seen := glance(model, prompt, request)) is not None:
+            return Inspection(request, seen.trace, sort, (), (), None, (), (), seen)
+    row = _row(model, prompt, request) if rows and not others else None
+    whole = row or execute(model, prompt, Wanted(request.traced_layers, request.quantities))
+    return inspect(whole, request, sort, others, matrices=matrices)
+
+
+def all_sites(model: OpenModel, inputs: Mapping[str, Array] | None = None) -> tuple[Site, ...]:
+    """The sites of the encoder, where it is a file of its own, and those of the model."""
+    encoder = model.encoder.sites if model.encoder is not None else ()
+    return (*encoder, *model.find(inputs).sites)
+
+
+def _row(model: OpenModel, prompt: Prompt, request: Request) -> Trace | None:
+    planned = dry_run(model, prompt)
+    if planned is None:
+        return None
+    at = position_of(planned.tokens, request)
+    return gather(model, planned, planned.sites(model, request.traced_layers), [at], request.quantities)
