@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from attnx.errors import AttnxError
+from attnx.opened.processor import Processor, here
 
 State = Literal["good", "note", "bad"]
 NEEDED = (
@@ -38,7 +39,7 @@ class Finding:
     """One thing that was looked at."""
 
     part: str
-    """versions, devices, CUDA, cache, models, self-test."""
+    """versions, devices, processor, CUDA, cache, models, self-test."""
     name: str
     state: State
     """good; note: nothing is wrong, but it may explain something; bad: mend it."""
@@ -50,6 +51,7 @@ def examine() -> Iterator[Finding]:
     """Look at everything, one finding after the other."""
     yield from versions()
     yield from devices()
+    yield from processor()
     yield from cuda()
     yield from cache()
     yield from models()
@@ -136,6 +138,33 @@ def _device(device: str) -> Finding:
     if got.tolist() != [1.0]:
         return Finding("devices", device, "bad", f"gives {got.tolist()} for 1.0", "Reinstall onnxruntime.")
     return Finding("devices", device, "good", f"runs ({session.device})")
+
+
+def processor(found: Processor | None = None) -> Iterator[Finding]:
+    """What a processor has (this one, for None), and how kernels for integers and own layouts behave on it."""
+    try:
+        found = found or here()
+    except ImportError:
+        return  # onnxruntime cannot be imported, which was said
+    yield Finding("processor", "name", "good" if found.name else "note", found.name or "not known on this system")
+    told = "not known on this system" if found.instructions is None else ", ".join(found.instructions) or "none of note"
+    yield Finding("processor", "instructions", "note" if found.instructions is None else "good", told)
+    yield Finding(
+        "processor", "uint8 x int8", "note" if found.saturates is not False else "good", _PRODUCTS[found.saturates]
+    )
+    block = (
+        f"blocks of {found.block} channels" if found.block else "onnxruntime has none here, or it could not be tried"
+    )
+    yield Finding("processor", "own layouts", "good" if found.block else "note", block)
+
+
+_PRODUCTS = {
+    False: "exact",
+    None: "not known: onnxruntime could not be tried",
+    True: "saturates in 16 bits: models in int8 whose weights use the whole range give other numbers here than on a "
+    "processor with VNNI; `attnx diff FILE FILE TEXT` measures how far",
+}
+"""By whether integer products saturate."""
 
 
 def cuda() -> Iterator[Finding]:
