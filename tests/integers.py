@@ -30,6 +30,12 @@ def saturated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.clip(pairs, -(1 << 15), (1 << 15) - 1).sum(-2, dtype=np.int32)
 
 
+def can_saturate(b: np.ndarray) -> bool:
+    """Whether int8 weights [K,N] saturate with some uint8 activations: of a pair both are 255, or one is."""
+    a = np.tile(np.array([[255, 255], [255, 0], [0, 255]], np.uint8), -(-len(b) // 2))[:, : len(b)]
+    return not np.array_equal(saturated(a, b), exact(a, b))
+
+
 def saturates() -> bool:
     """Whether onnxruntime's product of uint8 and int8 saturates on this processor."""
     values = [helper.make_tensor_value_info(n, t, None) for n, t in (("a", TensorProto.UINT8), ("b", TensorProto.INT8))]

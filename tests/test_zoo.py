@@ -24,7 +24,7 @@ def feed_of(folder: Path) -> dict[str, np.ndarray]:
 
 
 def truth_of(folder: Path, sites: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """What the framework computed; of kernels for integers, what they give on this machine in the file's own tensors."""
+    """What the framework computed; of kernels for integers, what they give here in the file's own tensors."""
     if (folder / "truth.npz").exists():
         return dict(np.load(folder / "truth.npz"))
     names = {f"attention.{i}.{q}": name for i, site in enumerate(sites) for q, name in site["tensors"].items()}

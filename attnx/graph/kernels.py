@@ -122,21 +122,22 @@ class _Scope:
 
     def narrow(self) -> Iterator[Narrow]:
         for node in self.nodes:
-            sides = tuple((p.right, p.zero) for p in PRODUCTS.get(op_name(node), ()) if self._may_overflow(node, p))
-            if sides:
-                yield Narrow(node, node.output[0], sides)
+            mixed = [p for p in PRODUCTS.get(op_name(node), ()) if self._mixed(node, p)]
+            if any(self._overflows(node, node.input[p.right]) for p in mixed):
+                yield Narrow(node, node.output[0], tuple((p.right, p.zero) for p in mixed))
             elif op_name(node) in FLOAT and self._dequantised_may_overflow(node):
                 yield Narrow(node, node.input[1], ((0, 2),))
             for _, inner in subgraphs(node):
                 yield from _Scope(self.graph, inner.node, inner.initializer, self).narrow()
 
-    def _may_overflow(self, node: NodeProto, product: Product) -> bool:
+    def _mixed(self, node: NodeProto, product: Product) -> bool:
+        """Whether a product is of uint8 and int8."""
         left = None if product.left is None else self._type(node.input[product.left])
         if left not in (None, UINT8):
             return False
         right = node.input[product.right]
         zero = node.input[product.zero] if len(node.input) > product.zero else ""
-        return INT8 in (self._type(right), zero and self._type(zero)) and self._overflows(node, right)
+        return INT8 in (self._type(right), zero and self._type(zero))
 
     def _dequantised_may_overflow(self, node: NodeProto) -> bool:
         """Whether it multiplies activations of 8 bits, of which int8 is moved to uint8, with weights of int8."""
