@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.flatten import subgraphs
-from attnx.graph.kernels import narrow
+from attnx.graph.axes.kernels import narrow
+from attnx.graph.load.flatten import subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-    from attnx.pipeline import Model
-    from attnx.sites import Found
+    from attnx.model import Model
+    from attnx.sites.recognise import Found
 
 _INT32, _UINT8 = 6, 2
 """ONNX's numbers of types."""

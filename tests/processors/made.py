@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from attnx.opened.processor import Processor
+from attnx.session.processor import Processor
 
 Array = np.ndarray
 M, K, N = 3, 10, 6

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, ValueInfoProto, helper
 
-from attnx.opened import processor
-from attnx.opened.health import processor as findings
-from attnx.opened.processor import Processor, described, doubts, here, of_cpuinfo, of_sysctl
 from attnx.records import Kernels
+from attnx.session import processor
+from attnx.session.processor import Processor, described, doubts, here, of_cpuinfo, of_sysctl
+from attnx.study.health import processor as findings
 from tests.integers import saturates
 from tests.processors.made import NEW, OLD, UNKNOWN
 

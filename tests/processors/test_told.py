@@ -16,7 +16,7 @@ from onnxruntime.quantization import quantize_dynamic
 import attnx as package
 from attnx.run.exact import variant
 from tests import small_models
-from tests.commands.conftest import Run, attnx
+from tests.cli.conftest import Run, attnx
 from tests.integers import can_saturate, exact, saturated, saturates
 from tests.processors.made import NEW, OLD
 from tests.processors.test_kernels import laid_out
@@ -34,7 +34,7 @@ COMMANDS = [
 
 
 def on(processor: object, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("attnx.opened.processor.here", lambda: processor)
+    patch.setattr("attnx.session.processor.here", lambda: processor)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command[0]}{' --json' * ('--json' in command)}")
