@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.kernels import narrow
 from attnx.graph.load.flatten import subgraphs
+from attnx.graph.shapes.kernels import narrow
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

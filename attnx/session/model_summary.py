@@ -51,9 +51,9 @@ class Inventory:
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
     """Write down what was found in a graph."""
-    from attnx.graph.axes.kernels import kernels
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
+    from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
     inputs = tuple(Slot(*slot) for slot in signature(found.graph))

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from attnx.graph.axes.kernels import kernels
+from attnx.graph.shapes.kernels import kernels
 from attnx.records import Kernels
 from attnx.run.exact import in_uint8
 from attnx.session.ort import open_session
@@ -170,7 +170,7 @@ def test_blocks_of_channels(filters: int, channels: int, blocks: tuple[int, ...]
 
 def test_large_weights_are_read_to_the_first_pair_that_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of an even number of rows, whatever their width; a file that is missing tells nothing."""
-    monkeypatch.setattr("attnx.graph.axes.kernels._AT_ONCE", 3 * N)
+    monkeypatch.setattr("attnx.graph.shapes.kernels._AT_ONCE", 3 * N)
     b = np.full((K, N), 64, np.int8)
     case = of("MatMulInteger", sides()[0], b)
     assert kernels(find(case.save(tmp_path, external=True)).graph) == Kernels()

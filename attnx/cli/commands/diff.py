@@ -62,11 +62,11 @@ def diff(
     processor, what that costs is measured besides.
     """
     from attnx.cli import output
-    from attnx.cli.saturation import costs, table
     from attnx.errors import UsageError
     from attnx.measure.combine import over_heads
     from attnx.measure.difference import difference
     from attnx.study.layer_pairs import aligned, check, parse_pairs
+    from attnx.study.saturation import costs, table
     from attnx.study.selection import of_sort
     from attnx.view.reporting import base
 
