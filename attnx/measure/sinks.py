@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average
-from attnx.measure.rows import Rows, by_head, head_axes, read, stack
+from attnx.measure.rows import Rows, head_axes, read, share_by_head, stack
 from attnx.records import Array, Axis, Measurement, Trace
 
 EPSILON = 0.3
@@ -55,12 +55,10 @@ def sink(trace: Trace) -> Measurement:
         real = rows.key_flags(rows.keys.mask)
         return rows.importance()[:, int(np.argmax(real)) if real.any() else 0]
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name="sink",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over the queries that see the first token of their weight on it",
         source=SOURCE,
     )
