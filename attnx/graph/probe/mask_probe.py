@@ -14,8 +14,7 @@ from attnx.graph.load.flatten import reads_of
 from attnx.graph.probe.mask_reading import Hides, Probed, Reader
 from attnx.graph.probe.window_probe import windows
 from attnx.graph.shapes.infer import Fact, Part, infer
-from attnx.graph.shapes.symbols import PROBE as PROBE
-from attnx.graph.shapes.symbols import free_dims, input_shape, is_named
+from attnx.graph.shapes.symbols import PROBE, free_dims, input_shape, is_named
 from attnx.layout import parse
 from attnx.records import Array
 

@@ -22,7 +22,7 @@ def primes(start: int = 1009) -> Iterator[int]:
 
 
 PROBE = 1000
-"""Probe sizes are larger than this."""
+"""Probe sizes, which stand for free dimensions, are larger than this; a number of heads, layers or steps never is."""
 _OWN = "\0"
 """Ends the name that is made for a dimension without one; no exporter's name holds it."""
 
