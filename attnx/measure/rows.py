@@ -12,7 +12,7 @@ from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 
 SINK = 0.3
-"""A key is a sink of a head where its importance (`Rows.importance`) exceeds this. Source: Gu et al. 2025, section 3."""
+"""A key is a sink of a head where its importance (see `Rows`) is above this. Source: Gu et al. 2025, section 3."""
 
 
 @dataclass(frozen=True, slots=True)

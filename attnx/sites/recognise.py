@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError, ModelError
-from attnx.graph.load.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
+from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, load
+from attnx.graph.load.nodes import op_name, outer_names, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
-from attnx.graph.shapes.index import Graph, op_name
+from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
 from attnx.records import Miss, Site
 from attnx.sites.emit import emitted

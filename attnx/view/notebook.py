@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from attnx.errors import AttnxError
-from attnx.records import Measurement, Sites, Trace
+from attnx.records import FORMATTERS, Measurement, Sites, Trace
 
 WIDTH = 110
 _HTML = (
@@ -38,11 +38,6 @@ def bundle(record: Any) -> dict[str, str]:
         "text/plain": "\n".join(line.rstrip() for line in lines),
         "text/html": drawn.export_html(inline_styles=True, code_format=_HTML),
     }
-
-
-def as_html(record: Any) -> str:
-    """The record as HTML alone."""
-    return bundle(record)["text/html"]
 
 
 def _view(record: Any) -> Any:
@@ -84,4 +79,4 @@ def _heading(record: Any) -> str:
     return "\n".join(safe(line) for line in (said, text[:300]) if line)
 
 
-__all__ = ["as_html", "bundle"]
+FORMATTERS["mimebundle"] = bundle

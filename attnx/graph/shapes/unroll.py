@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.load.flatten import attribute, renamed
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.flatten import renamed
+from attnx.graph.load.nodes import attribute, attributes
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
