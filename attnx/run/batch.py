@@ -16,7 +16,7 @@ from attnx.feed.inputs import fixed_length, is_past, named, takes_target
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
 from attnx.run.kvcache import is_static, slides
 from attnx.session.protocol import Wanted
-from attnx.tokens.given import pad
+from attnx.tokens.ids import pad
 
 if TYPE_CHECKING:
     from attnx.model import Model

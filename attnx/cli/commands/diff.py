@@ -157,8 +157,7 @@ def _has_tokenizer(opened: Model) -> bool:
 
 def _head(a: Trace, b: Trace, names: tuple[str, str], found: Difference) -> list[Any]:
     """The two runs, and in a line where they part."""
-    from attnx.view.length import length
-    from attnx.view.line import line
+    from attnx.view.page import length, line
 
     if found.first is None:
         verdict = f"no stage differs by more than {found.tolerance:g} of its size"

@@ -41,7 +41,7 @@ def sites(
 
         output.emit_json(sites_document(opened.name, there, misses, files))
     else:
-        from attnx.view.line import line
+        from attnx.view.page import line
         from attnx.view.sites import sites_table
 
         output.show(*(line(str(one)) for one in files), sites_table(there, misses, places=places))
