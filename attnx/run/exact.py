@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.load.flatten import subgraphs
+from attnx.graph.load.nodes import subgraphs
 from attnx.graph.shapes.kernels import narrow
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.load.flatten import attribute, subgraphs
 from attnx.graph.load.load import read_rows
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.nodes import attribute, attributes, op_name, subgraphs
 from attnx.records import Kernels
 
 if TYPE_CHECKING:
