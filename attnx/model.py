@@ -80,6 +80,10 @@ class Model:
         places = {name: place.resolve() if place is not None else None for name, place in named.items()}
         return {"name": self.name, "path": self.path.resolve(), **places}
 
+    def again(self) -> Model:
+        """The same files, opened anew: its sessions can be set otherwise."""
+        return Model(**self.elsewhere(), device=self.device)
+
     def _beside(self, path: Path | None) -> Model | None:
         return Model(self.name, path, device=self.device, tokenizer=self._tokenizer_place) if path else None
 

@@ -168,7 +168,8 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
         if done is None or len(first) > 1:
             sessions.batches = done is not None
     if sessions.batches is False:
-        yield from (replace(one([at]), notes=(ALONE,)) for at in order)
+        for alone in (one([at]) for at in order):
+            yield replace(alone, notes=(*alone.notes, ALONE))
         return
     if done is None:
         done = one(next(cut))

@@ -73,7 +73,7 @@ def reduce(
         values = session.run({slot.name: feed[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    notes = (*planned.trace.notes, *((known.note,) if known.note is not None else ()))
+    notes = (*planned.trace.notes, *known.notes(model.sessions.processor))
     return replace(planned.trace, device=session.device, misses=known.misses, notes=notes), tapped, values
 
 

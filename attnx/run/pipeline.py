@@ -138,7 +138,7 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
     sample = (0, -1) if one.many else None  # a batch is sorted: its shortest and its longest text
     attentions = checks.attentions(arrays, wanted.quantities, wanted.verify, sample)
     outputs = {name: tensors.values[name] for name in tensors.tapped.outputs}
-    notes: tuple[str, ...] = (summary.note,) if summary.note is not None else ()
+    notes = summary.notes(one.model.sessions.processor)
     if wanted.verify_outputs:
         notes += checks.compare_outputs(one.model.sessions.plain(summary), tensors.feed, outputs)
     return Run(attentions, tensors.feed, outputs if wanted.outputs else {}, summary.misses, notes, tensors.device)

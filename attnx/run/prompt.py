@@ -21,7 +21,7 @@ from attnx.run.encdec import (
     of_file,
     special_tokens,
     target_tokens,
-    together,
+    with_encoder,
 )
 from attnx.run.generate import Plan, decoder_steps, say, sized, with_new
 from attnx.run.generate import plan as plan_of
@@ -173,7 +173,7 @@ def _with_target(
     else:
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
         run = yield Pass(model, feed, wanted)
-    run = replace(run, attentions=together(encoded, run.attentions))
+    run = with_encoder(encoded, run)
     return name_tokens(model, run, target, encoded.memory)
 
 
@@ -212,7 +212,7 @@ def _generating(
     tokens = with_new(model, begun, decoded)
     run = decoded.run
     if encoded is not None:
-        run = replace(run, attentions=together(encoded, run.attentions))
+        run = with_encoder(encoded, run)
     length = fixed_length(model.slots())
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))

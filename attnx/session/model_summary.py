@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.records import Miss, Place, Site
+from attnx.records import Kernels, Miss, Place, Site
 from attnx.session import cache
 from attnx.session.ort import Slot
 
 if TYPE_CHECKING:
+    from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
     from attnx.taps.tap import Tapped
 
@@ -31,22 +32,36 @@ class ModelSummary:
     """A note on its recurrent parts."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Input -> entries of the table that its numbers are looked up in."""
+    kernels: Kernels = field(default_factory=Kernels)
+    """What of its numbers hangs on the processor."""
     key: str = ""
     """Names this state of the model's files; "" where nothing can be kept of it."""
     branch: tuple[bool, ...] = ()
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
+
+    def notes(self, processor: Processor | None = None) -> tuple[str, ...]:
+        """Notes on the model, whatever it is run on; on a processor, this machine's where None."""
+        notes = (self.note,) if self.note is not None else ()
+        if self.kernels == Kernels():
+            return notes
+        from attnx.session.processor import doubts, here
+
+        return (*notes, *doubts(self.kernels, processor or here()))
 
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSummary:
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
+    from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
     inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
     note, tables = describe(found.graph), rows(found.graph)
-    return ModelSummary(found.sites, found.misses, found.branches, inputs, outputs, note, tables, key, branch)
+    return ModelSummary(
+        found.sites, found.misses, found.branches, inputs, outputs, note, tables, kernels(found.graph), key, branch
+    )
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
@@ -115,6 +130,7 @@ def _write(summary: ModelSummary) -> dict[str, Any]:
         "outputs": summary.outputs,
         "note": summary.note,
         "rows": dict(summary.rows),
+        "kernels": asdict(summary.kernels),
     }
 
 
@@ -127,6 +143,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> ModelS
         outputs=tuple(head["outputs"]),
         note=head["note"],
         rows=dict(head["rows"]),
+        kernels=Kernels(**head["kernels"] | {"blocks": tuple(head["kernels"]["blocks"])}),
         key=key,
         branch=branch,
     )

@@ -86,5 +86,8 @@ class OpenModel(Protocol):
     def slots(self) -> list[Slot]:
         """Its inputs."""
 
+    def again(self) -> OpenModel:
+        """The same files, opened anew."""
+
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session without taps."""

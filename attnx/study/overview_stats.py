@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
     from attnx.study.request import Request
 
-LARGE = 32 << 20
-"""Bytes of matrices up to which fetching them is the quicker way."""
 ALL = ("received", "pair", "pair_at")
 LAST = ("pairs", "pairs_head")
 
@@ -48,14 +46,14 @@ def glance(model: OpenModel, prompt: Prompt, request: Request) -> Glance | None:
     """Run a model for the overview of a long text.
 
     Returns:
-        None where the matrices take no more than `LARGE`, where the graph or the text does not allow it, or where a
-        check does not hold.
+        None where the matrices take no more than `memory.LARGE`, where the graph or the text does not allow it, or
+        where a check does not hold.
     """
     planned = dry_run(model, prompt)
     sites = [] if planned is None else planned.sites(model, request.traced_layers)
     if planned is None or not sites or not planned.single or not all(_fits(site) for site in sites):
         return None
-    if memory.needed(sites, planned.feed, request.quantities) <= LARGE:
+    if memory.needed(sites, planned.feed, request.quantities) <= memory.LARGE:
         return None
     more = {site.index: ALL for site in sites} | {sites[-1].index: (*ALL, *LAST)}
     found = reduced(model, planned, sites, more, {PAIRS: looks.pairs_of(planned.tokens).astype(np.float32)})

@@ -25,8 +25,6 @@ from attnx.tokens.spans import axis_labels
 
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
-LARGE = 32 << 20
-"""Bytes of matrices up to which they are fetched whole."""
 QUICK = 4_000_000
 """Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
 
@@ -140,7 +138,11 @@ def long(model: OpenModel, prompt: Prompt, query: str | None) -> tuple[Trace, Tr
     """
     planned = dry_run(model, prompt)
     sites = [] if planned is None else planned.sites(model)
-    if planned is None or memory.needed(sites, planned.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+    if (
+        planned is None
+        or memory.needed(sites, planned.feed, ARRAYS) <= memory.LARGE
+        or any(site.sink for site in sites)
+    ):
         return None
     found = over_heads(model, planned, sites)
     if found is None or query is None:

@@ -12,9 +12,6 @@ from attnx.session import memory
 from attnx.session.protocol import OpenModel
 from attnx.study.selection import position, trusted
 
-LARGE = 32 << 20
-"""Bytes of matrices up to which all layers are fetched at once."""
-
 
 def strongest_layer(
     model: OpenModel, prompt: Prompt, query: str | None, key: str | None
@@ -38,7 +35,7 @@ def strongest_layer(
     layers = [site.layer for site in sites if site.layer is not None]
     if planned is None or len(set(layers)) != len(sites) or any(site.kind != "self" for site in sites) or not sites:
         return None
-    if memory.needed(sites, planned.feed, QUANTITIES) <= LARGE:
+    if memory.needed(sites, planned.feed, QUANTITIES) <= memory.LARGE:
         return None
     if query is None:
         return layers[-1], None

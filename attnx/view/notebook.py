@@ -70,7 +70,7 @@ def _trace(trace: Trace) -> Any:
 
 def _heading(record: Any) -> str:
     from attnx.view.cells import safe
-    from attnx.view.length import length
+    from attnx.view.page import length
 
     if not isinstance(record, Trace):
         return safe(getattr(record, "name", type(record).__name__))
