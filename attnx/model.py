@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
 from attnx.feed.inputs import is_ids
@@ -16,6 +16,7 @@ from attnx.run import read as tracing
 from attnx.session import memory
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import Opening
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -142,11 +143,10 @@ class Model:
             if self._tokenizer_place is None and not any(map(is_ids, slots)):
                 raise ModelError(
                     f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                    f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
-                    f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
-                    "(`attnx sites MODEL --feed-template` writes one)."
-                    if offered("--inputs")
-                    else "Choose a model that takes a text: here is nothing else to give it.",
+                    Wording(
+                        "[Give [a picture or a sound (<image>, <audio>), or else ]arrays: [<values=>, or ]<inputs=> "
+                        "(see <model.slots()>).|Choose a model that takes a text: here is nothing else to give it.]"
+                    ),
                 ) from None
             raise
 
@@ -308,5 +308,5 @@ def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> I
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
     return InputError(
         f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
-        "`attnx sites MODEL` lists what was looked at and why it was refused.",
+        Wording("<model.find()> lists what was looked at and why it was refused."),
     )

@@ -12,6 +12,7 @@ from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -74,7 +75,7 @@ def tap(
     if found.loaded.missing:
         raise ModelError(
             f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
-            "Put the weight files beside the .onnx file. `attnx sites` works without them.",
+            Wording("Put the weight files beside the .onnx file. <model.find()> works without them."),
         )
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
     keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
@@ -83,7 +84,7 @@ def tap(
         raise ModelError(
             f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
             "would end the process",
-            "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
+            Wording("Give the node a bias of zeros, or export the model without that fusion. <model.find()> works."),
         )
     taps: dict[int, dict[str, str]] = {}
     own = len(proto.graph.node)

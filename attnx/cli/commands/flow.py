@@ -38,6 +38,7 @@ def flow(
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse
+    from attnx.cli.wording import worded_all
     from attnx.study.residual_flow import ARRAYS, follow, long
     from attnx.view.reporting import base, heading
 
@@ -50,7 +51,7 @@ def flow(
     else:
         (trace, row), doubts = reduced, ()
     found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"), row=row)
-    notes = [*trace.notes, *doubts, *found.notes]
+    notes = worded_all((*trace.notes, *doubts, *found.notes))
     output.notes(notes)
     if run.json:
         from attnx.view.json import document

@@ -1,4 +1,4 @@
-"""What `attnx scan` can measure of a text: one file a survey, found by its name.
+"""What a scan can measure of a text: one file a survey, found by its name.
 
 A survey is a module with
 
@@ -9,7 +9,7 @@ A survey is a module with
     survey(trace, fields)   the measurements of one text: [layer], [layer, head], or these by something of the text
 
 so that a new one is one new file here. Surveys stand alone: they do not import one another. A single measure goes by
-the name that `attnx heads` gives it: "mean distance" is what the survey "distance" says under that name.
+its name among the measures of heads: "mean distance" is what the survey "distance" says under that name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every measure of every head, as `attnx heads` shows them."""
+"""Every measure of every head, as `attnx.measure.describe_heads` gives them."""
 
 from __future__ import annotations
 
