@@ -103,7 +103,8 @@ def _shared() -> dict[str, str]:
 
     annotated = [one for name, one in vars(options).items() if name.endswith("Option")]
     found = [one for kind in annotated for one in getattr(kind, "__metadata__", ()) if isinstance(one, OptionInfo)]
-    return {max(one.param_decls or ("",), key=len): one.metavar or "" for one in found}
+    # In an annotation the first name of an option stands where its default would.
+    return {max((str(one.default), *(one.param_decls or ())), key=len): one.metavar or "" for one in found}
 
 
 def _value(one: Argument) -> str:
