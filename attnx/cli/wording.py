@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -48,6 +49,29 @@ def worded(text: str, command: Any = None) -> str:
 def worded_all(texts: Iterable[str]) -> tuple[str, ...]:
     """See `worded`."""
     return tuple(map(worded, texts))
+
+
+def worded_within(document: Any) -> Any:
+    """A document with every text in the words of the command line."""
+    if isinstance(document, dict):
+        return {name: worded_within(one) for name, one in document.items()}
+    if isinstance(document, list):
+        return [worded_within(one) for one in document]
+    return worded(document) if isinstance(document, str) else document
+
+
+def worded_fields(view: Any) -> Any:
+    """A view with its own texts, and the lines under it, in the words of the command line."""
+    if not dataclasses.is_dataclass(view) or isinstance(view, type):
+        return view
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(view):
+        value = getattr(view, field.name)
+        if isinstance(value, Wording):
+            changed[field.name] = worded(value)
+        elif isinstance(value, tuple) and any(isinstance(one, Wording) for one in value):
+            changed[field.name] = worded_all(value)
+    return dataclasses.replace(view, **changed) if changed else view
 
 
 class Options(Reader):
@@ -123,4 +147,4 @@ def _typed(tree: ast.expr) -> str:
     return ",".join(map(str, found)) if isinstance(found, list | tuple) else shlex.quote(str(found))
 
 
-__all__ = ["COMMANDS", "NAMES", "Options", "worded", "worded_all"]
+__all__ = ["COMMANDS", "NAMES", "Options", "worded", "worded_all", "worded_fields", "worded_within"]

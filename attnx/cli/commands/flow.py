@@ -38,7 +38,6 @@ def flow(
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse
-    from attnx.cli.wording import worded_all
     from attnx.study.residual_flow import ARRAYS, follow, long
     from attnx.view.reporting import base, heading
 
@@ -51,7 +50,7 @@ def flow(
     else:
         (trace, row), doubts = reduced, ()
     found = follow(run.opened, trace, query, side, relative=relative, inputs=run.feed.get("inputs"), row=row)
-    notes = worded_all((*trace.notes, *doubts, *found.notes))
+    notes = [*trace.notes, *doubts, *found.notes]
     output.notes(notes)
     if run.json:
         from attnx.view.json import document
@@ -69,7 +68,7 @@ def flow(
         }
         output.emit_json(document("attnx/flow", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     if found.query is None:
         from attnx.view.heatmap import heatmap
@@ -104,7 +103,7 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
 
 def _said(measure: Measurement) -> list[Any]:
     """The lines under a matrix that does not write its own."""
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.reporting import sourced
 
     return [line(said, "dim") for said in (sourced(measure), *measure.notes)]

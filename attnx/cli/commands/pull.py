@@ -47,7 +47,7 @@ def pull(
 
         output.emit_json(document("attnx/pull", body))
     else:
-        from attnx.view.line import line
+        from attnx.view.page import line
         from attnx.view.shelf import pulled as show
 
         use_it = line(f"attnx inspect TEXT -m {pulled.name}")
