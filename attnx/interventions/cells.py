@@ -180,12 +180,21 @@ def own_cells(tensor: Tensor) -> Array:
 
 def factored(place: Place, values: Array, order: str) -> Array:
     """A quantity as its tensor holds it: times the factors that are folded in."""
+    return np.asarray(values * _factor(place, order), np.float32)
+
+
+def unfactored(place: Place, values: Array, order: str) -> Array:
+    """A tensor's numbers as the quantity itself: the factors that are folded in divided out."""
+    return np.asarray(values / _factor(place, order), np.float32)
+
+
+def _factor(place: Place, order: str) -> float | Array:
     factor = whole_factor(place.factors)
-    if isinstance(factor, np.ndarray):
-        shape = [1] * len(order)
-        shape[order.index("h")] = -1
-        factor = factor.reshape(shape)
-    return np.asarray(values * factor, np.float32)
+    if not isinstance(factor, np.ndarray):
+        return factor
+    shape = [1] * len(order)
+    shape[order.index("h")] = -1
+    return factor.reshape(shape)
 
 
 def given_values(edit: Edit, tensor: Tensor, site: Site | None) -> Array:

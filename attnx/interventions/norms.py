@@ -124,6 +124,34 @@ def _made_of(graph: Graph, value: str, source: str) -> bool:
     return rooted
 
 
+def norm_of(graph: Graph, value: str) -> str | None:
+    """The norm of a tensor, with its weight and bias; None where nothing downstream is one."""
+    start, shape = unchanged(graph, value), graph.shape(value)
+    queue, seen = [value], set[str]()
+    found: str | None = None
+    while queue and len(seen) < 2 * _MOST:
+        name = queue.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in graph.consumers(name):
+            out = node.output[0]
+            if node.op_type not in _ARITHMETIC | NORMS:
+                continue
+            source = normed(graph, out) if graph.shape(out) == shape and node.op_type not in SAME else None
+            if source is not None and unchanged(graph, source) == start:
+                # The last of the tensors that are the norm of it has its weight and its bias.
+                if found is None or _position(graph, out) > _position(graph, found):
+                    found = out
+            queue.append(out)
+    return found
+
+
+def _position(graph: Graph, value: str) -> int:
+    node = graph.producer(value)
+    return -1 if node is None else graph.position(node)
+
+
 def taken_apart(graph: Graph, node: NodeProto, branch: int) -> Replacement:
     """A skip norm as a sum and a norm.
 

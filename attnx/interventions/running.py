@@ -126,6 +126,27 @@ class Intervening:
             of.outputs = self._plain.run(of.feed, self.outputs)
         return of.outputs
 
+    def output(self, name: str, output: str) -> Array:
+        """One of the model's own outputs on a feed, be it among those that are given or not."""
+        if output in self.outputs:
+            return self.base(name)[output]
+        if self._plain is None:
+            self._plain = self.model.opening.plain(self._known)
+        return self._plain.run(self._of(name).feed, [output])[output]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model computes in float32 with ONNX's own operators."""
+        graph = self.points.wide.found.graph
+        kinds = {i.type.tensor_type.elem_type for i in (*graph.proto.graph.input, *graph.proto.graph.output)}
+        marks = ("Quant", "QLinear", "Integer", "NBits")
+        halves = any(t.data_type in (10, 16) for t in graph.initializers.values())
+        return not halves and not kinds & {10, 16} and not any(m in n.op_type for n in graph.nodes for m in marks)
+
+    def tensor(self, name: str, point: Point) -> Tensor:
+        """A surveyed point's tensor."""
+        return self._of(name).tensors[point.key]
+
     def batch(self, name: str) -> int:
         """Rows of a feed."""
         found = batch_of(self._known.inputs, self._of(name).feed)

@@ -7,12 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnx.graph.axes import Atom, Axes, forward, leaves
 from attnx.graph.paths import above, depends, reaches
 from attnx.graph.projections import output_axes
-from attnx.interventions.norms import SAME, normed, unchanged
+from attnx.interventions.norms import SAME, norm_of, normed, unchanged
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class Term:
 
     place: Place
     """What it gives: its bias added, before any norm of it, any factor, and before it joins; axes b, q, d."""
-    added: str
+    added: Place
     """The same as it is added to the stream: behind its norm and factors."""
     site: int | None = None
     """Index of the attention; None for an MLP, or whatever else is added."""
@@ -84,6 +82,7 @@ class _Join:
     axes: Axes
     """Of `out`."""
     names: list[tuple[str, Atom]]
+    plain: bool
 
 
 @dataclass(slots=True)
@@ -150,7 +149,7 @@ class Streams:
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
         stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
-        branch, more, way = self._way(mine[0], out, reached)
+        branch, added, more, way, plain = self._way(mine[0], out, reached)
         axes_of = {out: axes}
         current: Axes | None = axes
         for maker, source, target in way:
@@ -159,14 +158,14 @@ class Streams:
                 axes_of[target] = current
         if current is None:
             raise Lost("the axes of what it adds to the stream cannot be followed")
-        layout = _layout(axes_of.get(branch), names)
-        if layout is None:
+        layout, behind = (_layout(axes_of.get(value), names) for value in (branch, added))
+        if layout is None or behind is None:
             raise Lost("what the axes of its output stand for cannot be told")
         whole = _moved(graph, node, current, mine[0])
         if whole is None:
             raise Lost("the axes of the stream cannot be followed")
-        term = Term(Place(branch, layout), mine[0], site.index)
-        return _Join(site, node.output[0], stream, term, [*beside, *more, *mine[1:]], whole, names)
+        term = Term(Place(branch, layout), Place(added, behind), site.index)
+        return _Join(site, node.output[0], stream, term, [*beside, *more, *mine[1:]], whole, names, plain)
 
     def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
         """The first node downstream that adds to it what its query was made of."""
@@ -212,40 +211,44 @@ class Streams:
                 return inner[0], [*inner[1], *rest]
         return None
 
-    def _way(self, value: str, out: str, reached: set[str]) -> tuple[str, list[str], list[tuple[NodeProto, str, str]]]:
-        """From W_O's product to what is added: the sublayer's output, what is added beside it, and the steps."""
+    def _way(
+        self, value: str, out: str, reached: set[str]
+    ) -> tuple[str, str, list[str], list[tuple[NodeProto, str, str]], bool]:
+        """From W_O's product to the stream.
+
+        Returns:
+            The sublayer's output; the same as it is added; what is added beside it; the steps; and whether nothing
+            changes what is added together.
+        """
         graph = self.graph
         steps: list[tuple[NodeProto, str, str]] = []
         beside: list[str] = []
-        end = value
+        end = added = value
+        plain = True
         for _ in range(_STEPS):
             if value == out:
-                break
+                # What stands before the first step that changes it; views and its bias belong to it.
+                return end, added, beside, steps[::-1], plain
             node = graph.producer(value)
             assert node is not None
             source = normed(graph, value)
-            if source is not None and (source in reached):
+            if source is not None and source in reached:
                 steps.append((node, source, value))
                 end = value = source
                 continue
-            carried = [n for n in node.input if n in reached]
+            carried = sorted((n for n in node.input if n in reached), key=lambda name: -_position(graph, name))
             if not carried:
-                raise Lost("the way from its output projection to the stream cannot be followed")
+                break
             others = [n for n in node.input if n and n not in reached and depends(graph, n)]
-            if len(carried) > 1:
-                carried.sort(key=lambda name: -_position(graph, name))
             steps.append((node, carried[0], value))
-            if node.op_type in _ADDS and not others:
-                pass  # a bias
-            elif node.op_type not in _VIEWS | _CLAMPS:
+            if node.op_type in _ADDS and others:
+                plain = plain and end == added
+                beside += others
+                end = added = carried[0]
+            elif node.op_type not in (*_VIEWS, *_CLAMPS, *_ADDS):
                 end = carried[0]
-                if node.op_type in _ADDS:
-                    beside += others
             value = carried[0]
-        else:
-            raise Lost("the way from its output projection to the stream is too long")
-        # What stands before the first step that changes it; views and its bias belong to it.
-        return end, beside, steps[::-1]
+        raise Lost("the way from its output projection to the stream cannot be followed")
 
     # From layer to layer
 
@@ -380,7 +383,7 @@ class Streams:
                 for n, at in enumerate(starts)
             ],
             any(back.norm for back in ends),
-            all(back.plain for back in ends),
+            all(back.plain for back in ends) and all(join.plain for join in chain),
         )
 
     def _given(self, join: _Join) -> str:
@@ -392,7 +395,7 @@ class Streams:
     def _term(self, added: str, layout: str | None) -> Term:
         if layout is None:
             raise Lost("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), added)
+        return Term(Place(self._own(added), layout), Place(added, layout))
 
     def _own(self, value: str) -> str:
         """What a sublayer gives, before its norm and factors."""
@@ -429,7 +432,7 @@ class Streams:
             back.norm = back.norm or step[2]
             value = back.steps[-1][2]
         if back.norm or (norm and not back.steps) or (norm and back.terms):
-            closed = self._norm_of(value)
+            closed = norm_of(graph, value)
             if closed is not None:
                 node = graph.producer(closed)
                 assert node is not None
@@ -443,7 +446,7 @@ class Streams:
         found = self._sum_with(value)
         if found is not None:
             return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
-        closed = self._norm_of(value) if through else None
+        closed = norm_of(graph, value) if through else None
         if closed is None:
             return None
         found = self._sum_with(closed)
@@ -469,29 +472,6 @@ class Streams:
                     if same and all(reaches(graph, n, {value}) for n in same):
                         return [*steps, (node, name, node.output[0])]
         return None
-
-    def _norm_of(self, value: str) -> str | None:
-        """The norm of a tensor, where there is one."""
-        graph = self.graph
-        start = unchanged(graph, value)
-        shape = graph.shape(value)
-        queue, seen = [value], set[str]()
-        found: str | None = None
-        while queue and len(seen) < 60:
-            name = queue.pop(0)
-            if name in seen:
-                continue
-            seen.add(name)
-            for node in graph.consumers(name):
-                for out in node.output[:1]:
-                    source = normed(graph, out) if graph.shape(out) == shape else None
-                    if source is not None and unchanged(graph, source) == start and node.op_type not in SAME:
-                        # With its weight and its bias: the last of the tensors that are the norm of it.
-                        if found is None or _position(graph, out) > _position(graph, found):
-                            found = out
-                    if node.op_type not in ("MatMul", "Gemm", "Shape", "Size"):
-                        queue.append(out)
-        return found
 
 
 def _first(graph: Graph, value: str) -> str:
@@ -536,11 +516,3 @@ def _layout(axes: Axes | None, names: Sequence[tuple[str, Atom]]) -> str | None:
         words.append("1" if not letters else letters[0] if len(letters) == 1 else f"({' '.join(letters)})")
     flat = " ".join(words)
     return flat if flat.count("d") == 1 and flat.count("q") <= 1 and flat.count("b") <= 1 else None
-
-
-def sizes_in(place: Place, shape: Sequence[int], batch: int) -> tuple[int, int, int]:
-    """B, Q and E of a tensor of the stream."""
-    from attnx.layout import arrange
-
-    whole = arrange(np.empty(tuple(shape), np.int8), place.layout, "bqd", batch)
-    return whole.shape[0], whole.shape[1], whole.shape[2]
