@@ -194,7 +194,9 @@ class _Attribution:
         wide = np.asarray(weights, np.float64)
         rest = self._taken(place) - np.einsum("bhqd,hde->bqe", context, wide)
         bias = rest.mean(axis=(0, 1))  # the same everywhere, but for rounding
-        between = frozen(everything, self._run, _stream(place), _stream(added), f"what follows the attention of {title}")
+        between = frozen(
+            everything, self._run, _stream(place), _stream(added), f"what follows the attention of {title}"
+        )
         found = []
         for b, q, _ in targets:
             heads = np.einsum("hd,hde->he", context[b, :, q], wide)

@@ -116,7 +116,8 @@ def mask_of(edit: Edit, tensor: Tensor, site: Site | None) -> Array:
             continue
         if letter not in tensor.point.order:
             raise UsageError(
-                f"{title}: {_PLURAL[said]} are given, and {tensor.point.quantity} has none", f"Leave {_PLURAL[said]} out."
+                f"{title}: {_PLURAL[said]} are given, and {tensor.point.quantity} has none",
+                f"Leave {_PLURAL[said]} out.",
             )
         count = sizes[letter]
         groups = 1
@@ -212,9 +213,7 @@ def given_values(edit: Edit, tensor: Tensor, site: Site | None) -> Array:
         if values.shape[1] == own != sizes["h"] and sizes["h"] % own == 0:
             groups = sizes["h"] // own
             values = np.tile(values, (1, groups, 1, 1)) if tensor.tiled else np.repeat(values, groups, axis=1)
-    fits = values.ndim == len(order) and all(
-        have in (1, want) for have, want in zip(values.shape, wanted, strict=True)
-    )
+    fits = values.ndim == len(order) and all(have in (1, want) for have, want in zip(values.shape, wanted, strict=True))
     if not fits:
         raise InputError(
             f"{tensor.point.title}: values have shape {list(values.shape)}, and the quantity has {wanted}",

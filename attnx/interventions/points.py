@@ -122,7 +122,9 @@ class Points:
                 "Heads can be intervened in all the same: context, weights, query, key, value.",
             ) from None
         if not places:
-            raise UnsupportedError(f"{self.title(site)} adds nothing besides attention: there is no {quantity} to patch")
+            raise UnsupportedError(
+                f"{self.title(site)} adds nothing besides attention: there is no {quantity} to patch"
+            )
         mine = site.index if quantity == "attention" else None
         return [Point(f"{self.title(site)} {quantity}", quantity, place, "bqd", None, mine) for place in places]
 

@@ -101,6 +101,16 @@ class Intervening:
 
     # Unedited runs
 
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Names of the feeds."""
+        return tuple(self._feeds)
+
+    @property
+    def device(self) -> str:
+        """What the unedited model really ran on."""
+        return "cpu" if self._plain is None else self._plain.device
+
     def feed(self, name: str) -> Mapping[str, Array]:
         """A feed by name.
 

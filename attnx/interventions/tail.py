@@ -63,9 +63,7 @@ def part(all_: Intervening, name: str, begin: Point, ends: Mapping[str, str]) ->
     edited = edit(all_.points.wide, [], outputs=own, take=list(points.values()), begin=begin.place.value)
     outputs = {n: value if value in own else edited.taken[points[n].key] for n, value in ends.items()}
     tensor = all_.tensor(name, begin)
-    return Run(
-        all_.open(edited), begin.place.value, begin.place, tensor.shape, tensor.batch, all_.feed(name), outputs
-    )
+    return Run(all_.open(edited), begin.place.value, begin.place, tensor.shape, tensor.batch, all_.feed(name), outputs)
 
 
 def stacks_of(all_: Intervening) -> dict[Where, Stack]:
