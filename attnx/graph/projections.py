@@ -263,9 +263,9 @@ def _followed(
                 moved = forward(graph, node, axes, value)
                 if moved is not None:
                     stack.append((node.output[0], moved))
-            elif node.op_type in _QUANTISERS and node.input[0] == value:
-                stack.append((node.output[0], axes))
-            elif through and node.op_type in _CHANGED and graph.shape(node.output[0]) == graph.shape(value):
+            elif (node.op_type in _QUANTISERS and node.input[0] == value) or (
+                through and node.op_type in _CHANGED and graph.shape(node.output[0]) == graph.shape(value)
+            ):
                 stack.append((node.output[0], axes))
     return found[0] if len(found) == 1 else nothing
 

@@ -27,7 +27,7 @@ from attnx.records import Array, Place, Site
 from attnx.run.checking import TOLERANCE, difference
 
 if TYPE_CHECKING:
-    from attnx.interventions.running import Intervening
+    from attnx.interventions.unedited import Unedited
 
 Targets = Sequence[tuple[int, int, int]]
 
@@ -61,7 +61,7 @@ class Attributed:
         return {f"{name}.{key}": np.asarray(a, np.float32) for key, a in every.items() if a is not None}
 
 
-def attribute(all_: Intervening, targets: Targets, run: str = RUN) -> Attributed:
+def attribute(all_: Unedited, targets: Targets, run: str = RUN) -> Attributed:
     """Take logits apart.
 
     Args:
@@ -81,7 +81,7 @@ def attribute(all_: Intervening, targets: Targets, run: str = RUN) -> Attributed
 class _Attribution:
     """One model, one run, its stack."""
 
-    def __init__(self, all_: Intervening, run: str, stack: Stack) -> None:
+    def __init__(self, all_: Unedited, run: str, stack: Stack) -> None:
         self._all, self._run, self._stack = all_, run, stack
         if stack.normed:
             raise UnsupportedError(
@@ -136,8 +136,8 @@ class _Attribution:
         off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
         if self._all.exact and not (off <= self._close).all():
             raise UnsupportedError(
-                f"the parts do not sum to the logit (off by {float(off.max()):.2g}): what follows the final norm is not "
-                "linear, or a logit is made of more than one position"
+                f"the parts do not sum to the logit (off by {float(off.max()):.2g}): what follows the final norm is "
+                "not linear, or a logit is made of more than one position"
             )
         return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output)
 

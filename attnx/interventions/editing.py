@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError
 from attnx.graph.flatten import renamed
-from attnx.interventions.points import Point
+from attnx.interventions.points import Key, Point
 from attnx.layout import axis_of
 from attnx.reduction.writing import Nodes
 from attnx.taps import Tapped, check_runnable, finish
@@ -54,9 +54,9 @@ class Edited:
 
     tapped: Tapped
     hooks: tuple[Hook, ...]
-    taken: Mapping[tuple[str, str, tuple[str, ...] | None], str]
+    taken: Mapping[Key, str]
     """Key of a point -> output that holds its tensor, as changed."""
-    shapes: Mapping[tuple[str, str, tuple[str, ...] | None], str]
+    shapes: Mapping[Key, str]
     """Key of a point -> output that holds its tensor's shape."""
 
 
@@ -91,7 +91,7 @@ def edit(
     if begin is not None:
         writer.begin(begin)
     order = ("fill", "hide", "mean", "set")
-    after: dict[tuple[str, str, tuple[str, ...] | None], str] = {}
+    after: dict[Key, str] = {}
     by_key: dict[tuple[str, tuple[str, ...] | None], list[Hook]] = {}
     for hook in hooks:
         by_key.setdefault((hook.point.place.value, hook.point.readers), []).append(hook)
@@ -136,7 +136,7 @@ class _Hooks(Nodes):
             self._rewire(value, current, point.readers)
             return current
         if before == value:  # an input, or a constant: it cannot be made under another name
-            readers = [n for n in self._graph.consumers(value)]
+            readers = list(self._graph.consumers(value))
             self._rewire(value, current, [next(o for o in n.output if o) for n in readers])
             return current
         last = self._proto.graph.node[-1]
@@ -204,7 +204,7 @@ class _Hooks(Nodes):
             for i, name in enumerate(node.output):
                 if name == value:
                     node.output[i] = f"attnx/before/{value}"
-                    return node.output[i]
+                    return str(node.output[i])
         return value
 
     def _rewire(self, value: str, changed: str, readers: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from attnx.records import Array
 from attnx.run.checking import TOLERANCE, difference
 
 if TYPE_CHECKING:
-    from attnx.interventions.running import Intervening
+    from attnx.interventions.unedited import Unedited
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ def same(batch: int, queries: int, width: int) -> Frozen:
     return Frozen(np.ones((batch, queries, 1)), np.ones(width), np.zeros(width), False)
 
 
-def frozen(all_: Intervening, name: str, begin: Point, end: Point, what: str) -> Frozen:
+def frozen(all_: Unedited, name: str, begin: Point, end: Point, what: str) -> Frozen:
     """What is between two tensors, frozen in a run.
 
     Args:
@@ -68,7 +68,7 @@ def frozen(all_: Intervening, name: str, begin: Point, end: Point, what: str) ->
 
     def made(vector: Array) -> Array:
         raw = run(np.broadcast_to(vector, before.shape).astype(np.float32))["end"]
-        return np.asarray(tensor.ordered(raw), np.float64)[0, 0]
+        return np.asarray(tensor.ordered(raw)[0, 0], np.float64)
 
     probe = np.where(np.arange(before.shape[-1]) % 2, -1.0, 1.0)
     plus, minus, moved = made(probe), made(-probe), made(probe + 1.0)

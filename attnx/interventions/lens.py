@@ -19,7 +19,7 @@ from attnx.records import Array
 from attnx.run.checking import TOLERANCE, difference
 
 if TYPE_CHECKING:
-    from attnx.interventions.running import Intervening
+    from attnx.interventions.unedited import Unedited
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class Lensed:
         return {f"{name}.{key}": array for key, array in every.items() if array is not None}
 
 
-def lens(all_: Intervening, run: str = RUN) -> Lensed:
+def lens(all_: Unedited, run: str = RUN) -> Lensed:
     """Run what follows a model's last layer on the residual stream behind each.
 
     Raises:
@@ -76,7 +76,7 @@ def lens(all_: Intervening, run: str = RUN) -> Lensed:
     return Lensed(hidden, logits, whole, encoder, name)
 
 
-def _hidden(all_: Intervening, run: str, stack: Stack) -> Array:
+def _hidden(all_: Unedited, run: str, stack: Stack) -> Array:
     places = [stack.layers[0].given, *(layer.out for layer in stack.layers if layer.out is not None)]
     points = [Point(f"stream {i}", "residual", place, "bqd") for i, place in enumerate(places)]
     return np.stack([np.asarray(array, np.float32) for array in all_.take(run, points)])

@@ -139,10 +139,10 @@ def norm_of(graph: Graph, value: str) -> str | None:
             if node.op_type not in _ARITHMETIC | NORMS:
                 continue
             source = normed(graph, out) if graph.shape(out) == shape and node.op_type not in SAME else None
-            if source is not None and unchanged(graph, source) == start:
-                # The last of the tensors that are the norm of it has its weight and its bias.
-                if found is None or _position(graph, out) > _position(graph, found):
-                    found = out
+            its = source is not None and unchanged(graph, source) == start
+            # The last of the tensors that are the norm of it has its weight and its bias.
+            if its and (found is None or _position(graph, out) > _position(graph, found)):
+                found = out
             queue.append(out)
     return found
 

@@ -57,8 +57,10 @@ class Results:
             out |= {f"{_CALLED.get(name, name)}.{key}": array for key, array in outputs.items()}
         for name, effect in self.effects.items():
             out |= {f"{name}.{key}": array for key, array in effect.outputs.items()}
-        for name, seen in (*self.lenses.items(), *self.attributions.items()):
-            out |= seen.arrays(name)
+        for name, lensed in self.lenses.items():
+            out |= lensed.arrays(name)
+        for name, attributed in self.attributions.items():
+            out |= attributed.arrays(name)
         return out
 
 

@@ -117,7 +117,7 @@ class _Entry:
 
     def flag(self, field: str) -> bool:
         value = self._fields.get(field)
-        if value not in (None, True, False) or isinstance(value, int) and not isinstance(value, bool):
+        if value not in (None, True, False) or (isinstance(value, int) and not isinstance(value, bool)):
             raise self.bad(f"{field} is {_shown(value)}", "It is true or false.")
         return bool(value)
 

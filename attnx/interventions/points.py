@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from attnx.errors import UnsupportedError, UsageError
 from attnx.graph.paths import above, reaches
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
-from attnx.interventions.stream import Lost, Streams
+from attnx.interventions.stream import LostError, Streams
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
     from attnx.interventions.wide import Wide
+
+
+Key = tuple[str, str, "tuple[str, ...] | None"]
+"""Names a point: its quantity, its tensor, and the nodes that must read it as changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Point:
     """Index of the attention that it is of."""
 
     @property
-    def key(self) -> tuple[str, str, tuple[str, ...] | None]:
+    def key(self) -> Key:
         """Names the point."""
         return self.quantity, self.place.value, self.readers
 
@@ -116,7 +120,7 @@ class Points:
                 layer = stack.layers[number]
                 out = [layer.out] if layer.out is not None else []
                 places = out if quantity == "residual" else [term.place for term in layer.mlps]
-        except Lost as error:
+        except LostError as error:
             raise UnsupportedError(
                 f"{self.title(site)}: its {_SAID[quantity]} was not found: {error}",
                 "Heads can be intervened in all the same: context, weights, query, key, value.",

@@ -11,14 +11,13 @@ import numpy as np
 from attnx.errors import UnsupportedError
 from attnx.graph.paths import depends, reaches
 from attnx.interventions.editing import edit
-from attnx.interventions.plan import Where
 from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
 from attnx.layout import spread
-from attnx.records import Array, Place
+from attnx.records import Array, Component, Place
 
 if TYPE_CHECKING:
-    from attnx.interventions.running import Intervening
+    from attnx.interventions.unedited import Unedited
     from attnx.session import Session
 
 _LOGITS = ("logit", "score", "prediction")
@@ -47,7 +46,7 @@ class Run:
         return {name: np.asarray(values[output], np.float32) for name, output in self.outputs.items()}
 
 
-def part(all_: Intervening, name: str, begin: Point, ends: Mapping[str, str]) -> Run:
+def part(all_: Unedited, name: str, begin: Point, ends: Mapping[str, str]) -> Run:
     """The part of a model between a tensor of the stream and others.
 
     Args:
@@ -66,7 +65,7 @@ def part(all_: Intervening, name: str, begin: Point, ends: Mapping[str, str]) ->
     return Run(all_.open(edited), begin.place.value, begin.place, tensor.shape, tensor.batch, all_.feed(name), outputs)
 
 
-def stacks_of(all_: Intervening) -> dict[Where, Stack]:
+def stacks_of(all_: Unedited) -> dict[Component, Stack]:
     """The stack of each side of a model.
 
     Raises:
@@ -74,7 +73,7 @@ def stacks_of(all_: Intervening) -> dict[Where, Stack]:
     """
     streams = all_.points.streams
     sites = {site.index: site for site in all_.points.wide.found.sites}
-    found: dict[Where, list[Stack]] = {}
+    found: dict[Component, list[Stack]] = {}
     for stack in streams.stacks:
         side = sites[stack.sites[0][0]].component
         found.setdefault(side, []).append(stack)
@@ -102,7 +101,7 @@ def last_of(stack: Stack) -> Place:
     return out
 
 
-def logits_of(all_: Intervening, stack: Stack) -> tuple[str | None, str]:
+def logits_of(all_: Unedited, stack: Stack) -> tuple[str | None, str]:
     """The model's output that its last layer says something in; None, and why, where there is none."""
     graph, last = all_.points.wide.graph, last_of(stack)
     kinds = {o.name: o.type.tensor_type.elem_type for o in all_.points.wide.found.graph.proto.graph.output}
@@ -123,12 +122,12 @@ def logits_of(all_: Intervening, stack: Stack) -> tuple[str | None, str]:
     return name, ""
 
 
-def _width(all_: Intervening, value: str) -> int | None:
+def _width(all_: Unedited, value: str) -> int | None:
     shape = all_.points.wide.graph.shape(value)
     return shape[-1] if shape else None
 
 
-def uncapped(all_: Intervening, logits: str) -> str:
+def uncapped(all_: Unedited, logits: str) -> str:
     """The logits before a softcap c tanh(x / c); the logits themselves where there is none."""
     graph = all_.points.wide.graph
     value = logits

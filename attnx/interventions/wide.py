@@ -1,4 +1,4 @@
-"""A model's graph with fused attention and fused skip norms opened, so that the residual stream has names of its own."""
+"""A model's graph with fused attention and fused skip norms opened, so that the residual stream has tensors in it."""
 
 from __future__ import annotations
 

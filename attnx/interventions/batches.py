@@ -1,0 +1,177 @@
+"""The rows of one feed run, as many at once as fit, and proved to be what they are alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnx.errors import RunError
+from attnx.interventions.cells import Row, cells_in, merged
+from attnx.interventions.changes import Slip
+from attnx.interventions.editing import Edited
+from attnx.interventions.plan import Intervention
+from attnx.interventions.points import Point
+from attnx.interventions.rows import Batch, batch_of, fitting, split
+from attnx.interventions.unedited import Unedited
+from attnx.records import Array
+from attnx.run.checking import TOLERANCE, difference
+from attnx.session import Session
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect:
+    """What one edited run gave."""
+
+    id: str
+    outputs: Mapping[str, Array]
+    """The model's own outputs."""
+    taken: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
+    """What was asked for besides, by the title of its point."""
+
+
+class Batches:
+    """Runs the rows of one feed, as many at once as fit."""
+
+    def __init__(
+        self,
+        all_: Unedited,
+        name: str,
+        session: Session,
+        edited: Edited,
+        take: Sequence[Point],
+    ) -> None:
+        self._all, self._name, self._session = all_, name, session
+        self._edited, self._hooks, self._take = edited, edited.hooks, take
+        self._of = all_.state(name)
+        self._names = {slot.name for slot in session.inputs}
+        found = batch_of(all_.slots, self._of.feed)
+        self._batch = found if isinstance(found, Batch) else None
+        if not isinstance(found, Batch):
+            self._one_by_one(found)
+        elif all_.alone is not None:
+            self._one_by_one(all_.alone)
+
+    def _one_by_one(self, why: str) -> None:
+        self._batch = None
+        note = f"interventions are run one at a time: {why}"
+        if note not in self._all.notes:
+            self._all.notes.append(note)
+
+    def run(self, interventions: Sequence[Intervention], rows: Sequence[dict[Slip, Row]]) -> Iterator[Effect]:
+        base = self._all.base(self._name)
+        size = self._size(base)
+        at = 0
+        proved = False
+        while at < len(rows):
+            some = list(rows[at : at + size])
+            if not proved:
+                found = self._proved(some[: max(1, size - 1)] if self._batch is not None else some[:1], base)
+                proved = True
+                if found is None:
+                    size = 1
+                    continue
+                done = found
+            else:
+                done = self._values(some)
+            for values in done:
+                yield self._effect(interventions[at], values)
+                at += 1
+            if self._batch is None:
+                size = 1
+
+    def _size(self, base: Mapping[str, Array]) -> int:
+        if self._batch is None:
+            return 1
+        matrices = [cells_in(t) for t in self._of.tensors.values() if "k" in t.point.order]
+        lengths = [cells_in(t) for t in self._of.tensors.values()]
+        outputs = sum(array.nbytes for array in base.values())
+        return fitting(max([*matrices, *lengths], default=1), outputs, self._batch.size)
+
+    def _proved(self, some: list[dict[Slip, Row]], base: Mapping[str, Array]) -> list[dict[str, Array]] | None:
+        """The first rows, beside one in which nothing is changed and which must give what the model gives.
+
+        Returns:
+            None where they are to be run one at a time.
+
+        Raises:
+            RunError: The hooks change the model by themselves.
+        """
+        alone = self._batch is None
+        if not alone:
+            try:
+                done = self._values([*some, {}])
+                if (gap := self._gap(done[-1], base)) is None:
+                    return done[:-1]
+                reason = f"in a batch, a run in which nothing is changed is off by {gap:.2g}"
+            except RunError as error:
+                if len(some) == 0:
+                    raise
+                reason = f"the model runs no larger batch ({error.message[:120]})"
+        null = self._values([{}])[0]
+        if (gap := self._gap(null, base)) is not None:
+            raise RunError(
+                f"with nothing changed, the edited model's outputs differ by {gap:.2g}: nothing is shown",
+                "Please report this model.",
+            )
+        if not alone:
+            self._one_by_one(reason)
+            return None
+        return self._values(some[:1])
+
+    def _gap(self, got: Mapping[str, Array], base: Mapping[str, Array]) -> float | None:
+        """By how much outputs differ; None where that is rounding."""
+        for name, want in base.items():
+            if want.dtype.kind != "f":
+                continue
+            mine = np.asarray(got[name])
+            gap = difference(np.asarray(mine, np.float32), np.asarray(want, np.float32))
+            plain = self._edited.tapped.plain and want.dtype != np.float16
+            if not gap <= TOLERANCE["float32" if plain else "low"]:
+                return gap
+        return None
+
+    def _values(self, rows: Sequence[Mapping[Slip, Row]]) -> list[dict[str, Array]]:
+        """One batch."""
+        times = len(rows)
+        feed = self._of.feed if self._batch is None else self._batch.repeat(self._of.feed, times)
+        given = {name: array for name, array in feed.items() if name in self._names}
+        for hook in self._hooks:
+            tensor = self._of.tensors[hook.point.key]
+            mine = [row.get((hook.point.key, hook.mode)) for row in rows]
+            rank = len(tensor.shape)
+            if not any(mine):
+                given[hook.mask] = np.zeros((1,) * rank, bool)
+                if hook.values is not None:
+                    given[hook.values] = np.zeros((1,) * rank, np.float32)
+                continue
+            mask, values = merged(mine, tensor)
+            given[hook.mask] = mask
+            if hook.mode == "mean" and hook.values is not None:
+                own = tensor.sizes["b"]
+                queries = tensor.sizes["q"]
+                over = [np.zeros((own, queries), np.float32) if m is None or m.over is None else m.over for m in mine]
+                given[hook.values] = tensor.laid(np.concatenate(over)[:, None, :, None], times)
+            elif hook.values is not None:
+                given[hook.values] = np.zeros((1,) * rank, np.float32) if values is None else values
+        got = self._session.run({name: array for name, array in given.items() if name in self._names})
+        parts: list[dict[str, Array]] = [{} for _ in rows]
+        base = self._all.base(self._name)
+        for name in self._all.outputs:
+            for part, value in zip(parts, split(got[name], base[name].shape, times), strict=True):
+                part[name] = value
+        for point in self._take:
+            name = self._edited.taken[point.key]
+            shape = self._of.tensors[point.key].shape
+            for part, value in zip(parts, split(got[name], shape, times), strict=True):
+                part[f"attnx/taken/{point.title}/{name}"] = value
+        return parts
+
+    def _effect(self, intervention: Intervention, values: Mapping[str, Array]) -> Effect:
+        taken: dict[str, tuple[Array, ...]] = {}
+        for point in self._take:
+            raw = values[f"attnx/taken/{point.title}/{self._edited.taken[point.key]}"]
+            ordered = self._of.tensors[point.key].ordered(raw)
+            taken[point.title] = (*taken.get(point.title, ()), ordered)
+        return Effect(intervention.id, {name: values[name] for name in self._all.outputs}, taken)
