@@ -27,6 +27,8 @@ class Effect:
     id: str
     outputs: Mapping[str, Array]
     """The model's own outputs."""
+    base: Mapping[str, Array] = field(default_factory=dict)
+    """The same of a run in which nothing was changed, in the same session."""
     taken: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     """What was asked for besides, by the title of its point."""
 
@@ -45,6 +47,7 @@ class Batches:
         self._all, self._name, self._session = all_, name, session
         self._edited, self._hooks, self._take = edited, edited.hooks, take
         self._of = all_.state(name)
+        self._null: dict[str, Array] = {}
         self._names = {slot.name for slot in session.inputs}
         found = batch_of(all_.slots, self._of.feed)
         self._batch = found if isinstance(found, Batch) else None
@@ -60,26 +63,28 @@ class Batches:
             self._all.notes.append(note)
 
     def run(self, interventions: Sequence[Intervention], rows: Sequence[dict[Slip, Row]]) -> Iterator[Effect]:
-        base = self._all.base(self._name)
-        size = self._size(base)
+        """Run interventions, each with what it changes at each hook."""
+        plain = self._all.base(self._name)
+        size = self._size(plain)
+        done = self._proved(rows[: max(1, size - 1)], plain)
+        null = self._null
+        # What an intervention changes must be no other way of rounding.
+        self._of.outputs = {name: null[name] for name in self._all.outputs}
+        width = len(done) + 1
         at = 0
-        proved = False
-        while at < len(rows):
-            some = list(rows[at : at + size])
-            if not proved:
-                found = self._proved(some[: max(1, size - 1)] if self._batch is not None else some[:1], base)
-                proved = True
-                if found is None:
-                    size = 1
-                    continue
-                done = found
-            else:
-                done = self._values(some)
+        while True:
             for values in done:
-                yield self._effect(interventions[at], values)
+                yield self._effect(interventions[at], values, null)
                 at += 1
+            if at >= len(rows):
+                return
             if self._batch is None:
-                size = 1
+                done = self._values(rows[at : at + 1])
+            else:
+                some = list(rows[at : at + size])
+                # How integer kernels round depends on how many rows there are.
+                filling: list[dict[Slip, Row]] = [] if self._all.exact else [{}] * (width - len(some))
+                done = self._values([*some[:width], *filling])[: len(some)]
 
     def _size(self, base: Mapping[str, Array]) -> int:
         if self._batch is None:
@@ -89,47 +94,41 @@ class Batches:
         outputs = sum(array.nbytes for array in base.values())
         return fitting(max([*matrices, *lengths], default=1), outputs, self._batch.size)
 
-    def _proved(self, some: list[dict[Slip, Row]], base: Mapping[str, Array]) -> list[dict[str, Array]] | None:
+    def _proved(self, some: Sequence[dict[Slip, Row]], plain: Mapping[str, Array]) -> list[dict[str, Array]]:
         """The first rows, beside one in which nothing is changed and which must give what the model gives.
-
-        Returns:
-            None where they are to be run one at a time.
 
         Raises:
             RunError: The hooks change the model by themselves.
         """
-        alone = self._batch is None
-        if not alone:
+        if self._batch is not None:
             try:
                 done = self._values([*some, {}])
-                if (gap := self._gap(done[-1], base)) is None:
-                    return done[:-1]
-                reason = f"in a batch, a run in which nothing is changed is off by {gap:.2g}"
+                gap = self._gap(done[-1], plain)
+                reason = f"in a batch, a run in which nothing is changed is off by {gap}"
             except RunError as error:
-                if len(some) == 0:
-                    raise
                 reason = f"the model runs no larger batch ({error.message[:120]})"
-        null = self._values([{}])[0]
-        if (gap := self._gap(null, base)) is not None:
+            else:
+                if gap is None:
+                    self._null = done[-1]
+                    return done[:-1]
+            self._one_by_one(reason)
+        (self._null,) = self._values([{}])
+        if (gap := self._gap(self._null, plain)) is not None:
             raise RunError(
-                f"with nothing changed, the edited model's outputs differ by {gap:.2g}: nothing is shown",
+                f"with nothing changed, the edited model's outputs differ by {gap}: nothing is shown",
                 "Please report this model.",
             )
-        if not alone:
-            self._one_by_one(reason)
-            return None
         return self._values(some[:1])
 
-    def _gap(self, got: Mapping[str, Array], base: Mapping[str, Array]) -> float | None:
+    def _gap(self, got: Mapping[str, Array], plain: Mapping[str, Array]) -> str | None:
         """By how much outputs differ; None where that is rounding."""
-        for name, want in base.items():
+        close = TOLERANCE["float32" if self._all.exact else "low"]
+        for name, want in plain.items():
             if want.dtype.kind != "f":
                 continue
-            mine = np.asarray(got[name])
-            gap = difference(np.asarray(mine, np.float32), np.asarray(want, np.float32))
-            plain = self._edited.tapped.plain and want.dtype != np.float16
-            if not gap <= TOLERANCE["float32" if plain else "low"]:
-                return gap
+            gap = difference(np.asarray(got[name], np.float32), np.asarray(want, np.float32))
+            if not gap <= close:
+                return f"{gap:.2g}"
         return None
 
     def _values(self, rows: Sequence[Mapping[Slip, Row]]) -> list[dict[str, Array]]:
@@ -168,10 +167,11 @@ class Batches:
                 part[f"attnx/taken/{point.title}/{name}"] = value
         return parts
 
-    def _effect(self, intervention: Intervention, values: Mapping[str, Array]) -> Effect:
+    def _effect(self, intervention: Intervention, values: Mapping[str, Array], null: Mapping[str, Array]) -> Effect:
         taken: dict[str, tuple[Array, ...]] = {}
         for point in self._take:
             raw = values[f"attnx/taken/{point.title}/{self._edited.taken[point.key]}"]
             ordered = self._of.tensors[point.key].ordered(raw)
             taken[point.title] = (*taken.get(point.title, ()), ordered)
-        return Effect(intervention.id, {name: values[name] for name in self._all.outputs}, taken)
+        outputs, base = ({name: of[name] for name in self._all.outputs} for of in (values, null))
+        return Effect(intervention.id, outputs, base, taken)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.graph.paths import above, reaches
+from attnx.graph.index import attributes
+from attnx.graph.paths import above, depends, reaches, scalar
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
 from attnx.interventions.stream import LostError, Streams
 from attnx.records import Place, Site
@@ -138,6 +140,7 @@ class Points:
         if place is None:
             why = "; ".join(site.notes) or f"{site.op} {site.node!r} does not hold it as one tensor"
             raise UnsupportedError(f"{self.title(site)} has no {quantity} to change: {why}")
+        place = self._shared(site, quantity, place) or place
         readers = self._readers(site, quantity, place)
         if not readers:
             raise UnsupportedError(
@@ -163,6 +166,37 @@ class Points:
             for node in graph.consumers(place.value)
             if node.op_type not in ("Shape", "Size") and not wanted.isdisjoint(node.output)
         ]
+
+    def _shared(self, site: Site, quantity: str, place: Place) -> Place | None:
+        """Where a query or key stands before it is turned or scaled for one of several products that it is in.
+
+        DeBERTa multiplies query and key with each other and with positions: to change one is to change it in all.
+        """
+        graph, goal = self.wide.graph, _goal(site, quantity)
+        other = site.places.get({"query": "key", "key": "query"}.get(quantity, ""))
+        if goal is None or other is None:
+            return None
+        wanted = above(graph, [goal], {other.value} - {place.value})
+        words, factors, value = re.findall(r"\([^)]*\)|\S+", place.layout), list(place.factors), place.value
+        while (node := graph.producer(value)) is not None:
+            live = [name for name in node.input if name and depends(graph, name)]
+            if node.op_type == "Transpose":
+                perm = attributes(node).get("perm") or list(range(len(words)))[::-1]
+                words = [words[perm.index(i)] for i in range(len(words))]
+            elif node.op_type in ("Mul", "Div") and len(live) == 1:
+                by = scalar(graph, next(name for name in node.input if name != live[0]))
+                if not by or (node.op_type == "Div" and node.input[0] != live[0]):
+                    return None
+                factors.append(1 / by if node.op_type == "Mul" else by)
+            elif node.op_type != "Identity":
+                return None
+            value = live[0] if live else node.input[0]
+            if value == other.value:
+                return None
+            uses = [n for n in graph.consumers(value) if n is not node and not wanted.isdisjoint(n.output)]
+            if uses:
+                return replace(place, value=value, layout=" ".join(words), factors=tuple(factors))
+        return None
 
     def below(self, points: Collection[Point]) -> set[str]:
         """Which of the model's own outputs are made of what is changed at these points."""

@@ -336,16 +336,19 @@ class Streams:
 
 
 def _first(graph: Graph, value: str) -> str:
-    """The first tensor that holds the numbers of `value`: before casts to its own type."""
+    """The first tensor that holds the numbers of `value`: before casts that lose nothing."""
     while (node := graph.producer(value)) is not None and node.op_type in SAME:
         before = node.input[0]
         one, two = graph.facts.get(before), graph.facts.get(value)
-        if one is None or two is None or one.dtype != two.dtype:
+        if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
             break
         if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
             break  # inside a fused node, which need not be opened for it
         value = before
     return value
 
+
+_HALVES = (10, 16)
+"""Types that every other float type can hold: float16, bfloat16."""
 
 __all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnx import feed as feeding
@@ -102,7 +103,7 @@ class Unedited:
         return self._feeds[name]
 
     def base(self, name: str) -> dict[str, Array]:
-        """The model's own outputs on a feed, nothing edited."""
+        """The model's own outputs on a feed, nothing edited; after edited runs, as the same session gives them."""
         of = self.state(name)
         if of.outputs is None:
             if self._plain is None:
@@ -118,14 +119,13 @@ class Unedited:
             self._plain = self.model.opening.plain(self._known)
         return self._plain.run(self.state(name).feed, [output])[output]
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether the model computes in float32 with ONNX's own operators."""
-        graph = self.points.wide.found.graph
-        kinds = {i.type.tensor_type.elem_type for i in (*graph.proto.graph.input, *graph.proto.graph.output)}
+        graph = self.points.wide.graph
         marks = ("Quant", "QLinear", "Integer", "NBits")
-        halves = any(t.data_type in (10, 16) for t in graph.initializers.values())
-        return not halves and not kinds & {10, 16} and not any(m in n.op_type for n in graph.nodes for m in marks)
+        halves = any(fact.dtype in (10, 16) for fact in graph.facts.values())
+        return not halves and not any(mark in node.op_type for node in graph.nodes for mark in marks)
 
     def tensor(self, name: str, point: Point) -> Tensor:
         """A surveyed point's tensor."""
