@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import InputError, UnsupportedError
-from attnx.graph.paths import reaches
-from attnx.graph.projections import output_weights
+from attnx.graph.axes.paths import reaches
+from attnx.graph.axes.projections import output_weights
 from attnx.interventions.cells import unfactored
 from attnx.interventions.frozen import Frozen, frozen, same
 from attnx.interventions.norms import norm_of
@@ -24,7 +24,7 @@ from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
 from attnx.interventions.tail import Run, last_of, logits_of, part, stacks_of, uncapped
 from attnx.records import Array, Place, Site
-from attnx.run.checking import TOLERANCE, difference
+from attnx.run.check import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited

@@ -16,8 +16,8 @@ from attnx.interventions.points import Point
 from attnx.interventions.rows import Batch, batch_of, fitting, split
 from attnx.interventions.unedited import Unedited
 from attnx.records import Array
-from attnx.run.checking import TOLERANCE, difference
-from attnx.session import Session
+from attnx.run.check import TOLERANCE, difference
+from attnx.session.ort import Session
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx import formula
 from attnx.errors import UnsupportedError, UsageError
-from attnx.given.inputs import own_mask
+from attnx.feed.inputs import own_mask
 from attnx.interventions.cells import Row, Tensor, given_values, mask_of, own_cells, repeated
 from attnx.interventions.editing import Hook
 from attnx.interventions.plan import OF_LAYERS, PATCHED, Edit, Intervention

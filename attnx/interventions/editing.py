@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.graph.flatten import renamed
+from attnx.graph.load.flatten import renamed
 from attnx.interventions.points import Key, Point
 from attnx.layout import axis_of
-from attnx.reduction.writing import Nodes
-from attnx.taps import Tapped, check_runnable, finish
+from attnx.taps.tap import Tapped, check_runnable, finish
+from attnx.taps.writer import Nodes
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.errors import UnsupportedError
 from attnx.records import Array, Tokens, Trace
-from attnx.run.course import Given, follow
-from attnx.run.running import Run, Wanted
+from attnx.run.runner import Given, follow
+from attnx.session.protocol import Run, Wanted
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from attnx.errors import UnsupportedError
 from attnx.interventions.points import Point
 from attnx.interventions.tail import part
 from attnx.records import Array
-from attnx.run.checking import TOLERANCE, difference
+from attnx.run.check import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import Atom, Axes, forward, leaves
-from attnx.graph.paths import above, depends
-from attnx.graph.projections import output_axes
+from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.paths import above, depends
+from attnx.graph.axes.projections import output_axes
 from attnx.interventions.norms import SAME, normed, unchanged
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.index import Graph
+    from attnx.graph.shapes.index import Graph
 
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Expand".split()) | SAME
 """Operators that give the numbers of their first input, moved at most."""

@@ -16,7 +16,7 @@ from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
 from attnx.interventions.tail import last_of, logits_of, part, stacks_of, uncapped
 from attnx.records import Array
-from attnx.run.checking import TOLERANCE, difference
+from attnx.run.check import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.index import attributes
-from attnx.graph.paths import depends
-from attnx.ops.emit import Emit, prefix_of
-from attnx.ops.finding import Replacement
-from attnx.ops.stages import input_of, output_of
+from attnx.graph.axes.paths import depends
+from attnx.graph.shapes.index import attributes
+from attnx.sites.emit import Emit, prefix_of
+from attnx.sites.finding import Replacement
+from attnx.sites.stages import input_of, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from onnx import NodeProto
 
-    from attnx.graph.index import Graph
+    from attnx.graph.shapes.index import Graph
 
 NORMS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"))
 """Norms as one operator: the first input is what they norm."""

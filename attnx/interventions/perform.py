@@ -15,10 +15,10 @@ from attnx.interventions.lens import Lensed, lens
 from attnx.interventions.plan import OTHER, RUN, Attribute, Intervention, Lens, Step
 from attnx.interventions.running import Effect, Intervening
 from attnx.records import Array
-from attnx.run.checking import difference
+from attnx.run.check import difference
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 _CALLED = {RUN: "base", OTHER: "corrupt"}
 """Names of the feeds -> of what their unedited runs give."""

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.graph.index import attributes
-from attnx.graph.paths import above, depends, reaches, scalar
+from attnx.graph.axes.paths import above, depends, reaches, scalar
+from attnx.graph.shapes.index import attributes
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
 from attnx.interventions.stream import LostError, Streams
 from attnx.records import Place, Site

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.records import Array
-from attnx.session import Slot
+from attnx.session.ort import Slot
 
 TOGETHER = frozenset(("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "BatchNormalization"))
 """Operators that take one scale for all rows of a batch: what one row is changed to, the others see."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes import Axes
-from attnx.graph.paths import depends, reaches
+from attnx.graph.axes.axes import Axes
+from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
     ADDS,
     CLAMPS,
@@ -28,7 +28,7 @@ from attnx.records import Place, Site
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.index import Graph
+    from attnx.graph.shapes.index import Graph
 
 
 @dataclass(slots=True)

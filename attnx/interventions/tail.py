@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.graph.paths import depends, reaches
+from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.editing import edit
 from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
@@ -18,7 +18,7 @@ from attnx.records import Array, Component, Place
 
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited
-    from attnx.session import Session
+    from attnx.session.ort import Session
 
 _LOGITS = ("logit", "score", "prediction")
 

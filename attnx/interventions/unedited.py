@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from attnx import feed as feeding
-from attnx import trace as tracing
 from attnx.errors import UnsupportedError, UsageError
-from attnx.given import lookups
+from attnx.feed import fill as feeding
+from attnx.feed import lookups
 from attnx.interventions.cells import Tensor
 from attnx.interventions.editing import Edited, edit
 from attnx.interventions.points import Key, Point, Points
 from attnx.interventions.rows import Batch, batch_of, interacting
 from attnx.interventions.wide import widen
 from attnx.records import Array, Attention, Site
-from attnx.session import Session, Slot, open_session
+from attnx.run import read as tracing
+from attnx.session.ort import Session, Slot, open_session
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 """Arrays by which a site is trusted, and by which what a query may see is known."""

@@ -6,18 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnx.graph.flatten import sort_nodes
-from attnx.graph.index import Graph
-from attnx.graph.paths import reaches
+from attnx.graph.axes.paths import reaches
+from attnx.graph.load.flatten import sort_nodes
+from attnx.graph.shapes.index import Graph
 from attnx.interventions.norms import SKIPS, taken_apart
-from attnx.numbering import key_of
-from attnx.sites import replaced
+from attnx.sites.numbering import key_of
+from attnx.sites.recognise import replaced
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-    from attnx.ops.finding import Replacement
-    from attnx.sites import Found
+    from attnx.sites.finding import Replacement
+    from attnx.sites.recognise import Found
 
 
 @dataclass(frozen=True, slots=True)
