@@ -18,7 +18,7 @@ from attnx.run.batch import _batches, _run, run, together
 from attnx.scan.corpus import find, read, size
 from attnx.session import memory
 from attnx.session.protocol import Wanted
-from attnx.tokens.given import from_ids
+from attnx.tokens.ids import from_ids
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9]) for at in range(70)]

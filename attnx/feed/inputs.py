@@ -132,7 +132,7 @@ def padded(tokens: Tokens, length: int, pad_id: int = 0, piece: str = "[PAD]") -
     Raises:
         InputError: There are more than that.
     """
-    from attnx.tokens.given import pad
+    from attnx.tokens.ids import pad
 
     if len(tokens) > length:
         raise InputError(

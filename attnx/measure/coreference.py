@@ -11,13 +11,11 @@ import numpy as np
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.measure.choice import Verdict, margin, shares, verdict
-from attnx.measure.rows import Received, Rows, head_labels, is_over, read, rows_at, stack
+from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
-SINK = 0.3
-"""A key is a sink for a head where the other queries give it more than this on average. Source: Gu et al. 2025."""
 SINK_ROWS = 4
 """With fewer other queries that see a key, it is not judged to be a sink."""
 PARTS = ("candidates", "special", "self", "sink", "other")

@@ -12,11 +12,11 @@ from attnx.feed import fill as feeding
 from attnx.feed.generation_config import Rules, numbers, read_rules, settings
 from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded
 from attnx.records import Array, Tokens
-from attnx.run.axis_tokens import join
 from attnx.run.encdec import Encoded, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
+from attnx.tokens.axes import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             break
         ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed)
+    said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
     outputs = joined.outputs if wanted.outputs else {}
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 

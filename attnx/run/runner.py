@@ -13,7 +13,7 @@ from attnx.feed.generation_config import settings
 from attnx.feed.inputs import fixed_length, is_past, own_mask, padded, takes_target
 from attnx.feed.patches import find_frames
 from attnx.records import Array, Tokens, Trace
-from attnx.run.axis_tokens import masked, name_axes, numbered, read_tokens
+from attnx.run.axis_tokens import name_axes, read_tokens
 from attnx.run.encdec import (
     Encoded,
     check_layers,
@@ -23,7 +23,7 @@ from attnx.run.encdec import (
     of_file,
     special_tokens,
     target_tokens,
-    together,
+    with_encoder,
 )
 from attnx.run.generate import Plan, decode, plan, say, sized, with_new
 from attnx.run.joint import find_states, joint_tokens
@@ -32,6 +32,7 @@ from attnx.run.windows import is_windowed, put_back
 from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
 from attnx.tokens import from_ids
+from attnx.tokens.axes import masked, numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _with_target(
     else:
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
         run = model.run(feed, wanted)
-    run = replace(run, attentions=together(encoded, run.attentions))
+    run = with_encoder(encoded, run)
     return _trace(model, run, target, encoded.memory)
 
 
@@ -189,7 +190,7 @@ def _generated(
     tokens = with_new(model, prompt, decoded)
     run = decoded.run
     if encoded is not None:
-        run = replace(run, attentions=together(encoded, run.attentions))
+        run = with_encoder(encoded, run)
     length = fixed_length(model.slots())
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))

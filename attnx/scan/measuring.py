@@ -42,23 +42,23 @@ class Job:
     @property
     def needs(self) -> tuple[str, ...]:
         """Fields that every text must have."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).NEEDS))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).required))
 
     @property
     def may(self) -> tuple[str, ...]:
         """Fields that are read where they are there."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).MAY))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).optional))
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The quantities that are needed."""
-        wanted = {name for one in self.measures for name in surveys.load(one).ARRAYS}
+        wanted = {name for one in self.measures for name in surveys.load(one).arrays}
         return tuple(name for name in QUANTITIES if name in wanted)
 
     @property
     def batched(self) -> tuple[str, ...]:
         """Measures that a batch gives at once."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).BATCHED))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).batched))
 
 
 def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Text], digest: str = "") -> bytes:
@@ -111,8 +111,8 @@ class _Part:
         for at, tokens in enumerate(self.tokens):
             for note in tokens.notes:
                 self._leave("notes", at, note)
-        reduced = set(self.job.batched) <= set(surveys.load("heads").BATCHED) and all(
-            surveys.load(name).BATCHED for name in self.job.measures
+        reduced = set(self.job.batched) <= set(surveys.load("heads").batched) and all(
+            surveys.load(name).batched for name in self.job.measures
         )
         long = [at for at, tokens in enumerate(self.tokens) if reduced and len(tokens) > LONG]  # reduced in the graph
         others = [at for at in range(len(self.texts)) if at not in set(long)]
@@ -163,7 +163,7 @@ class _Part:
         quick = headsums.measure(batch, names) if names and not self._slow else None
         if quick is not None:
             quick = self._keep(batch, np.stack([quick[name] for name in names], axis=1))
-        others = [name for name in self.job.measures if quick is None or not surveys.load(name).BATCHED]
+        others = [name for name in self.job.measures if quick is None or not surveys.load(name).batched]
         if others:
             for at, trace in zip(batch.places, batch.traces(), strict=True):
                 self._survey(at, trace, others)
@@ -193,13 +193,13 @@ class _Part:
 
     def _measured(self, name: str, trace: Trace) -> Sequence[Measurement]:
         survey = surveys.load(name)
-        return survey.survey(trace, {}) if survey.BATCHED else ()
+        return survey.compute(trace, {}) if survey.batched else ()
 
     def _survey(self, at: int, trace: Trace, names: Sequence[str]) -> None:
         found: dict[str, Measurement] = {}
         for name in names:
             try:
-                for one in surveys.load(name).survey(trace, self.texts[at].fields):
+                for one in surveys.load(name).compute(trace, self.texts[at].fields):
                     found.setdefault(one.name, one)
             except InputError as error:
                 self._leave(name, at, error.message)

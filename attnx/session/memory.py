@@ -12,6 +12,8 @@ WITHIN = 3
 """Matrices of one site that are alive at once in a session: the scores, the weights, and what is made of them."""
 _NO_LIMIT = 1 << 60
 """What the first version of cgroups writes for no limit is above this."""
+LARGE = 32 << 20
+"""Matrices that take more bytes than this are reduced in the graph, where that can be, rather than fetched."""
 LITTLE = 64 << 20
 """Bytes that are not asked about: what onnxruntime itself takes is more."""
 

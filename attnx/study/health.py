@@ -10,16 +10,18 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from attnx.errors import AttnxError
+from attnx.records import Trace
+from attnx.session.processor import Processor, here
 
 State = Literal["good", "note", "bad"]
 NEEDED = (
@@ -38,7 +40,7 @@ class Finding:
     """One thing that was looked at."""
 
     part: str
-    """versions, devices, CUDA, cache, models, self-test."""
+    """versions, devices, processor, CUDA, cache, models, self-test."""
     name: str
     state: State
     """good; note: nothing is wrong, but it may explain something; bad: mend it."""
@@ -46,14 +48,26 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Look at everything, one finding after the other."""
+class TracesText(Protocol):
+    """What the self-test needs of an opened model."""
+
+    def trace(self, text: str | None = None) -> Trace:
+        """Run the model on a text."""
+
+
+def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
+    """Look at everything, one finding after the other.
+
+    Args:
+        open_model: Opens a model by its name, for the self-test.
+    """
     yield from versions()
     yield from devices()
+    yield from processor()
     yield from cuda()
     yield from cache()
     yield from models()
-    yield from self_test()
+    yield from self_test(open_model)
 
 
 def versions() -> Iterator[Finding]:
@@ -136,6 +150,33 @@ def _device(device: str) -> Finding:
     if got.tolist() != [1.0]:
         return Finding("devices", device, "bad", f"gives {got.tolist()} for 1.0", "Reinstall onnxruntime.")
     return Finding("devices", device, "good", f"runs ({session.device})")
+
+
+def processor(found: Processor | None = None) -> Iterator[Finding]:
+    """What a processor has (this one, for None), and how kernels for integers and own layouts behave on it."""
+    try:
+        found = found or here()
+    except ImportError:
+        return  # onnxruntime cannot be imported, which was said
+    yield Finding("processor", "name", "good" if found.name else "note", found.name or "not known on this system")
+    told = "not known on this system" if found.instructions is None else ", ".join(found.instructions) or "none of note"
+    yield Finding("processor", "instructions", "note" if found.instructions is None else "good", told)
+    yield Finding(
+        "processor", "uint8 x int8", "note" if found.saturates is not False else "good", _PRODUCTS[found.saturates]
+    )
+    block = (
+        f"blocks of {found.block} channels" if found.block else "onnxruntime has none here, or it could not be tried"
+    )
+    yield Finding("processor", "own layouts", "good" if found.block else "note", block)
+
+
+_PRODUCTS = {
+    False: "exact",
+    None: "not known: onnxruntime could not be tried",
+    True: "saturates in 16 bits: models in int8 whose weights use the whole range give other numbers here than on a "
+    "processor with VNNI; `attnx diff FILE FILE TEXT` measures how far",
+}
+"""By whether integer products saturate."""
 
 
 def cuda() -> Iterator[Finding]:
@@ -242,15 +283,17 @@ def reference() -> dict[str, object]:
     return found
 
 
-def self_test() -> Iterator[Finding]:
-    """Run the bundled model and hold rows of its attention against stored ones."""
-    from attnx import model as pipeline
+def self_test(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
+    """Run the bundled model and hold rows of its attention against stored ones.
 
+    Args:
+        open_model: Opens a model by its name.
+    """
     stored = reference()
     rows: list[dict[str, object]] = stored["rows"]  # type: ignore[assignment]
     tolerance = float(str(stored["tolerance"]))
     try:
-        trace = pipeline.open(str(stored["model"])).trace(str(stored["text"]))
+        trace = open_model(str(stored["model"])).trace(str(stored["text"]))
     except AttnxError as error:
         yield Finding("self-test", str(stored["model"]), "bad", error.message, error.hint)
         return

@@ -14,8 +14,8 @@ from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
 from attnx.study.request import Request
-from attnx.view.length import counted
 from attnx.view.matrix import Matrix, of_attention
+from attnx.view.page import counted
 
 if TYPE_CHECKING:
     from attnx.study.overview_stats import Glance

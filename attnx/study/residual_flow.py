@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
-LARGE = 32 << 20
-"""Bytes of matrices up to which they are fetched whole."""
 QUICK = 4_000_000
 """Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
 
@@ -142,7 +140,7 @@ def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trac
     """
     made = fed(model, told)
     sites = [] if made is None else made.sites(model)
-    if made is None or memory.needed(sites, made.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+    if made is None or memory.needed(sites, made.feed, ARRAYS) <= memory.LARGE or any(site.sink for site in sites):
         return None
     found = over_heads(model, made, sites)
     if found is None or query is None:

@@ -242,7 +242,7 @@ def _place_beside(proto: ModelProto, own: int) -> None:
 
 def _drop_unused(proto: ModelProto) -> None:
     """Drop the nodes and weights that no output needs: onnxruntime would run them all the same."""
-    from attnx.graph.load.flatten import outer_names, subgraphs
+    from attnx.graph.load.nodes import outer_names, subgraphs
 
     needed = {o.name for o in proto.graph.output}
     nodes = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.records import Tokens
-from attnx.tokens.given import from_ids, pad
+from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.pieces import BYTES, Spelling, shorten, visible
 from attnx.tokens.words import index_words
 

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from attnx.records import QUANTITIES, Trace
 from attnx.view.cells import cell_len, fit, safe
-from attnx.view.length import length
-from attnx.view.page import Page, page
+from attnx.view.page import Page, length, page
 
 
 def traced(trace: Trace, *, saved: Sequence[str] = ()) -> Traced:

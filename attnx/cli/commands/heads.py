@@ -128,7 +128,7 @@ def heads(
         }
         output.emit_json(document("attnx/heads", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.reporting import heading
     from attnx.view.sparkline import sparklines
     from attnx.view.table import table as numbers

@@ -132,7 +132,7 @@ def _whose(one: Given, shown: Inspection) -> list[Any]:
     """Which line of a file is shown, where the view itself does not say."""
     if one.line is None or one.text is None or shown.request.view == "overview":
         return []
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     text = " ".join(one.text.split())
     return [line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]

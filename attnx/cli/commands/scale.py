@@ -114,7 +114,7 @@ def scale(
         output.emit_json(document("attnx/scale", body))
         return
     from attnx.view import scale_tables as tables
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     chosen = "" if head is not None else ", where scaling changes most"
     title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"

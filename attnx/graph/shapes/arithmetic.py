@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from attnx.graph.shapes.fact import Fact, Shape, ints
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.infer import Fact, Shape
-
-Rule = Callable[["NodeProto", dict[str, Any], Sequence["Fact"]], "list[Shape | None]"]
+Rule = Callable[["NodeProto", dict[str, Any], Sequence[Fact]], list[Shape | None]]
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -48,11 +45,6 @@ def matmul(a: Shape | None, b: Shape | None) -> Shape | None:
         return a[:-1]
     lead = broadcast(a[:-2], b[:-2])
     return None if lead is None else (*lead, a[-2], b[-1])
-
-
-def ints(fact: Fact | None) -> list[int] | None:
-    """The whole numbers that a fact holds, as one row; None where they are not known."""
-    return None if fact is None or fact.value is None else [int(v) for v in np.asarray(fact.value).ravel()]
 
 
 def axes_of(a: dict[str, Any], x: Sequence[Fact], at: int = 1) -> list[int] | None:

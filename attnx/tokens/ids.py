@@ -1,10 +1,10 @@
-"""Tokens from ids that were given, and padding: what needs no text."""
+"""Tokens from ids, and padding: what needs no text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -13,8 +13,17 @@ from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import index_words
 
-if TYPE_CHECKING:
-    from attnx.tokens.encode import Tokenizer
+
+class Vocabulary(Protocol):
+    """What a tokenizer knows of ids."""
+
+    size: int
+
+    def piece(self, number: int) -> str:
+        """The text of an id."""
+
+    def is_special(self, number: int) -> bool:
+        """Whether an id stands for no text."""
 
 
 def parse_ids(text: str) -> list[int]:
@@ -36,8 +45,8 @@ def parse_ids(text: str) -> list[int]:
     return ids
 
 
-def from_ids(ids: str | Iterable[int], tokenizer: Tokenizer | None = None) -> Tokens:
-    """Tokens of ids that were given: nothing is added, cut or padded.
+def from_ids(ids: str | Iterable[int], tokenizer: Vocabulary | None = None) -> Tokens:
+    """Tokens of these ids: nothing is added, cut or padded.
 
     Args:
         ids: "101,2023,102" or numbers.

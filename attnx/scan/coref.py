@@ -16,14 +16,10 @@ from attnx.study.antecedents import text_of
 from attnx.study.mentioned import mentions
 from attnx.tokens.spans import Mention, mention
 
-ABOUT = "weight from a pronoun to candidates; fields pronoun, candidates, and answer where it is known"
-ARRAYS = ("masked", "weights")
-NEEDS = ("pronoun", "candidates")
-MAY = ("answer",)
-BATCHED: tuple[str, ...] = ()
+SOURCE = "Clark et al. 2019, section 4.3"
 
 
-def survey(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement]:
+def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement]:
     """Weight and share of every candidate, the margin, and whether the answer has the most weight.
 
     Args:
@@ -67,9 +63,6 @@ def survey(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement]:
             Measurement("coreference accuracy", "share", found.weights.axes[:2], right, (0.0, 1.0), SOURCE, formula)
         )
     return out
-
-
-SOURCE = "Clark et al. 2019, section 4.3"
 
 
 def _parsed(value: Any) -> Any:
