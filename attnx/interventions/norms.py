@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Replacement
 from attnx.sites.stages import input_of, output_of

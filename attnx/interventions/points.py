@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.graph.axes.paths import above, depends, reaches, scalar
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
 from attnx.interventions.stream import LostError, Streams
 from attnx.records import Place, Site
