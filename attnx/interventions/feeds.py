@@ -10,6 +10,7 @@ from attnx.errors import UnsupportedError
 from attnx.records import Array, Tokens, Trace
 from attnx.run.runner import Given, follow
 from attnx.session.protocol import Run, Wanted
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -45,7 +46,7 @@ class _Recorder:
             raise UnsupportedError(
                 "this model reads its text in several runs (a token at a time, or through a cache of fixed size), and "
                 "interventions are made in one",
-                "Give arrays for one run: --inputs FEED.npz.",
+                Wording("Give arrays for one run: <inputs=>."),
             )
         return Run((), feed)
 

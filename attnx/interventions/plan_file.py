@@ -47,12 +47,12 @@ def read_plan(path: Path) -> list[Step]:
             raise InputError(f"{path} has more than {_MOST >> 20} MB", "A plan is a short list of interventions.")
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--plan takes a JSON file with a list of interventions.") from None
+        raise InputError(f"there is no file {path}", "A plan is a JSON file with a list of interventions.") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}", "--plan takes a JSON file.") from None
+        raise InputError(f"{path} cannot be read: {error.strerror or error}", "A plan is a JSON file.") from None
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is no JSON: {str(error)[:150]}", "--plan takes a JSON file with a list of interventions."
+            f"{path} is no JSON: {str(error)[:150]}", "A plan is a JSON file with a list of interventions."
         ) from None
     return parse_plan(found)
 
@@ -81,7 +81,7 @@ def parse_plan(found: Any) -> list[Step]:
 
 _EXAMPLE = (
     'For example: [{"id": "zero", "kind": "ablate", "layers": [0], "heads": [1], "with": "zero"}]. '
-    "`attnx intervene --help` names the fields."
+    "The fields are id, kind, run, component, layers, heads, queries, keys, and those of its kind."
 )
 
 

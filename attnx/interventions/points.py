@@ -14,6 +14,7 @@ from attnx.graph.load.nodes import attributes
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
 from attnx.interventions.stream import LostError, Streams
 from attnx.records import Place, Site
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.interventions.wide import Wide
@@ -75,7 +76,7 @@ class Points:
         if not there:
             raise UnsupportedError(
                 "the model has no attention over tokens, so there is nothing to intervene in",
-                "`attnx sites MODEL` lists what was looked at and why it was refused.",
+                Wording("<model.find()> lists what was looked at and why it was refused."),
             )
         if component is None and len(there) > 1:
             raise UsageError(

@@ -18,6 +18,7 @@ from attnx.interventions.wide import widen
 from attnx.records import Array, Attention, Site
 from attnx.run import read as tracing
 from attnx.session.ort import Session, Slot, open_session
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -190,7 +191,7 @@ class Unedited:
                 raise UnsupportedError(
                     f"{self.points.title(site)} ({site.op} {site.node!r}) is not intervened in: {bad[0].name!r} is off "
                     f"by {bad[0].difference:.2g}, so that its tensors may not be what they seem",
-                    "`attnx trace MODEL --json` lists the checks of every site.",
+                    Wording("<model.trace()> lists the checks of every site."),
                 )
 
     # Edited models
