@@ -12,6 +12,8 @@ from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import SessionPool
 
 if TYPE_CHECKING:
+    from attnx.interventions.perform import Results
+    from attnx.interventions.plan import Step
     from attnx.measure.heads import HeadTable
     from attnx.run.generate import Plan
     from attnx.session.model_summary import ModelSummary
@@ -241,6 +243,19 @@ class Model:
         from attnx.study.head_stats import heads
 
         return heads(self, Prompt(tokens=tokens_of(self, text, tokens)), layers)[0]
+
+    def run_with(
+        self,
+        steps: Sequence[Step],
+        source: str | Mapping[str, Any],
+        other: str | Mapping[str, Any] | None = None,
+        *,
+        outputs: Collection[str] | None = None,
+    ) -> Results:
+        """Run the model with interventions; see `attnx.interventions.perform.run_with`."""
+        from attnx.interventions.perform import run_with
+
+        return run_with(self, steps, source, other, outputs=outputs)
 
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
         """Run the graph once on a feed, tapped for what is wanted."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from attnx.cli import extra_inputs
 from attnx.cli.option_groups import NO_WRITING, Source, Writing
-from attnx.errors import AttnxError, InputError, ModelError, UsageError, offered
+from attnx.errors import AttnxError, InputError, ModelError, UsageError
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     from attnx.tokens import Tokenizer
 
 STDIN = "-"
-_HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin'
-_OTHERS = ("--file", "--ids", "--inputs", "--set", "--image", "--audio")
-"""Options besides the text that give a command something to run on."""
+_HOW = Wording(
+    'Give one: attnx COMMAND "The animal was tired."; or - for stdin[, <file>][, <ids>][, <values>][, <image>]'
+    "[, <audio>] or <inputs>."
+)
 _FILES = {
-    "a model": ({".onnx"}, "--model", "-m names the model: attnx COMMAND TEXT -m FILE."),
-    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image", "--image gives the model a picture."),
-    "a sound": ({".wav"}, "--audio", "--audio gives the model a sound."),
-    "arrays": ({".npz"}, "--inputs", "--inputs gives the model arrays."),
-    "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file", "--file FILE takes one text a line."),
+    "a model": ({".onnx"}, "[<model> names the model: attnx COMMAND TEXT -m FILE. ]"),
+    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "[<image> gives the model a picture. ]"),
+    "a sound": ({".wav"}, "[<audio> gives the model a sound. ]"),
+    "arrays": ({".npz"}, "[<inputs> gives the model arrays. ]"),
+    "text": (
+        {".txt", ".md", ".jsonl", ".csv", ".tsv"},
+        "[<file=> takes one text a line. ]- < FILE takes it whole. ",
+    ),
 }
-"""What a file holds, by its suffix; the option that takes it, and what a hint says of that."""
+"""What a file holds, by its suffix, and how a command takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,7 @@ def take(source: Source, writing: Writing = NO_WRITING) -> list[Item] | Lines:
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} cannot be given together", "Give one of them.")
     if source.is_empty:
-        others = [name for name in _OTHERS if offered(name)]
-        raise UsageError("there is no text", f"{_HOW}, {', '.join(others[:-1])} or {others[-1]}.")
+        raise UsageError("there is no text", _HOW)
     if source.pair is not None and source.text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if source.file is not None:
@@ -120,15 +124,14 @@ def _refuse_path(text: str) -> None:
     """
     path = Path(text)
     there = False
-    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, *_ in _FILES.values()):
+    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, _ in _FILES.values()):
         with contextlib.suppress(OSError):  # a text that is too long for a name
             there = path.is_file()
     if there:
-        holds, how = next((h, how) for h, how in _FILES.items() if path.suffix.lower() in how[0])
-        ways = [offered(*how[1:]), "- < FILE takes it whole." if holds == "text" else ""]
+        holds, how = next((h, how) for h, (suffixes, how) in _FILES.items() if path.suffix.lower() in suffixes)
         raise UsageError(
             f"the text is the path of a file with {holds}: {text}",
-            " ".join([*filter(None, ways), "The name itself as a text: through -."]),
+            Wording(how + "The name itself as a text: through -."),
         )
 
 
@@ -200,7 +203,7 @@ def naming_line(item: Item) -> Iterator[None]:
         yield
     except AttnxError as error:
         if item.line is not None:
-            error.message = f"line {item.line}: {error.message}"
+            error.message = Wording("line {line}: {what}", line=item.line, what=error.message)
         raise
 
 

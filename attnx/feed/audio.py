@@ -19,6 +19,7 @@ from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel
 from attnx.tokens.axes import labelled
 from attnx.tokens.files import read_config
+from attnx.wording import Wording
 
 RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
 """Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
@@ -65,10 +66,10 @@ def audio_inputs(
     slot = sound_slot(slots)
     if slot is None:
         raise UsageError(
-            f"{model.name} does not listen: it has no input_features and no input_values", "Leave out --audio."
+            f"{model.name} does not listen: it has no input_features and no input_values", Wording("Leave out <audio>.")
         )
     if slot.name in given:
-        raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
+        raise UsageError(Wording("<audio> and the feed both give {name}", name=slot.name), "Give one of them.")
     config = read_config(model.path, "preprocessor_config.json")
     nested = config.get("feature_extractor")
     config = nested if isinstance(nested, dict) else config
@@ -120,7 +121,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--audio takes a WAV file.") from None
+        raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
             f"{path} is no WAV file that can be read: {error}",

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from attnx.errors import AttnxError, InputError, offered
+from attnx.errors import AttnxError, InputError
 from attnx.feed.inputs import is_ids
 from attnx.records import Array
 from attnx.session.model_summary import ModelSummary
 from attnx.session.protocol import OpenModel
+from attnx.wording import Wording
 
 
 def check(model: OpenModel, known: ModelSummary, feed: Mapping[str, Array]) -> None:
@@ -32,8 +33,7 @@ def check(model: OpenModel, known: ModelSummary, feed: Mapping[str, Array]) -> N
             raise InputError(
                 f"token id {number}{_piece(model, number)} at position {place[-1]} is beyond the model's vocabulary of "
                 f"{size}: tokenizer and model do not belong together",
-                f"Give the model's own tokenizer (--tokenizer PATH)"
-                f"{offered('--ids', ', or ids that the model has (--ids)')}.",
+                Wording("Give the model's own tokenizer (<tokenizer=>)[, or ids that the model has (<tokens>)]."),
             )
         raise InputError(
             f"input {slot.name} holds {number} at {place}, and the model has {size} entries for it",

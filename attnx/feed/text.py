@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnx.errors import ModelError, UsageError, offered
+from attnx.errors import ModelError, UsageError
 from attnx.feed.inputs import is_ids
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.tokens import Tokenizer, load_tokenizer
+from attnx.wording import Wording
 
 
 def open_tokenizer(model: OpenModel, place: Path | None) -> Tokenizer:
@@ -28,11 +29,10 @@ def open_tokenizer(model: OpenModel, place: Path | None) -> Tokenizer:
         if place is None and not any(map(is_ids, slots)):
             raise ModelError(
                 f"{model.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
-                f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
-                "(`attnx sites MODEL --feed-template` writes one)."
-                if offered("--inputs")
-                else "Choose a model that takes a text: here is nothing else to give it.",
+                Wording(
+                    "[Give [a picture or a sound (<image>, <audio>), or else ]arrays: [<values=>, or ]<inputs=> "
+                    "(see <model.slots()>).|Choose a model that takes a text: here is nothing else to give it.]"
+                ),
             ) from None
         raise
 

@@ -18,6 +18,7 @@ from attnx.run.passes import Pass, Steps
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, OpenModel, Run, Wanted
 from attnx.tokens.axes import join
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,18 @@ def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int |
         UsageError: A number that makes no sense.
     """
     if count < 1:
-        raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
+        raise UsageError(
+            Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
+            Wording("Try <generate=20>."),
+        )
     if temperature < 0 or not np.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+        raise UsageError(
+            Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."
+        )
     if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
+        raise UsageError(
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+        )
     config = settings(model)
     stop = numbers(config.get("eos_token_id"))
     limit = None

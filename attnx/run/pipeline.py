@@ -24,6 +24,7 @@ from attnx.session.model_summary import ModelSummary
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Run, Wanted
 from attnx.taps.tap import Tapped
+from attnx.wording import Wording
 
 Result = TypeVar("Result")
 
@@ -159,5 +160,5 @@ def no_sites(path: Path, summary: ModelSummary, layers: Collection[int] | None) 
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in summary.misses[:3])
     return InputError(
         f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
-        "`attnx sites MODEL` lists what was looked at and why it was refused.",
+        Wording("<model.find()> lists what was looked at and why it was refused."),
     )

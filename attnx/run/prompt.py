@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnx.errors import ModelError, UsageError, offered
+from attnx.errors import ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import decoder_start
 from attnx.feed.inputs import fixed_length, is_past, own_mask, padded, takes_target
@@ -31,6 +31,7 @@ from attnx.run.passes import Pass, Passes, Steps
 from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.tokens.axes import masked, numbered
+from attnx.wording import Wording
 
 Namer = Callable[[int], Tokens]
 """Names a number of positions that are not tokens."""
@@ -114,7 +115,7 @@ def _kind(
     if model.encoder is not None and (tokens is not None or prompt.image is not None or prompt.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?",
-            f"Give --target TEXT{offered('--generate', ', or --generate N')}.",
+            Wording("Give <target=>[, or <generate=>]."),
         )
     return _plain(model, tokens, inputs, wanted, name, whole=prompt.image is not None)
 
@@ -204,7 +205,7 @@ def _generating(
             notes = (guessed,) if guessed else ()
     else:
         if tokens is None:
-            raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
+            raise UsageError("there is no text to go on from", Wording("Give a text; <generate> goes on behind it."))
         if prompt.target is not None:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
         begun = _with_mask(model.slots(), tokens, inputs)

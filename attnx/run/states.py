@@ -15,6 +15,7 @@ from attnx.run.passes import Feed
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import NOTHING, OpenModel, Run
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -72,7 +73,7 @@ def states(model: OpenModel, prompt: Prompt) -> States:
     if not vectors:
         raise UnsupportedError(
             "no attention block of this model reads one vector a token that can be told for sure",
-            "`attnx qkv` shows which of its projections were found.",
+            Wording("<attnx.study.output_weights.projections_of()> shows which of its projections were found."),
         )
     width = next(iter(vectors.values())).shape[1]
     # Of an encoder and decoder in one graph the outputs are the decoder's, and the text is the encoder's.

@@ -56,7 +56,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
     rows, notes = [], []
     if model.encoder is not None:
         raise UnsupportedError(
-            "an encoder and a decoder in two files are not measured together", "Measure each: attnx cost encoder.onnx."
+            "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
     two_sided = takes_target(model.slots())
     for length in lengths:

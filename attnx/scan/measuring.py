@@ -26,6 +26,7 @@ from attnx.scan.parts import encode as encode_part
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study import batch_head_stats as headsums
 from attnx.study.batch_head_stats import LONG
+from attnx.wording import Wording
 
 TOLERANCE = 1e-4
 """By how much a measure that was taken of a whole batch may differ from that of a text alone."""
@@ -83,7 +84,8 @@ def measure(model: OpenModel, job: Job, number: int, start: int, texts: Sequence
     try:
         part.measure()
     except AttnxError as error:
-        error.message = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on): {error.message}"
+        where = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on)"
+        error.message = Wording("{where}: {what}", where=where, what=error.message)
         raise
     total = sum(len(tokens) for tokens in part.tokens)
     made = (number, start, len(texts), digest, total, part.device, tuple(part.notes))
@@ -220,7 +222,7 @@ def _tokens(model: OpenModel, text: Text) -> Tokens:
     try:
         return encode(model, text.text)
     except AttnxError as error:
-        raise InputError(f"{_place(text)}: {error.message}", error.hint) from None
+        raise InputError(Wording("{at}: {what}", at=_place(text), what=error.message), error.hint) from None
 
 
 def _place(text: Text) -> str:

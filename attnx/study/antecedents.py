@@ -18,6 +18,7 @@ from attnx.session.protocol import OpenModel
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 ARRAYS = ("masked", "weights", "value")
 
@@ -48,7 +49,7 @@ def maps(
         if "rollout" not in out:
             out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
-        notes.append(f"no rollout: {error.message}")
+        notes.append(Wording("no rollout: {why}", why=error.message))
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):

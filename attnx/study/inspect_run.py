@@ -1,4 +1,4 @@
-"""One prompt -> what `attnx inspect` shows of it: whole matrices, or one token's row alone where no more is shown."""
+"""One prompt -> what is shown of its attention: whole matrices, or one token's row where no more is shown."""
 
 from __future__ import annotations
 

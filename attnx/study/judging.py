@@ -14,6 +14,7 @@ from attnx.run.batch import trace_many
 from attnx.session.protocol import OpenModel
 from attnx.study.antecedents import ARRAYS, maps, text_of
 from attnx.tokens.spans import mention
+from attnx.wording import Wording
 
 
 def judge(
@@ -43,7 +44,7 @@ def judge(
             pronoun = mention(text, *example.pronoun)
             candidates = [mention(text, *spot) for spot in example.candidates]
         except InputError as error:
-            skipped.append(f"example {at} is left out: {error.message}")
+            skipped.append(Wording("example {at} is left out: {why}", at=at, why=error.message))
             continue
         finally:
             tell(at)

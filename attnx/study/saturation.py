@@ -18,6 +18,7 @@ from attnx.session.protocol import NOTHING, OpenModel, Wanted
 from attnx.study.selection import of_sort
 from attnx.view.cells import small
 from attnx.view.columns import Columns, column, columns
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.records import Array
@@ -80,7 +81,8 @@ def costs(model: OpenModel, prompt: Prompt, name: str, sort: str | None, notes: 
             )
             found = None if fused else difference(of_sort(kernel, sort), of_sort(exact, sort))
         except AttnxError as error:
-            notes.append(f"{name}: what saturation costs could not be measured: {error.message}")
+            failed = "{name}: what saturation costs could not be measured: {why}"
+            notes.append(Wording(failed, name=name, why=error.message))
             continue
         outputs = tuple(_output(one, kernel.outputs[one], exact.outputs[one]) for one in kernel.outputs)
         yield Cost(name, fused, found, outputs)

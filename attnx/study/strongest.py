@@ -42,7 +42,7 @@ def strongest_layer(
     row = gather(model, planned, sites, [position(planned.tokens, query)], ("masked", "weights"))
     if row is None:
         return None
-    to = None if key is None else position(planned.tokens, key, option="--key")
+    to = None if key is None else position(planned.tokens, key, argument="key")
     try:
         row, _ = trusted(row)
         found = looks.strongest(row, query=0, key=to)

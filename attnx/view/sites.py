@@ -161,7 +161,7 @@ class SitesTable:
                 for quantity, place in site.places.items():
                     yield Padding(_text(f"{quantity}: {_where(place)}", here, "dim"), (0, 0, 0, 4))
         if dropped:
-            yield _text(f"not shown, for want of width: {', '.join(dropped)} (--json has everything)", here, "dim")
+            yield _text(f"not shown, for want of width: {', '.join(dropped)} (JSON has everything)", here, "dim")
 
 
 def _where(place: Place) -> str:

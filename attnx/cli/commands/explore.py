@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from attnx.cli.options import SENSES, WRITING, starts
 from attnx.cli.start import Start
+from attnx.cli.wording import worded
 
 if TYPE_CHECKING:
     from attnx.run.prompt import Prompt
@@ -19,7 +21,7 @@ TEXT = "The animal didn't cross the street because it was too tired."
 
 
 @starts(*WRITING, *SENSES)
-def explore(run: Start) -> None:
+def explore(run: Start, ctx: typer.Context) -> None:
     """Explore the attention of a text in the terminal.
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
@@ -51,7 +53,7 @@ def explore(run: Start) -> None:
 
     with Console(stderr=True).status("running the model"):
         desk = Desk(run.opened, item.text or "", prompt)
-    app = Explorer(desk)
+    app = Explorer(desk, partial(worded, command=ctx.command))
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,7 @@ TEXT = 200
 """Characters of a text that are shown above what is shown of it."""
 LONG = 600
 """Characters of a text that may be long."""
+_NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
 
 
 @starts("file", *WRITING, *SENSES, "json")
@@ -111,6 +113,7 @@ def inspect(
         quantities = request.reduced if reduced else request.quantities
         opened.prepare(quantities, request.traced_layers, rows=rows or reduced)
 
+    from attnx.cli.wording import worded_all
     from attnx.study.patchmap import PICTURES, save_overlay
     from attnx.study.presentation import document, render
     from attnx.study.save import save as save_to
@@ -120,6 +123,7 @@ def inspect(
     with output.progress(total, "texts", quiet=not several(items) or output.is_terminal()) as tell:
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
             output.notes(f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes)
+            shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None and image is not None and save.suffix.lower() in PICTURES:
                 output.notes((save_overlay(shown, opened, image, save, force=force), f"wrote {save}"))
             elif save is not None:
@@ -127,7 +131,7 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT))
             tell(at + 1)
 
 

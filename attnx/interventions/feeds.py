@@ -1,0 +1,56 @@
+"""The feed of one run on a text, two texts, a picture or a sound, before anything is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attnx.errors import UnsupportedError
+from attnx.records import Array, Tokens, Trace
+from attnx.run.passes import Feed
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel, Run, Wanted
+from attnx.wording import Wording
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One run of a graph, before it is made."""
+
+    feed: Mapping[str, Array]
+    trace: Trace
+    """Without sites; its tokens name the positions."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """What stands at the query positions (the decoder's, where there are two sides)."""
+        return self.trace.tokens
+
+
+def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
+    """Plan the one run of a model's graph on a prompt; an encoder in a file of its own is run for it.
+
+    Raises:
+        UnsupportedError: It would take several runs of the graph.
+        UsageError: Things that do not go together.
+        InputError: There is nothing to fill one of the model's inputs with.
+    """
+    passes = prompt.feed(model, prompt.encode(model), Wanted((), (), verify=False, required=False))
+    feeds: list[Mapping[str, Array]] = []
+    for one in passes:
+        if one.model is not model:
+            passes.answer(execute(one.model, Feed(one.feed), one.wanted))
+            continue
+        feeds.append(one.feed)
+        if one.wanted.outputs:
+            raise UnsupportedError(
+                "this model reads its text in several runs (a token at a time, or through a cache of fixed size), and "
+                "interventions are made in one",
+                Wording("Give arrays for one run: <inputs=>."),
+            )
+        passes.answer(Run((), one.feed))
+    return Planned(feeds[-1], passes.result)
+
+
+__all__ = ["Planned", "plan_run"]
