@@ -1,18 +1,23 @@
 """The core names arguments and calls of Python, nothing of the command line; which has an option for each."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
 import attnx
 from attnx.cli import app as cli
+from attnx.cli import output
 from attnx.cli.wording import COMMANDS, NAMES, Options, worded
+from attnx.view.columns import column, columns
+from attnx.view.json import document
 from attnx.wording import Argument, Wording
 from tests.signatures import all_arguments
 
@@ -174,3 +179,18 @@ def test_an_error_is_said_in_options_and_its_python_in_arguments(capsys: pytest.
     assert capsys.readouterr().err == "attnx: --mean and --max cannot be given together\n  Give one of them.\n"
     assert cli.run(["inspect", "a b", "--view", "row"]) == 2
     assert capsys.readouterr().err == "attnx: --view row shows where one token looks\n  Say which: --query it.\n"
+
+
+def test_what_leaves_is_in_options(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Documents however deep, tables with the lines under them, and what is said besides; arrays stay."""
+    made = Wording("größer: <top={n}>", n=5)
+    output.emit_json(document("attnx/test", {"notes": [made, "a"], "deep": [{"x": (made,)}], "array": np.arange(2)}))
+    output.show(columns("", [column("key", ["a"])], said=[made]))
+    output.note(made)
+    out, err = (stream.decode() for stream in capsysbinary.readouterr())
+    first, rest = out.split("\n", 1)
+    found = json.loads(first)
+    assert found["notes"] == ["größer: --top 5", "a"]
+    assert (found["deep"], found["array"]) == ([{"x": ["größer: --top 5"]}], [0, 1])
+    assert "größer: --top 5" in rest
+    assert err == "attnx: größer: --top 5\n"
