@@ -19,6 +19,8 @@ from attnx.session.session_pool import Opening
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
+    from attnx.interventions.perform import Results
+    from attnx.interventions.plan import Step
     from attnx.measure.heads import HeadTable
     from attnx.run.generate import Plan
     from attnx.session.model_summary import Inventory
@@ -257,6 +259,19 @@ class Model:
         from attnx.study.head_stats import heads
 
         return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
+
+    def run_with(
+        self,
+        steps: Sequence[Step],
+        given: str | Mapping[str, Any],
+        other: str | Mapping[str, Any] | None = None,
+        *,
+        outputs: Collection[str] | None = None,
+    ) -> Results:
+        """Run the model with interventions; see `attnx.interventions.perform.run_with`."""
+        from attnx.interventions.perform import run_with
+
+        return run_with(self, steps, given, other, outputs=outputs)
 
     def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
         made = tokens if text is None else self.encode(text)

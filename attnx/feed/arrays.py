@@ -152,7 +152,15 @@ def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     Raises:
         UsageError: Another ending, or the file exists.
     """
-    arrays = trace_arrays(trace)
+    save_arrays(trace_arrays(trace), path, force=force)
+
+
+def save_arrays(arrays: Mapping[str, Array], path: Path, *, force: bool = False) -> None:
+    """Write arrays to .npz or .safetensors, by name.
+
+    Raises:
+        UsageError: Another ending, or the file exists.
+    """
     if path.suffix == ".npz":
         write_whole(path, lambda file: np.savez(file, **arrays), force=force)  # type: ignore[arg-type]
     elif path.suffix == ".safetensors":
@@ -163,7 +171,7 @@ def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
 
 _SAFETENSORS = {
     "float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
-    "bool": "BOOL",
+    "int16": "I16", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
 }  # fmt: skip
 
 
