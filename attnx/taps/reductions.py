@@ -128,7 +128,7 @@ class Writer(Nodes):
         """Some heads of a tensor; None where its layout, or a factor for each head, does not allow it."""
         axis = axis_of(place.layout, "h")
         whole = axis is not None and place.tile == 1 and not any(isinstance(f, tuple) for f in place.factors)
-        return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole and ":" not in place.layout else None
+        return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole else None
 
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
         """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or

@@ -101,4 +101,19 @@ def errors(model: str, name: str, found: Errors, count: int) -> tuple[Columns, C
     return methods, heads
 
 
-__all__ = ["errors", "linked_matrix", "links"]
+def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
+    """Each word with the seconds at which it begins and ends."""
+    return columns(
+        "",
+        [
+            column("start", [f"{start:.2f}" for _, start, _ in words], whole=True),
+            column("end", [f"{end:.2f}" for *_, end in words], whole=True),
+            column("word", [text.strip() for text, *_ in words]),
+        ],
+        said=[
+            f"seconds; by dynamic time warping over the cross-attention of {heads} (openai-whisper, transformers)",
+        ],
+    )
+
+
+__all__ = ["errors", "linked_matrix", "links", "timed"]
