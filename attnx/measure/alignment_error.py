@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from attnx.errors import InputError
+from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
-from attnx.resampling import halves, redrawn
 
 SOURCE = "Och and Ney 2003, A Systematic Comparison of Various Statistical Alignment Models, equations 24 to 26"
 STATISTICS = ("AER", "low", "high", "precision", "recall")

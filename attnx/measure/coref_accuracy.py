@@ -9,8 +9,8 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average
+from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
-from attnx.resampling import halves, redrawn
 
 SOURCE = "Clark et al. 2019, section 4.3 (accuracy of a head); the split and the intervals: attnx"
 STATISTICS = ("accuracy", "low", "high", "pairs right")
