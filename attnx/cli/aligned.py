@@ -121,7 +121,7 @@ def align(model: Model, told: Mapping[str, Any], asked: Asked, other: Model | No
 def rendered(found: Aligned, asked: Asked) -> list[Any]:
     """What is shown of one sentence."""
     from attnx.view import align_tables as tables
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.reporting import heading
 
     title = f"{found.chosen.where} · {len(found.linked)} links"

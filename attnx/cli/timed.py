@@ -55,7 +55,7 @@ def written(found: Speech, form: str, by: str) -> str:
 def rendered(found: Speech) -> list[Any]:
     """The words as a table."""
     from attnx.view.align_tables import timed
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     said = f"{found.model} · {found.seconds:.2f} s of sound · {len(found.words)} words · {found.device}"
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)

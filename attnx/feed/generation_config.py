@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnx.errors import ModelError
-from attnx.run.timestamps import Marks
+from attnx.feed.timestamps import Marks
 from attnx.session.protocol import Runs
 from attnx.tokens.files import read_config
 

@@ -12,11 +12,11 @@ import numpy as np
 from attnx.errors import ModelError, UsageError
 from attnx.feed.audio import Sound
 from attnx.feed.generation_config import Rules, numbers, opening, read_rules, settings
+from attnx.feed.timestamps import Marks
 from attnx.measure import warping
 from attnx.records import Array, Trace
 from attnx.run.encdec import Encoded, encode
 from attnx.run.generate import Plan, decode, plan
-from attnx.run.timestamps import Marks
 from attnx.session.protocol import NOTHING, Wanted
 from attnx.study.crossing import CROSS
 from attnx.study.selection import trusted

@@ -10,8 +10,8 @@ import numpy as np
 
 from attnx.records import Array, Axis, Measurement
 from attnx.view.columns import Columns, column, columns
-from attnx.view.length import counted
 from attnx.view.matrix import Matrix, of_measurement
+from attnx.view.page import counted
 
 if TYPE_CHECKING:
     from attnx.measure.alignment_error import Errors
