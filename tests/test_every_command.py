@@ -76,7 +76,7 @@ BAD: dict[str, list[str]] = {
     **dict.fromkeys(("K", "N", "T", "D"), NUMBERS),
     **dict.fromkeys(
         ("TOKEN", "WORD", "STAGE", "VIEW", "SCALE", "OVER", "SORT", "SIDE", "KIND", "MEASURE", "NAMES", "NAME", "REV",
-         "induction", "ENGINE", "A"), JUNK,
+         "induction", "ENGINE", "A", "HOW", "WHEN", "BY", "SPANS"), JUNK,
     ),
 }  # fmt: skip
 
