@@ -463,7 +463,8 @@ def _skipped(g: Graph, x: str) -> str:
 
     def bare(biased: str) -> str:
         node = g.nodes.pop()
-        assert node.op_type == "Add" and node.output[0] == biased
+        assert node.op_type == "Add"
+        assert node.output[0] == biased
         return str(node.input[1])
 
     if kind.norm == "post":
