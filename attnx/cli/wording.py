@@ -32,7 +32,6 @@ COMMANDS = {
 }
 """What shows on the command line what a call gives in Python."""
 NAMES = {
-    "edges": "edge",
     "heads": "head",
     "layers": "layer",
     "tokens": "ids",
