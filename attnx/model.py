@@ -282,7 +282,8 @@ class Model:
     def run(self, feed: Mapping[str, Array], wanted: Wanted, *, many: bool = False) -> Run:
         """Run the graph once on a feed, tapped for what is wanted; `many`: on a batch, one of many."""
         found = self.find(feed)
-        sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
+        sites = [s for s in found.sites if wanted.takes(s)]
+        heads = {s.index: h for s in sites if (h := (wanted.heads or {}).get(-1 if s.layer is None else s.layer))}
         if not sites and (wanted.required or (found.sites and wanted.quantities)):
             raise _no_sites(self.path, found, wanted.layers)
         if not sites and not (wanted.outputs or wanted.verify_outputs):
@@ -290,14 +291,14 @@ class Model:
             noted = found.notes(self.opening.processor)
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
         session, tapped = self.opening.session(
-            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
+            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many, heads=heads
         )
         lookups.check(self, found, feed)
         feed = feeding.check(session.inputs, feed)
         memory.check(sites, feed, wanted.quantities)
         values = tracing.run(session, tapped, feed)
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
-        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
+        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample, heads=heads)
         own = {name: values[name] for name in tapped.outputs}
         notes = found.notes(self.opening.processor)
         if wanted.verify_outputs:

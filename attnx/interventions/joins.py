@@ -79,6 +79,10 @@ class Joins:
             raise LostError("where its query is was not found")
         out, axes, names = found
         asked = above(graph, [query.value])
+        for name in list(asked):  # the sum that an embedding's norm is of comes out beside it
+            node = graph.producer(name)
+            if node is not None and node.op_type == "EmbedLayerNormalization":
+                asked.update(out for out in node.output if out)
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
         stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])

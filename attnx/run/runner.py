@@ -156,7 +156,7 @@ def _with_target(
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
         run = model.run(feed, wanted)
     run = with_encoder(encoded, run)
-    return _trace(model, run, target, encoded.memory)
+    return _trace(model, run, target, encoded.memory if len(encoded.memory) else None, name)
 
 
 def _generated(
@@ -196,7 +196,8 @@ def _generated(
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))
     run = replace(run, notes=(*run.notes, *say(decoded, course, tokens), *notes))
-    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None)
+    memory = encoded.memory if encoded is not None and len(encoded.memory) else None
+    trace = _trace(model, run, tokens, memory, name)
     return replace(trace, generated=decoded.new)
 
 

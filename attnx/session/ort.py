@@ -30,6 +30,10 @@ _CODES = {
 }  # fmt: skip
 
 
+THREADS: int | None = None
+"""Threads inside an operator where nobody says how many; onnxruntime's choice where None."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """An input or output of a model."""
@@ -180,7 +184,7 @@ def open_session(
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
         fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
-        threads: Threads inside an operator; onnxruntime's choice where None.
+        threads: Threads inside an operator; `THREADS` where None.
         save_to: Write the optimised model there.
 
     Raises:
@@ -203,8 +207,8 @@ def open_session(
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     if not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if threads:
-        options.intra_op_num_threads = threads
+    if threads or THREADS:
+        options.intra_op_num_threads = threads or THREADS
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if save_to is not None:

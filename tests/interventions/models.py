@@ -44,6 +44,8 @@ class Kind:
     """plain; stacked (one product for Q, K and V); merged ([B*H,Q,D]); flat (products over [B*Q,E])."""
     fused: str = ""
     """mha, gqa: fused attention; skip: the stream inside skip norms; or several."""
+    experts: bool = False
+    """Whether the MLP is written as two halves that a sum joins (a mixture of experts)."""
     every: bool = True
     """Whether all positions have logits; else the last alone."""
 
@@ -365,9 +367,16 @@ class Graph:
         return self.linear(joined, f"{layer}o", f"{layer}ob")
 
     def mlp(self, layer: int, x: str) -> str:
-        return self.linear(
-            self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb")), f"{layer}down", f"{layer}downb"
-        )
+        inner = self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb"))
+        if not self.kind.experts:
+            return self.linear(inner, f"{layer}down", f"{layer}downb")
+        halves = np.split(self.w[f"{layer}down"], 2)
+        ends = [self.ints(0), self.ints(INNER // 2), self.ints(INNER)]
+        parts = []
+        for i, half in enumerate(halves):
+            made = self.op("MatMul", self.op("Slice", inner, ends[i], ends[i + 1], self.ints(-1)), half)
+            parts.append(self.op("Unsqueeze", self.op("Add", made, self.w[f"{layer}downb"] / 2), self.ints(2)))
+        return self.op("ReduceSum", self.op("Concat", *parts, axis=2), self.ints(2), keepdims=0)
 
 
 def build(kind: Kind, w: dict[str, Array], folder: Path) -> Path:
@@ -463,7 +472,8 @@ def _skipped(g: Graph, x: str) -> str:
 
     def bare(biased: str) -> str:
         node = g.nodes.pop()
-        assert node.op_type == "Add" and node.output[0] == biased
+        assert node.op_type == "Add"
+        assert node.output[0] == biased
         return str(node.input[1])
 
     if kind.norm == "post":
@@ -505,6 +515,7 @@ KINDS: dict[str, Kind] = {
     "stacked": Kind(spelling="stacked"),
     "merged": Kind(spelling="merged"),
     "flat": Kind(spelling="flat"),
+    "experts": Kind(experts=True, rms=True),
     "mha": Kind(fused="mha", low=LOWEST),
     "gqa": Kind(fused="gqa", kv=2),
     "skip": Kind(fused="skip"),
