@@ -43,7 +43,7 @@ class Gold:
                     raise InputError(
                         f"the gold link {s}-{t} is of no word: there are {sources} source and {targets} target words",
                         Wording(
-                            "Words stand between spaces and count from 0; for gold that counts from 1: <gold_from=1>."
+                            "Words stand between spaces and count from 0[; for gold that counts from 1: <gold_from=1>]."
                         ),
                     )
                 out[which, t, s] = True
