@@ -14,6 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import attnx
+from attnx.cli.wording import worded
 from attnx.errors import InputError, RunError, UsageError
 from attnx.measure import describe_heads
 from attnx.model import Model
@@ -342,7 +343,7 @@ def test_parts_of_another_scan_are_not_taken(
         with pytest.raises(UsageError, match=said) as caught:
             scan(minilm, [corpus], out, **{"part": PART, **named})  # type: ignore[arg-type]
         assert "what differs: " in caught.value.message
-        assert "--force to begin anew" in caught.value.hint
+        assert "--force to begin anew" in worded(caught.value.hint)
 
     differs(r"differs: measure coref,heads \(before: heads\)$", measures=["coref", "heads"])
     differs(r"batch 7 \(before: 32\); part 4 \(before: 8\)$", size=7, part=4)
