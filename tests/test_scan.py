@@ -147,7 +147,7 @@ def test_coreference_by_row(minilm: Model, tmp_path: Path) -> None:
     done = scan(minilm, [tmp_path / "c.jsonl"], tmp_path / "o.parquet", measures=["coref"])
     count, first = done.left["coref"]
     assert count == 8
-    assert first.endswith("c.jsonl, line 4: 'they' is not a word of the text")
+    assert first.endswith('c.jsonl, line 4: there is no token or word "they"')
     got = table(tmp_path / "o.parquet")
     assert {key[0] for key in got} == {0, 1, 2}
     weights = minilm.trace(COREF, quantities=("weights",)).attentions[3].need("weights")[0, 1]

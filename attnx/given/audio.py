@@ -70,8 +70,7 @@ def audio_inputs(
     if slot.name in given:
         raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
     config = read_config(model.path, "preprocessor_config.json")
-    nested = config.get("feature_extractor")
-    config = nested if isinstance(nested, dict) else config
+    config = config.part("feature_extractor") or config
     rate = _whole(config, "sampling_rate", RATE)
     samples, own = read_wav(path)
     samples = resample(samples, own, rate)

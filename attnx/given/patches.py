@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attnx.numerals import whole
 from attnx.records import Array, Tokens
 from attnx.session import Slot
 
@@ -132,10 +133,10 @@ def grid_of(tokens: Tokens) -> Grid | None:
     last = tokens.pieces[-1]
     if not (last.startswith("r") and "c" in last):
         return None
-    row, _, column = last[1:].partition("c")
-    if not (row.isdigit() and column.isdigit()):
+    row, column = (whole(part) for part in last[1:].split("c", 1))
+    if row is None or column is None:
         return None
-    grid = Grid(int(row) + 1, int(column) + 1, first)
+    grid = Grid(row + 1, column + 1, first)
     return grid if first + grid.rows * grid.columns == len(tokens) else None
 
 

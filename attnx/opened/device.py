@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from attnx.errors import UsageError
+from attnx.numerals import whole
 
 HOW = "Use auto, cpu, cuda or cuda:N; behind cuda, ,tf32 and ,memory=8G may stand."
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -52,17 +53,18 @@ def parse_device(text: str) -> Device:
         UsageError: Anything else.
     """
     place, *extras = text.split(",")
-    kind, colon, number = place.partition(":")
+    kind, colon, said = place.partition(":")
+    number = whole(said, most=999) if colon else 0
     if kind in ("auto", "cpu") and not colon and not extras:
         return Device(kind)
-    if kind != "cuda" or (colon and not (number.isascii() and number.isdigit() and len(number) < 4)):
+    if kind != "cuda" or number is None:
         raise UsageError(f"no device {text!r}", HOW)
     tf32, memory = False, None
     for extra in extras:
         if extra == "tf32":
             tf32 = True
-        elif size := re.fullmatch(r"memory=(\d{1,12})([KMG]?)B?", extra, re.IGNORECASE):
+        elif size := re.fullmatch(r"memory=([0-9]{1,12})([KMG]?)B?", extra, re.IGNORECASE | re.ASCII):
             memory = int(size[1]) * _UNITS[size[2].upper()]
         else:
             raise UsageError(f"--device {text!r}: {extra!r} says nothing about a GPU", HOW)
-    return Device(kind, int(number or 0), tf32, memory)
+    return Device(kind, number, tf32, memory)

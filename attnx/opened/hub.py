@@ -67,8 +67,18 @@ def parse_name(text: str) -> Name | None:
 
 
 def cache_root() -> Path:
-    """The Hub's cache on this machine (HF_HUB_CACHE, HF_HOME)."""
-    from huggingface_hub import constants
+    """The Hub's cache on this machine (HF_HUB_CACHE, HF_HOME).
+
+    Raises:
+        UsageError: A variable of the environment that the Hub's client cannot read.
+    """
+    try:
+        from huggingface_hub import constants
+    except ValueError as error:  # it reads its numbers as it is imported
+        raise UsageError(
+            f"the Hub's client cannot read its settings in the environment: {error}",
+            "Look at the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
+        ) from None
 
     return Path(constants.HF_HUB_CACHE)
 
@@ -121,6 +131,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
         ModelError: No such repository or revision, no right to it, no ONNX file in it, or what came is damaged.
         RunError: The Hub cannot be reached, or the disk is full.
     """
+    cache_root()
     from huggingface_hub import HfApi
 
     if not sys.stderr.isatty():

@@ -13,7 +13,7 @@ from attnx.formula import average
 from attnx.measure import rollout
 from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.norms import value_norms
-from attnx.read.mentioned import candidates, pronouns
+from attnx.read.mentioned import candidates, mentions, pronouns
 from attnx.read.rows import Received, is_over
 from attnx.read.spans import Mention
 from attnx.read.surroundings import output_projection
@@ -103,11 +103,10 @@ def resolve(
 
 def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:
     """The pronoun and candidates of one text in another, by their words and which occurrence they are; None if not."""
-    from attnx.read.spans import find
 
     def nth(mention: Mention, before: tuple[Mention, ...]) -> Mention:
         rank = sum(m.text.lower() == mention.text.lower() and m.start < mention.start for m in before)
-        return find(tokens, mention.text)[rank]
+        return mentions(tokens, mention.text)[rank]
 
     try:
         return nth(one.pronoun, (one.pronoun,)), tuple(nth(c, one.candidates) for c in one.candidates)

@@ -62,10 +62,12 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
         raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
     if temperature < 0 or not np.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: it takes a whole number from 0", "Any will do: --seed 1.")
     if top_k is not None and top_k < 1:
         raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
     config = settings(model)
-    stop = numbers(config.get("eos_token_id"))
+    stop = numbers(config, "eos_token_id")
     limit = None
     try:
         tokenizer = model.tokenizer
@@ -251,6 +253,9 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
         position: Where it will stand, from 0.
         plan: Temperature, and what may stand where.
         draw: Where chance comes from.
+
+    Raises:
+        UnsupportedError: The logits are no numbers, or none of them may stand there.
     """
     rules = plan.rules
     if position in rules.forced:
@@ -260,12 +265,20 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     if position in rules.among:
         hidden = frozenset(range(len(values))) - rules.among[position]
     values[[n for n in hidden if n < len(values)]] = -np.inf
+    largest = values.max()  # NaN where any is
+    if not np.isfinite(largest):
+        raise UnsupportedError(
+            f"what comes at position {position} cannot be told: the model's logits have "
+            + ("NaN among them" if np.isnan(largest) else "no finite number that its configuration allows"),
+            "`attnx sites` shows what the graph holds; a half-precision file may overflow on this device.",
+        )
     if plan.temperature == 0:
         return int(np.argmax(values))
-    values /= plan.temperature
+    with np.errstate(over="ignore"):  # at temperatures near 0 all but the largest have no share
+        values = (values - largest) / plan.temperature
     if plan.top_k is not None and plan.top_k < len(values):
         values[values < np.sort(values)[-plan.top_k]] = -np.inf
-    share = np.exp(values - values.max())
+    share = np.exp(values)
     return int(draw.choice(len(share), p=share / share.sum()))
 
 

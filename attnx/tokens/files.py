@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attnx.errors import InputError, ModelError, offered
+from attnx.tokens.config import Config
 
 TOKENIZER, VOCAB_TXT, VOCAB_JSON, MERGES = "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"
 _OTHER_KINDS = ("*.spm", "spiece.model", "sentencepiece*.model", "tokenizer.model", "*.tiktoken", "tekken.json")
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
-def read_config(path: Path, name: str) -> Mapping[str, Any]:
+def read_config(path: Path, name: str) -> Config:
     """`name` (config.json and the like) from the nearest of `search_folders`; empty when there is none.
 
     Raises:
@@ -111,8 +111,8 @@ def read_config(path: Path, name: str) -> Mapping[str, Any]:
                 raise ModelError(
                     f"{str(folder / name)!r} should hold a JSON object", "Fetch the file again, or remove it."
                 )
-            return content
-    return {}
+            return Config(content, repr(str(folder / name)))
+    return Config(where=name)
 
 
 def find_limit(path: Path) -> int | None:
@@ -125,14 +125,20 @@ def find_limit(path: Path) -> int | None:
         path: The model's file or folder, or its tokenizer file.
     """
     config = read_config(path, "config.json")
-    parts = [
-        config,
-        *(part for key in ("text_config", "text_config_dict") if isinstance(part := config.get(key), dict)),
-    ]
-    found = [part[key] for part in reversed(parts) for key in _POSITIONS if key in part][:1]
-    found.append(read_config(path, "tokenizer_config.json").get("model_max_length"))
-    limits = [int(n) for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < _UNBOUNDED]
-    return min(limits, default=None)
+    parts = [config, *(part for key in ("text_config", "text_config_dict") if (part := config.part(key)) is not None)]
+    found = [(part, key) for part in reversed(parts) for key in _POSITIONS if key in part][:1]
+    tokenizer = read_config(path, "tokenizer_config.json")
+    found += [(tokenizer, key) for key in ("model_max_length",) if key in tokenizer]
+    limits = [_limit(config, key) for config, key in found]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit(config: Config, key: str) -> int | None:
+    """A number of tokens; None where it stands for no limit: none at all, less than one, or absurdly many."""
+    value = config[key]
+    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _UNBOUNDED:
+        return None
+    return config.maybe_whole(key, least=1)
 
 
 def token_text(entry: object) -> str | None:

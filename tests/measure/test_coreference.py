@@ -13,7 +13,7 @@ from attnx.measure.coref_accuracy import Judged, accuracy
 from attnx.measure.coref_contrast import contrast
 from attnx.measure.coreference import coreference
 from attnx.measure.mentions import find_candidates, find_pronouns
-from attnx.read.spans import find
+from attnx.read.mentioned import mentions as find
 from attnx.records import Attention
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
