@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.errors import InputError
+from attnx.errors import InputError, UnsupportedError
 from attnx.given.audio import sound_shape, sound_slot
 from attnx.given.inputs import Needs, encoder_side, fixed_length
 from attnx.given.rules import RULES
@@ -13,7 +13,7 @@ from attnx.records import Array
 from attnx.run.generate import sized
 from attnx.run.running import Runs
 from attnx.session import Slot
-from attnx.tokens.files import read_config
+from attnx.tokens.files import read_processor
 
 LENGTH = 8
 """Tokens of the text."""
@@ -55,7 +55,10 @@ def _sound(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
     slot = sound_slot(slots)
     if slot is None or slot.dtype is None or _fixed(slot):
         return None, None
-    shape = sound_shape(slot, read_config(model.path, "preprocessor_config.json"))
+    try:
+        shape = sound_shape(slot, read_processor(model.path, "feature_extractor"))
+    except (UnsupportedError, InputError):
+        return None, None
     return slot, np.zeros(shape, slot.dtype)
 
 

@@ -115,6 +115,23 @@ def read_config(path: Path, name: str) -> Config:
     return Config(where=name)
 
 
+def read_processor(path: Path, part: str) -> Config:
+    """What preprocessor_config.json says, or processor_config.json's part of it; empty where neither is there.
+
+    Args:
+        path: The model's file or folder.
+        part: "feature_extractor" or "image_processor": the part that is meant, where a file holds several.
+
+    Raises:
+        ModelError: One of them is there, but is no JSON object.
+    """
+    config = read_config(path, "preprocessor_config.json")
+    nested = config.part(part)
+    if nested is not None or config:
+        return config if nested is None else nested
+    return read_config(path, "processor_config.json").part(part) or config
+
+
 def find_limit(path: Path) -> int | None:
     """The most tokens that the model takes at once, special tokens included; None where no file says.
 
