@@ -7,8 +7,9 @@ import numpy as np
 from attnx.errors import InputError, UnsupportedError
 from attnx.given.audio import sound_shape, sound_slot
 from attnx.given.inputs import Needs, encoder_side, fixed_length
+from attnx.given.recipes import read_recipe
 from attnx.given.rules import RULES
-from attnx.given.vision import picture_slot, read_recipe
+from attnx.given.vision import picture_slot
 from attnx.records import Array
 from attnx.run.generate import sized
 from attnx.run.running import Runs
@@ -42,12 +43,12 @@ def _picture(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]
         return None, None
     try:
         recipe = read_recipe(model.path, slot)
-    except InputError:
+    except (UnsupportedError, InputError):
         return None, None
     last = slot.shape[3] in (1, 3)
     colours = slot.shape[3] if last else slot.shape[1]
     count = colours if isinstance(colours, int) else 3
-    shape = (1, recipe.height, recipe.width, count) if last else (1, count, recipe.height, recipe.width)
+    shape = (1, *recipe.size, count) if last else (1, count, *recipe.size)
     return slot, np.zeros(shape, slot.dtype)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.given.arrays import write_whole
 from attnx.given.patches import Grid, as_map
-from attnx.given.vision import Recipe, fit
+from attnx.given.recipes import Recipe
+from attnx.given.vision import fit
 from attnx.records import Array
 
 if TYPE_CHECKING:

@@ -87,7 +87,8 @@ def save_overlay(shown: Inspection, model: Model, picture: Path, path: Path, *, 
     """
     from attnx.given.overlay import blend
     from attnx.given.overlay import save_overlay as write
-    from attnx.given.vision import load_picture, picture_slot, read_recipe
+    from attnx.given.recipes import read_recipe
+    from attnx.given.vision import load_picture, picture_slot
 
     grid = key_grid(shown)
     if grid is None:
