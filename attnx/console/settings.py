@@ -147,12 +147,12 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
             shape.append(dim)
         elif dim is not None and dim in sizes:
             shape.append(sizes[dim])
-        elif alone or (place == 0 and (dim is None or "batch" in dim.lower())):
+        elif alone or (place == 0 and _is_batch(dim, len(slot.shape))):
             shape.append(1)
         else:
             raise UsageError(
                 f"how large {slot.describe()} is, nothing says: {dim or f'its dimension {place}'} is open",
-                f"Say it: --dim {dim}=8." if dim else "Use @file.npy.",
+                f"Say it: --dim {dim}=8." if _named(dim) else "Use @file.npy.",
             )
     needed, free = math.prod(shape) * np.dtype(slot.dtype or np.float32).itemsize, memory.available()
     if needed > (LARGEST if free is None else free):
@@ -161,6 +161,18 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
             "Give smaller sizes: --dim NAME=SIZE.",
         )
     return shape
+
+
+def _named(dim: str | None) -> bool:
+    """Whether a dimension has a name of its own; exporters write "?" for one that has none."""
+    return dim is not None and dim.strip("? ") != ""
+
+
+def _is_batch(dim: str | None, rank: int) -> bool:
+    """Whether the first dimension counts the rows of a batch: it does unless its name says that it is a sequence."""
+    if dim is None or not _named(dim) or "batch" in dim.lower():
+        return True
+    return rank > 1 and not any(word in dim.lower() for word in ("seq", "len", "token", "past", "time", "frame"))
 
 
 def _from_file(slot: Slot, path: Path) -> Array:
