@@ -38,6 +38,10 @@ class Slot:
     """Numbers, names of symbolic dimensions, or None."""
     type: str
     """As onnxruntime writes it: "tensor(int64)"."""
+    ids: bool = False
+    """Whether it takes token ids although its name does not say so: its numbers are looked up in a table."""
+    kept: float | None = None
+    """Of a mask, what it holds for a key that may be seen (see `attnx.graph.mask_values`); None where unknown."""
 
     @property
     def dtype(self) -> Any:

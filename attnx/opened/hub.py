@@ -17,7 +17,7 @@ from attnx.errors import ModelError, RunError, UsageError
 from attnx.opened.models import companion_names, pick
 
 _NAME = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?::(?P<file>[^:\\]+\.onnx))?", re.ASCII
+    r"(?P<repo>(?:[A-Za-z0-9][\w.-]*/)?[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?::(?P<file>[^:\\]+\.onnx))?", re.ASCII
 )
 _BESIDE = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -58,10 +58,15 @@ class Pulled:
     """Each file and its size in bytes."""
 
 
-def parse_name(text: str) -> Name | None:
-    """Read ORG/NAME, ORG/NAME@REVISION or ORG/NAME:onnx/model_q4.onnx; None for anything else."""
+def parse_name(text: str, *, alone: bool = False) -> Name | None:
+    """Read ORG/NAME, ORG/NAME@REVISION or ORG/NAME:onnx/model_q4.onnx; None for anything else.
+
+    Args:
+        text: The name.
+        alone: Read NAME as well: models from before there were organisations have no other ("bert-base-uncased").
+    """
     match = _NAME.fullmatch(text)
-    if match is None or ".." in text or "--" in match["repo"]:
+    if match is None or ".." in text or "--" in match["repo"] or not (alone or "/" in match["repo"]):
         return None
     return Name(match["repo"], match["revision"] or "main", match["file"])
 

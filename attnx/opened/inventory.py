@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,16 @@ class Inventory:
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
     """Write down what was found in a graph."""
+    from attnx.given.inputs import looked_up
     from attnx.graph.lookups import rows
+    from attnx.graph.mask_values import kept_by
     from attnx.graph.signature import signature
     from attnx.recurrent import describe
 
-    inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
-    said, tables = describe(found.graph), rows(found.graph)
+    said, tables, kept = describe(found.graph), rows(found.graph), kept_by(found.opened, found.sites)
+    inputs = tuple(replace(slot, kept=kept.get(slot.name)) for slot in (Slot(*s) for s in signature(found.graph)))
+    inputs = tuple(looked_up(inputs, tables))
     return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
 
 
@@ -123,7 +126,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Invent
         sites=tuple(_site(one) for one in head["sites"]),
         misses=tuple(Miss(**one) for one in head["misses"]),
         branches=tuple(head["branches"]),
-        inputs=tuple(Slot(one["name"], tuple(one["shape"]), one["type"]) for one in head["inputs"]),
+        inputs=tuple(Slot(**{**one, "shape": tuple(one["shape"])}) for one in head["inputs"]),
         outputs=tuple(head["outputs"]),
         note=head["note"],
         rows=dict(head["rows"]),

@@ -9,10 +9,10 @@ import numpy as np
 
 from attnx import feed as feeding
 from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
-from attnx.given.inputs import Needs, fixed_length, is_past, own_mask, padded
+from attnx.given.inputs import Needs, fixed_length, is_past, own_mask, padded, seen_by
 from attnx.given.prefix import Rules, numbers, read_rules, settings
 from attnx.records import Array, Tokens
-from attnx.run.encdec import Encoded, for_inputs
+from attnx.run.encdec import Encoded, carried_states, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
 from attnx.run.naming import join
 from attnx.run.running import NOTHING, Run, Runs, Wanted
@@ -115,12 +115,12 @@ def decode(
             "Use a decoder (GPT, Llama, T5 ...).",
         )
     later = model.with_past or model
-    given = dict(given or {})
+    given = {**(encoded.joined if encoded is not None else {}), **(given or {})}
     mask = own_mask(model.slots(), given) if encoded is None else None
-    padding = None if mask is None else np.asarray(given.pop(mask), dtype=np.int64)
-    if padding is not None and padding.shape != (1, len(prompt)):
+    padding = None if mask is None else seen_by(mask, given.pop(mask.name)).astype(np.int64)
+    if mask is not None and padding is not None and padding.shape != (1, len(prompt)):
         raise InputError(
-            f"the given {mask} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
+            f"the given {mask.name} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
             "It has one number for each token of the text; what is written needs none.",
         )
     text = Text(list(prompt), encoded, padding)
@@ -219,6 +219,12 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
             notes.append(f"stopped at {largest} tokens, which is all that the model takes")
             break
         run = model.run(feed(), NOTHING)
+        if states := carried_states(slots, list(run.outputs)):
+            raise UnsupportedError(
+                f"the decoder keeps a state of its own from call to call ({', '.join(states)}), which attnx does not "
+                "hand on",
+                "Run single calls: --inputs FEED.npz, or --set NAME=VALUE.",
+            )
         ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
