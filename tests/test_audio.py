@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx.errors import InputError, ModelError, UsageError
-from attnx.given.audio import patches_of, read_wav, resample
-from attnx.given.extractors import Heard, find, rate_of
-from attnx.given.patches import Grid
-from attnx.given.spectra import filter_bank, log_mel, mel_filters
-from attnx.session import Slot
+from attnx.feed.audio import patches_of, read_wav, resample
+from attnx.feed.extractors import Heard, find, rate_of
+from attnx.feed.patches import Grid
+from attnx.feed.spectra import filter_bank, log_mel, mel_filters
+from attnx.session.ort import Slot
 from attnx.tokens.config import Config
 from tests import small_models as small
 from tests.small_senses import listener, write

@@ -5,7 +5,7 @@ import math
 import pytest
 import typer
 
-from attnx import cli
+from attnx.cli import app as cli
 from attnx.numerals import LARGEST, real, real_of, whole, whole_of
 
 ODD = ("", " ", "²", "٣", "๓", "1_000", "1e3", "0x10", "1.5", "--1", "+-1", "1 2", "①", "½", "nan", "inf", "9" * 5000)

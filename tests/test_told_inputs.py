@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.catalog.models import locate, own_name, pick
 from attnx.errors import InputError, UnsupportedError, UsageError
-from attnx.given.inputs import is_ids, looked_up, seen_by, written
-from attnx.opened.models import locate, own_name, pick
-from attnx.session import Slot
+from attnx.feed.inputs import is_ids, looked_up, seen_by, written
+from attnx.session.ort import Slot
 from attnx.tokens import from_ids
-from tests.commands.conftest import attnx as attnx_command
+from tests.cli.conftest import attnx as attnx_command
 
 __all__ = ["attnx_command"]
 

@@ -10,14 +10,14 @@ from PIL import Image
 
 import attnx
 from attnx.errors import InputError, ModelError, UsageError
-from attnx.given.overlay import blend
-from attnx.given.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
-from attnx.given.processors import IMAGENET
-from attnx.given.recipes import Recipe, read_recipe
-from attnx.given.vision import fit, image_inputs, load_picture, picture_slot, prepare
-from attnx.run.naming import labelled
-from attnx.session import Slot
-from tests.commands.conftest import attnx as attnx_command
+from attnx.feed.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
+from attnx.feed.processors import IMAGENET
+from attnx.feed.recipes import Recipe, read_recipe
+from attnx.feed.vision import fit, image_inputs, load_picture, picture_slot, prepare
+from attnx.run.axis_tokens import labelled
+from attnx.session.ort import Slot
+from attnx.view.overlay import blend
+from tests.cli.conftest import attnx as attnx_command
 from tests.pictures.make import picture
 from tests.small_senses import SIDE, bright, reader, vit
 

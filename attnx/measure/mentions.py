@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnx.errors import InputError
-from attnx.read.spans import Mention, mention
 from attnx.records import Tokens
+from attnx.tokens.spans import Mention, mention
 from attnx.tokens.words import group_words
 
 PRONOUNS = frozenset(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure.words import merge, merge_tokens, merge_trace, mute, mute_trace
-from attnx.read.mentioned import mentions as find
-from attnx.read.spans import axis_labels, mention, word_text, words
 from attnx.records import Attention
+from attnx.study.mentioned import mentions as find
+from attnx.tokens.spans import axis_labels, mention, word_text, words
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
 

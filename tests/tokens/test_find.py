@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from attnx.errors import UsageError
-from attnx.read.mentioned import mentions
-from attnx.run.naming import labelled
+from attnx.run.axis_tokens import labelled
+from attnx.study.mentioned import mentions
 from attnx.tokens import Tokenizer, find, load_tokenizer, places
 from tests.tokens.conftest import write_bpe
 

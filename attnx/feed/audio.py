@@ -1,0 +1,140 @@
+"""Sound -> what a model listens to: WAV files, resampled, as the extractor that its configuration names hears them."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from attnx.errors import InputError, UsageError
+from attnx.feed.extractors import find, rate_of
+from attnx.feed.inputs import is_ids, is_integer
+from attnx.feed.patches import Grid
+from attnx.records import Array, Tokens
+from attnx.session.ort import Slot
+from attnx.session.protocol import Runs
+from attnx.tokens.config import Config
+from attnx.tokens.files import read_config, read_processor
+
+_LONGEST = 1 << 28
+"""Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
+
+
+def sound_slot(slots: list[Slot]) -> Slot | None:
+    """The input that takes sound: float [B,bands,frames] or [B,samples]."""
+    floats = [s for s in slots if s.dtype in (np.float32, np.float16) and len(s.shape) in (2, 3)]
+    return next(
+        (s for s in floats if s.name.split(".")[-1] in ("input_features", "input_values", "audio", "mel")), None
+    )
+
+
+def sound_shape(slot: Slot, config: Config) -> tuple[int, ...]:
+    """The shape of what a model is fed of one second: its samples, or a spectrogram as long as the model hears.
+
+    Raises:
+        UnsupportedError: Nothing says what features the model takes, or they cannot be computed.
+    """
+    tone = np.sin(np.arange(rate_of(config)) * 0.1)
+    return find(config, slot)[0](tone, config, slot).array.shape
+
+
+def audio_inputs(
+    model: Runs, path: Path, given: Mapping[str, Array]
+) -> tuple[dict[str, Array], tuple[str, ...], Callable[[int], Tokens]]:
+    """Sound as the model's input.
+
+    Args:
+        model: The model; of an encoder-decoder in two files, its encoder listens.
+        path: A WAV file.
+        given: Inputs that are given besides.
+
+    Returns:
+        The input's name and array; what the user should know; and how positions are called: their time in seconds.
+
+    Raises:
+        UsageError: The model takes no sound.
+        InputError: The file is no WAV file that can be read.
+    """
+    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
+    slot = sound_slot(slots)
+    if slot is None:
+        raise UsageError(
+            f"{model.name} does not listen: it has no input_features and no input_values", "Leave out --audio."
+        )
+    if slot.name in given:
+        raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
+    config = read_processor(model.path, "feature_extractor")
+    extract, guessed = find(config, slot)
+    rate = rate_of(config)
+    samples, own = read_wav(path)
+    samples = resample(samples, own, rate)
+    notes = [] if own == rate else [f"sound resampled from {own} to {rate} samples a second"]
+    heard = extract(samples, config, slot)
+    heard = replace(heard, grid=patches_of(read_config(model.path, "config.json"), heard.array))
+    fed = {slot.name: heard.array.astype(slot.dtype)}
+    mask = next((s for s in slots if s.name == "attention_mask" and is_integer(s) and len(s.shape) == 2), None)
+    if heard.mask is not None and mask is not None and mask.name not in given and not any(map(is_ids, slots)):
+        fed[mask.name] = heard.mask
+    return fed, (*guessed, *notes, *heard.notes), heard.name
+
+
+def patches_of(config: Config, array: Array) -> Grid | None:
+    """How patches lie on a spectrogram [1,frames,bands] that is cut into them: rows of bands, columns of time.
+
+    Source: Gong et al. 2021 (AST), section 2.1: patches overlap, and two tokens stand before them.
+    """
+    if array.ndim != 3 or not {"frequency_stride", "time_stride", "patch_size"} <= set(config):
+        return None
+    down, along = (config.whole(name, 1, 1) for name in ("frequency_stride", "time_stride"))
+    side = config.whole("patch_size", 1, 1)
+    return Grid((array.shape[2] - side) // down + 1, (array.shape[1] - side) // along + 1, 2)
+
+
+def read_wav(path: Path) -> tuple[Array, int]:
+    """Samples in -1..1, channels averaged, float64; and how many there are a second.
+
+    Raises:
+        InputError: No such file, or none of whole numbers of 8 to 32 bits.
+    """
+    try:
+        with wave.open(str(path), "rb") as file:
+            channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
+            raw = file.readframes(file.getnframes())
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}", "--audio takes a WAV file.") from None
+    except (wave.Error, EOFError, OSError) as error:
+        raise InputError(
+            f"{path} is no WAV file that can be read: {error}",
+            "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
+        ) from None
+    if not 1 <= width <= 4 or not 1000 <= rate <= 768_000:
+        raise InputError(
+            f"{path} says that it has {rate} samples a second of {8 * width} bits",
+            "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
+            "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
+        )
+    data = np.frombuffer(raw[: len(raw) // (width * channels) * width * channels], np.uint8).reshape(-1, width)
+    if width == 1:
+        samples = (data[:, 0].astype(np.float64) - 128) / 128
+    else:
+        wide = np.zeros((len(data), 4), np.uint8)
+        wide[:, 4 - width :] = data
+        samples = wide.view("<i4")[:, 0] / 2.0**31
+    if not len(samples):
+        raise InputError(f"{path} is silent: it has no samples", "Give a WAV file with sound in it.")
+    return samples.reshape(-1, channels).mean(axis=1), rate
+
+
+def resample(samples: Array, rate: int, wanted: int) -> Array:
+    """Samples at another rate, by cutting or widening the spectrum: nothing above half the lower rate is left."""
+    if rate == wanted:
+        return samples
+    count = max(1, round(len(samples) * wanted / rate))
+    if count > _LONGEST:
+        raise InputError(
+            f"the sound would have {count} samples at {wanted} a second, which is too many", "Give a shorter one."
+        )
+    return np.asarray(np.fft.irfft(np.fft.rfft(samples), count) * (count / len(samples)))
