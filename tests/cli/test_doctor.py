@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from attnx import model
 from attnx.errors import DeviceError, ModelError
 from attnx.session import cache
 from attnx.study import health
