@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnx.errors import InputError, ModelError, UsageError, offered
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
-from attnx.feed.inputs import is_ids
+from attnx.feed.inputs import is_ids, looked_up
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.run import read as tracing
 from attnx.session import memory
@@ -291,7 +291,8 @@ class Model:
 
     def slots(self) -> list[Slot]:
         """The model's inputs."""
-        return list(self.find().inputs)
+        found = self.find()
+        return looked_up(found.inputs, found.rows)
 
 
 def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> InputError | UsageError:

@@ -14,8 +14,8 @@ from attnx.feed.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
 from attnx.feed.processors import IMAGENET
 from attnx.feed.recipes import Recipe, read_recipe
 from attnx.feed.vision import fit, image_inputs, load_picture, picture_slot, prepare
-from attnx.run.axis_tokens import labelled
 from attnx.session.ort import Slot
+from attnx.tokens.axes import labelled
 from attnx.view.overlay import blend
 from tests.cli.conftest import attnx as attnx_command
 from tests.pictures.make import picture

@@ -14,8 +14,8 @@ from attnx.errors import InputError, UnsupportedError
 from attnx.feed.patches import Grid, pieces
 from attnx.feed.spectra import HOP, MELS, RATE, SECONDS, WINDOW, filter_bank, log_mel
 from attnx.records import Array, Tokens
-from attnx.run.axis_tokens import labelled
 from attnx.session.ort import Slot
+from attnx.tokens.axes import labelled
 from attnx.tokens.config import Config
 
 _RATES = (1000, 768_000)

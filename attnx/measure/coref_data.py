@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from attnx.errors import InputError
-from attnx.study.entries import Entry, Spot
+from attnx.measure.entries import Entry, Spot
 
 OCCUPATIONS = (
     "accountant", "analyst", "assistant", "attendant", "auditor", "baker", "carpenter", "cashier", "ceo", "chief",

@@ -39,16 +39,14 @@ class Inventory:
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
     """Write down what was found in a graph."""
-    from attnx.feed.inputs import looked_up
     from attnx.graph.axes.lookups import rows
-    from attnx.graph.axes.mask_values import kept_by
     from attnx.graph.load.signature import signature
+    from attnx.graph.probe.mask_values import kept_by
     from attnx.sites.recurrent import describe
 
     outputs = tuple(found.graph.outputs)
     said, tables, kept = describe(found.graph), rows(found.graph), kept_by(found.opened, found.sites)
     inputs = tuple(replace(slot, kept=kept.get(slot.name)) for slot in (Slot(*s) for s in signature(found.graph)))
-    inputs = tuple(looked_up(inputs, tables))
     return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
 
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from attnx.errors import UsageError
-from attnx.run.axis_tokens import labelled
 from attnx.study.mentioned import mentions
 from attnx.tokens import Tokenizer, find, load_tokenizer, places
+from attnx.tokens.axes import labelled
 from tests.tokens.conftest import write_bpe
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
