@@ -82,21 +82,22 @@ def is_ids(slot: Slot) -> bool:
 
 
 def looked_up(slots: Sequence[Slot], tables: Mapping[str, int]) -> list[Slot]:
-    """Inputs with those marked that take ids whatever they are called, where none is called so.
+    """Inputs with their tables, and those marked that take ids whatever they are called, where none is called so.
 
     Args:
         slots: All inputs of a graph.
         tables: Input -> entries of the table that its numbers are looked up in.
 
     Returns:
-        The same inputs; of several whose numbers are looked up, the one with the largest table is the ids.
+        The same inputs with their tables; of several whose numbers are looked up, the one with the largest is the ids.
     """
-    may = [slot for slot in slots if _may_be_ids(slot)]
+    known = [replace(slot, table=tables.get(slot.name)) for slot in slots]
+    may = [slot for slot in known if _may_be_ids(slot)]
     if any(_says_ids(slot) for slot in may):
-        return list(slots)
-    sizes = sorted(((tables[slot.name], slot.name) for slot in may if slot.name in tables), reverse=True)
+        return known
+    sizes = sorted(((slot.table, slot.name) for slot in may if slot.table is not None), reverse=True)
     clear = sizes and (len(sizes) == 1 or sizes[0][0] > sizes[1][0])
-    return [replace(slot, ids=bool(clear) and slot.name == sizes[0][1]) for slot in slots]
+    return [replace(slot, ids=bool(clear) and slot.name == sizes[0][1]) for slot in known]
 
 
 def _may_be_ids(slot: Slot) -> bool:

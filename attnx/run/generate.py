@@ -14,6 +14,7 @@ from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded, se
 from attnx.records import Array, Tokens
 from attnx.run.encdec import Encoded, carried_states, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
+from attnx.run.logits import next_logits, vocabulary
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
 from attnx.tokens.axes import join
@@ -36,6 +37,8 @@ class Plan:
     """What may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
+    vocabulary: frozenset[int] = frozenset()
+    """How many tokens it may choose among: see `logits.vocabulary`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
                 tokenizer.token_id(name) for name in ("</s>", "<|endoftext|>", "<eos>", "<|im_end|>", "<|eot_id|>")
             )
             stop = {number for number in usual if number is not None}
-    return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit)
+    return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit, vocabulary(model))
 
 
 def decode(
@@ -189,7 +192,7 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             if not ended:
                 notes.append(f"stopped at {full} tokens, which is all that the model takes")
             break
-        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw))
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed)
     outputs = joined.outputs if wanted.outputs else {}
@@ -225,30 +228,9 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
                 "hand on",
                 "Run single calls: --inputs FEED.npz, or --set NAME=VALUE.",
             )
-        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw))
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, len(ids) - 1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
-
-
-def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int) -> Array:
-    """Logits of the next token, [vocabulary], float64.
-
-    Raises:
-        UnsupportedError: No output has one number for each token of a vocabulary.
-    """
-    floats = {n: a for n, a in outputs.items() if a.dtype.kind == "f" and 2 <= a.ndim <= 3 and a.shape[-1] > max(ids)}
-    logits = next((a for n, a in floats.items() if "logits" in n.lower()), None)
-    if logits is None and floats:
-        logits = max(floats.values(), key=lambda a: a.shape[-1])
-    if logits is None or (
-        logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]
-    ):
-        raise UnsupportedError(
-            f"no output of the model says what comes next (logits); it gives {', '.join(outputs)}",
-            "Export it with its language-model head (task text-generation).",
-        )
-    row = logits[0] if logits.ndim == 3 else logits
-    return np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
 
 
 def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) -> int:
