@@ -218,8 +218,8 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
     for temperature in (0.0, 1.0):
         with pytest.raises(UnsupportedError, match="NaN among them"):
             choose(np.array([0.0, np.nan]), 3, Plan(1, temperature=temperature), rng)
+        none = Rules(suppressed=frozenset({0, 1}))
         with pytest.raises(UnsupportedError, match="no finite number that its configuration allows"):
-            none = Rules(suppressed=frozenset({0, 1}))
             choose(np.array([0.0, 1.0]), 3, Plan(1, temperature=temperature, rules=none), rng)
 
 

@@ -35,6 +35,8 @@ class Inventory:
     """Names this state of the model's files; "" where nothing can be kept of it."""
     branch: tuple[bool, ...] = ()
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
+    files: tuple[Any, ...] = ()
+    """The state of each file that holds weights, see `cache.identity`; None for one that is missing."""
 
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
@@ -47,7 +49,8 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventor
     outputs = tuple(found.graph.outputs)
     said, tables, kept = describe(found.graph), rows(found.graph), kept_by(found.opened, found.sites)
     inputs = tuple(replace(slot, kept=kept.get(slot.name)) for slot in (Slot(*s) for s in signature(found.graph)))
-    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
+    files = tuple(cache.identity(file) for file in found.loaded.files.values())
+    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch, files)
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
@@ -73,9 +76,8 @@ def save(inventory: Inventory, found: Found) -> None:
     """Keep an inventory, with the state of the weight files; not where one is missing, for it may come."""
     if not inventory.key or found.loaded.missing:
         return
-    files = [cache.identity(file) for file in found.loaded.files.values()]
-    if all(file is not None for file in files):
-        cache.write(inventory.key, _write(inventory) | {"files": files})
+    if None not in inventory.files:
+        cache.write(inventory.key, _write(inventory))
 
 
 def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:
@@ -116,6 +118,7 @@ def _write(inventory: Inventory) -> dict[str, Any]:
         "outputs": inventory.outputs,
         "note": inventory.note,
         "rows": dict(inventory.rows),
+        "files": inventory.files,
     }
 
 
@@ -128,6 +131,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Invent
         outputs=tuple(head["outputs"]),
         note=head["note"],
         rows=dict(head["rows"]),
+        files=tuple(head["files"]),
         key=key,
         branch=branch,
     )

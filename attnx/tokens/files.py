@@ -132,6 +132,20 @@ def read_processor(path: Path, part: str) -> Config:
     return read_config(path, "processor_config.json").part(part) or config
 
 
+def shaping_files(tokenizer: Path, model: Path) -> list[Path]:
+    """Every file that decides what tokens a text becomes: the tokenizer's own, and the configurations beside it.
+
+    Args:
+        tokenizer: The file that the tokenizer was read from.
+        model: The model's file; its configuration may bound the length.
+    """
+    own = [tokenizer, *([tokenizer.with_name(MERGES)] if tokenizer.name == VOCAB_JSON else [])]
+    for place in (tokenizer, model):
+        for name in ("special_tokens_map.json", "tokenizer_config.json", "config.json"):
+            own += [folder / name for folder in search_folders(place) if (folder / name).is_file()][:1]
+    return list(dict.fromkeys(own))
+
+
 def find_limit(path: Path) -> int | None:
     """The most tokens that the model takes at once, special tokens included; None where no file says.
 
