@@ -56,6 +56,21 @@ def test_merge_both_axes_of_a_cross_attention():
     assert merged.memory.pieces == ("a", "bcd")
 
 
+def test_sides_of_their_own_are_merged_too():
+    other = tokens("a bcd", split={"bcd": 2})
+    whole = trace(SPLIT, weighted([uniform(6)]), weighted([np.full((3, 6), 1 / 6)], index=1))
+    merged = merge_trace(replace(whole, sides={1: (other, whole.tokens)}))
+    queries, keys = merged.queries_of(merged.attentions[1]), merged.keys_of(merged.attentions[1])
+    assert merged.attentions[1].weights.shape[2:] == (len(queries), len(keys)) == (2, 5)
+    assert queries.pieces == ("a", "bcd")
+    assert keys is merged.tokens
+
+
+def test_what_was_written_is_counted_in_words():
+    whole = replace(trace(SPLIT, weighted([uniform(6)])), generated=4)
+    assert merge_trace(whole).generated == 3
+
+
 def test_past_keys_stand_alone():
     merged = merge_trace(trace(tokens("abcd", split={"abcd": 2}), weighted([np.full((2, 5), 0.2)])))
     assert merged.attentions[0].weights[0, 0].tolist() == [pytest.approx([0.2, 0.2, 0.2, 0.4])]
