@@ -64,6 +64,8 @@ def locate(model: str) -> Location:
     Raises:
         ModelError: Nothing of that name; says what there is, or how to pull it.
     """
+    if not model.strip():
+        raise ModelError("the model has no name: it is empty", f"Bundled: {', '.join(bundled()) or 'none'}.")
     if model in bundled():  # before a folder of that name: the default must not depend on where one stands
         folder = bundled_root() / model
         return Location(model, folder / "model.onnx", folder)

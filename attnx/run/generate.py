@@ -61,7 +61,7 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
     Raises:
         UsageError: A number that makes no sense.
     """
-    if count < 1:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
     if temperature < 0 or not np.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")

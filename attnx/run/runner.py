@@ -103,7 +103,7 @@ def _follow(
         raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
     two_sided = model.encoder is not None or takes_target(model.slots())
     if generate is not None:
-        course = plan(model, generate) if isinstance(generate, int) else generate
+        course = generate if isinstance(generate, Plan) else plan(model, generate)
         return _generated(model, given, inputs, course, wanted, two_sided, name)
     if given.target is not None:
         if not two_sided:

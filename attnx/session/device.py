@@ -52,6 +52,8 @@ def parse_device(text: str) -> Device:
     Raises:
         UsageError: Anything else.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"a device is a name, and this is {type(text).__name__}", HOW)
     place, *extras = text.split(",")
     kind, colon, said = place.partition(":")
     number = whole(said, most=999) if colon else 0
