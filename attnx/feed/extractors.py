@@ -103,7 +103,7 @@ def _whisper(samples: Array, config: Config, slot: Slot) -> Heard:
     notes = _cut(len(samples), length, rate)
     samples = samples[:length]
     if config.flag("do_normalize", False):
-        filled = np.full(length, config.real("padding_value", 0.0))
+        filled = np.full(length, config.real("padding_value", 0.0, -1e6, 1e6))
         filled[: len(samples)] = _normal(samples, len(samples))
         samples = filled
     array = log_mel(samples, length, rate=rate, bands=bands, window=config.whole("n_fft", WINDOW, 2, 1 << 16), hop=hop)
@@ -117,8 +117,8 @@ def _ast(samples: Array, config: Config, slot: Slot) -> Heard:
     array = np.zeros((wanted, bands.shape[1]))
     array[: len(bands)] = bands[:wanted]
     if config.flag("do_normalize", True):
-        mean, std = config.real("mean", -4.2677393), config.real("std", 4.5689974)
-        if std == 0:
+        mean, std = (config.real(name, usual, -1e6, 1e6) for name, usual in (("mean", -4.2677393), ("std", 4.5689974)))
+        if abs(std) < 1e-6:
             raise config.wrong("std", "a number other than 0")
         array = (array - mean) / (2 * std)
     return Heard(array[None], wanted * HOP / RATE, notes=notes)
@@ -134,7 +134,7 @@ def _speech_to_text(samples: Array, config: Config, slot: Slot) -> Heard:
             bands = bands - bands.mean(axis=0)
         if config.flag("normalize_vars", True):
             bands = bands / bands.std(axis=0)
-    array, mask = _filled(bands, frames, config.real("padding_value", 0.0))
+    array, mask = _filled(bands, frames, config.real("padding_value", 0.0, -1e6, 1e6))
     return Heard(array, frames * HOP / RATE, mask, notes)
 
 
@@ -146,7 +146,7 @@ def _seamless(samples: Array, config: Config, slot: Slot) -> Heard:
     stride = config.whole("stride", 2, 1, 64)
     frames = slot.shape[1] * stride if isinstance(slot.shape[1], int) else len(bands) + len(bands) % 2
     notes = _cut(len(bands), frames, RATE // HOP)
-    array, mask = _filled(bands[:frames], frames, config.real("padding_value", 0.0))
+    array, mask = _filled(bands[:frames], frames, config.real("padding_value", 0.0, -1e6, 1e6))
     whole = frames // stride * stride
     array = array[:, :whole].reshape(1, whole // stride, -1)
     return Heard(array, whole * HOP / RATE, mask[:, :whole][:, 1 % stride :: stride], notes)

@@ -89,10 +89,10 @@ def _is_pixels(array: Array) -> bool:
 def _patch(config: Config) -> int | None:
     """The side of a patch; None where it is not said, or patches are no squares."""
     value = config.get("patch_size")
-    sides = set(value) if isinstance(value, list) and all(isinstance(side, int) for side in value) else {value}
-    if len(sides) > 1:
+    sides = value if isinstance(value, list) and value else [value]
+    if any(side != sides[0] for side in sides):
         return None
-    return Config({"patch_size": sides.pop() if sides else None}, config.where).maybe_whole("patch_size", 1, 1 << 20)
+    return Config({"patch_size": sides[0]}, config.where).maybe_whole("patch_size", 1, 1 << 20)
 
 
 def find_grid(length: int, frame: Frame) -> Grid | None:

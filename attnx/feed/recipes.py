@@ -16,6 +16,8 @@ from attnx.tokens.files import read_config, read_processor
 
 _LARGEST = 20_000
 """Pixels along a side."""
+_STRONGEST = 1e6
+"""What colours are multiplied with or divided by is no more than this, and not less than one part in it."""
 _WARPED = 384
 """ConvNeXt's models of this size and above see the whole picture, out of proportion."""
 
@@ -101,7 +103,9 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
         None,
         None,
         resample=resample,
-        scale=config.real("rescale_factor", kind.scale) if config.flag("do_rescale", True) else None,
+        scale=config.real("rescale_factor", kind.scale, -_STRONGEST, _STRONGEST)
+        if config.flag("do_rescale", True)
+        else None,
         mean=_colours(config, "image_mean", kind.colours[0]) if normalises else (),
         std=_colours(config, "image_std", kind.colours[1]) if normalises or twice else (),
         offset=-1.0 if config.flag("rescale_offset", False) else 0.0,
@@ -109,7 +113,7 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
         reversed=config.flag("do_flip_channel_order", kind.reversed),
         exact=kind.exact,
     )
-    if 0.0 in recipe.std:
+    if any(abs(one) < 1 / _STRONGEST for one in recipe.std):
         raise config.wrong("image_std", "a number other than 0 for each colour")
     return replace(recipe, notes=_guessed(config, name, normalises), **_sized(place, slot, config, kind, name))
 
@@ -257,7 +261,7 @@ def _colours(config: Config, name: str, otherwise: Sequence[float]) -> tuple[flo
     value = config.get(name)
     if value is None:
         return tuple(otherwise)
-    numbers = [real_of(one) for one in (value if isinstance(value, list) else [value])]
+    numbers = [real_of(one, -_STRONGEST, _STRONGEST) for one in (value if isinstance(value, list) else [value])]
     if None in numbers or len(numbers) not in (1, 3):
         raise config.wrong(name, "one number, or one for each of three colours,")
     found = tuple(number for number in numbers if number is not None)

@@ -91,7 +91,11 @@ def read_json(path: Path) -> Any:
                 f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for",
                 "Give the tokenizer's own files.",
             )
-        return json.loads(path.read_bytes())
+        content = path.read_bytes()
+        found = json.loads(content)
+        if b"\\u" in content:  # half a character can be written so, and then not be handed on
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{str(path)!r} cannot be read as JSON: {error}", "Fetch the file again, or remove it."
