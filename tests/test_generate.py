@@ -226,7 +226,7 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 def test_seeds_and_temperatures_that_make_no_sense(tmp_path: Path) -> None:
     model = attnx.open(small.save(tmp_path / "m", model=small.plain_decoder(W)), device="cpu")
     for told in ({"seed": -1}, {"temperature": -0.5}, {"temperature": float("nan")}, {"top_k": 0}):
-        with pytest.raises(UsageError, match=next(iter(told)).replace("_", "-")):
+        with pytest.raises(UsageError, match=next(iter(told))):
             plan(model, 3, **told)  # type: ignore[arg-type]
 
 

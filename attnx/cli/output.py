@@ -19,9 +19,10 @@ def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> Non
         document: Records, arrays and plain values; `attnx.view.json.document` makes one with schema and version.
         pretty: Over several lines. Where None, for a terminal; JSON Lines want False.
     """
+    from attnx.cli.wording import worded_within
     from attnx.view.json import dumps, tidy
 
-    tidied = tidy(document)
+    tidied = worded_within(tidy(document))
     _write(dumps(tidied, indent=sys.stdout.isatty() if pretty is None else pretty))
 
 
@@ -32,6 +33,9 @@ def show(*renderables: Any) -> None:
     """
     from rich.console import Console
 
+    from attnx.cli.wording import worded_fields
+
+    renderables = tuple(map(worded_fields, renderables))
     settle()
     if sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from attnx.errors import InputError, UsageError
-from attnx.feed.extractors import find, rate_of
+from attnx.feed.extractors import Extract, find, piece_of, rate_of, spectrogram
 from attnx.feed.inputs import is_ids, is_integer
 from attnx.feed.patches import Grid
 from attnx.records import Array, Tokens
@@ -18,6 +18,7 @@ from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
 from attnx.tokens.config import Config
 from attnx.tokens.files import read_config, read_processor
+from attnx.wording import Wording
 
 _LONGEST = 1 << 28
 """Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
@@ -41,13 +42,83 @@ def sound_shape(slot: Slot, config: Config) -> tuple[int, ...]:
     return find(config, slot)[0](tone, config, slot).array.shape
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sound:
+    """A sound at the rate of the model that is to hear it."""
+
+    slot: Slot
+    """The input that takes it."""
+    samples: Array
+    """float64 [n], -1 to 1."""
+    rate: int
+    """Samples a second."""
+    length: int | None
+    """Samples of a piece, which is all that the model hears at once; None where it hears all there is."""
+    hop: int
+    """Samples between two spectra."""
+    config: Config
+    """What the model's configuration says of sound."""
+    extract: Extract
+    notes: tuple[str, ...]
+
+    @property
+    def span(self) -> float:
+        """Seconds that the model hears at once."""
+        return (self.length or len(self.samples)) / self.rate
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is more than the model hears at once."""
+        return self.length is not None and len(self.samples) > self.length
+
+    def array(self) -> Array:
+        """What the model is fed of its first piece, [1,...]."""
+        heard = self.extract(self.samples[: self.length], self.config, self.slot)
+        return heard.array.astype(self.slot.dtype)
+
+    def spectra(self, samples: Array, length: int) -> Array:
+        """Whisper's spectrogram of samples, silence added up to `length`, [bands, length / hop]."""
+        return spectrogram(samples, length, self.config, self.slot)
+
+
+def listen(model: Runs, path: Path, given: Mapping[str, Array]) -> Sound:
+    """Read a sound for a model; of an encoder-decoder in two files, its encoder listens.
+
+    Args:
+        model: The model.
+        path: A WAV file.
+        given: Inputs that are given besides.
+
+    Raises:
+        UsageError: The model takes no sound.
+        UnsupportedError: It wants features that cannot be computed.
+        InputError: The file is no WAV file that can be read.
+    """
+    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
+    slot = sound_slot(slots)
+    if slot is None:
+        raise UsageError(
+            f"{model.name} does not listen: it has no input_features and no input_values", Wording("Leave out <audio>.")
+        )
+    if slot.name in given:
+        raise UsageError(Wording("<audio> and the feed both give {name}", name=slot.name), "Give one of them.")
+    config = read_processor(model.path, "feature_extractor")
+    extract, guessed = find(config, slot)
+    rate = rate_of(config)
+    samples, own = read_wav(path)
+    samples = resample(samples, own, rate)
+    notes = guessed if own == rate else (*guessed, f"sound resampled from {own} to {rate} samples a second")
+    hop, length = piece_of(extract, config, slot)
+    return Sound(slot, samples, rate, length, hop, config, extract, notes)
+
+
 def audio_inputs(
     model: Runs, path: Path, given: Mapping[str, Array]
 ) -> tuple[dict[str, Array], tuple[str, ...], Callable[[int], Tokens]]:
     """Sound as the model's input.
 
     Args:
-        model: The model; of an encoder-decoder in two files, its encoder listens.
+        model: The model.
         path: A WAV file.
         given: Inputs that are given besides.
 
@@ -58,27 +129,16 @@ def audio_inputs(
         UsageError: The model takes no sound.
         InputError: The file is no WAV file that can be read.
     """
-    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
-    slot = sound_slot(slots)
-    if slot is None:
-        raise UsageError(
-            f"{model.name} does not listen: it has no input_features and no input_values", "Leave out --audio."
-        )
-    if slot.name in given:
-        raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
-    config = read_processor(model.path, "feature_extractor")
-    extract, guessed = find(config, slot)
-    rate = rate_of(config)
-    samples, own = read_wav(path)
-    samples = resample(samples, own, rate)
-    notes = [] if own == rate else [f"sound resampled from {own} to {rate} samples a second"]
-    heard = extract(samples, config, slot)
+    sound = listen(model, path, given)
+    slot = sound.slot
+    heard = sound.extract(sound.samples, sound.config, slot)
     heard = replace(heard, grid=patches_of(read_config(model.path, "config.json"), heard.array))
     fed = {slot.name: heard.array.astype(slot.dtype)}
+    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
     mask = next((s for s in slots if s.name == "attention_mask" and is_integer(s) and len(s.shape) == 2), None)
     if heard.mask is not None and mask is not None and mask.name not in given and not any(map(is_ids, slots)):
         fed[mask.name] = heard.mask
-    return fed, (*guessed, *notes, *heard.notes), heard.name
+    return fed, (*sound.notes, *heard.notes), heard.name
 
 
 def patches_of(config: Config, array: Array) -> Grid | None:
@@ -104,7 +164,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--audio takes a WAV file.") from None
+        raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
             f"{path} is no WAV file that can be read: {error}",

@@ -17,6 +17,7 @@ from attnx.records import Array, Tokens
 from attnx.session.ort import Slot
 from attnx.tokens.axes import labelled
 from attnx.tokens.config import Config
+from attnx.wording import Wording
 
 _RATES = (1000, 768_000)
 """Samples a second that a sound can have."""
@@ -71,7 +72,9 @@ def find(config: Config, slot: Slot) -> tuple[Extract, tuple[str, ...]]:
         if name not in EXTRACTORS:
             raise UnsupportedError(
                 f"{config.where} names {name}, and its features are not among those that attnx computes",
-                f"Compute them with it and give the array: --inputs FEED.npz. There are: {', '.join(EXTRACTORS)}.",
+                Wording(
+                    "Compute them with it and give the array: <inputs=>. There are: {all}.", all=", ".join(EXTRACTORS)
+                ),
             )
         return EXTRACTORS[name], ()
     why = "nothing names a feature extractor (preprocessor_config.json: feature_extractor_type)"
@@ -82,7 +85,7 @@ def find(config: Config, slot: Slot) -> tuple[Extract, tuple[str, ...]]:
     if (isinstance(bands, int) and bands not in (MELS, 128)) or frames in (MELS, 128):
         raise UnsupportedError(
             f"{why}, and the model wants {slot.describe()}",
-            "Put its preprocessor_config.json beside it, or give the features: --inputs FEED.npz.",
+            Wording("Put its preprocessor_config.json beside it, or give the features: <inputs=>."),
         )
     return _whisper, (f"{why}: taken to be Whisper's log-mel spectrogram",)
 
@@ -94,20 +97,32 @@ def _wav2vec2(samples: Array, config: Config, slot: Slot) -> Heard:
 
 
 def _whisper(samples: Array, config: Config, slot: Slot) -> Heard:
-    rate, hop = rate_of(config), config.whole("hop_length", HOP, 1, 1 << 16)
-    bands = config.whole("feature_size", MELS if not isinstance(slot.shape[1], int) else slot.shape[1], 1, 1 << 12)
-    length = config.whole("chunk_length", SECONDS, 1, 1 << 12) * rate
+    _, length = piece_of(_whisper, config, slot)
+    assert length is not None
+    notes = _cut(len(samples), length, rate_of(config))
+    array = spectrogram(samples[:length], length, config, slot)
+    return Heard(array[None], length / rate_of(config), notes=notes)
+
+
+def piece_of(extract: Extract, config: Config, slot: Slot) -> tuple[int, int | None]:
+    """Samples between two spectra, and of a piece, which is all that Whisper hears at once; None of all others."""
+    hop = config.whole("hop_length", HOP, 1, 1 << 16)
+    if extract is not _whisper:
+        return hop, None
     frames = slot.shape[2]
-    if isinstance(frames, int):
-        length = frames * hop
-    notes = _cut(len(samples), length, rate)
-    samples = samples[:length]
+    length = config.whole("chunk_length", SECONDS, 1, 1 << 12) * rate_of(config)
+    return hop, frames * hop if isinstance(frames, int) else length
+
+
+def spectrogram(samples: Array, length: int, config: Config, slot: Slot) -> Array:
+    """Whisper's spectrogram of samples, filled up to `length`, as a configuration has it: [bands, length / hop]."""
+    bands = config.whole("feature_size", MELS if not isinstance(slot.shape[1], int) else slot.shape[1], 1, 1 << 12)
+    window, hop = config.whole("n_fft", WINDOW, 2, 1 << 16), config.whole("hop_length", HOP, 1, 1 << 16)
     if config.flag("do_normalize", False):
         filled = np.full(length, config.real("padding_value", 0.0, -1e6, 1e6))
         filled[: len(samples)] = _normal(samples, len(samples))
         samples = filled
-    array = log_mel(samples, length, rate=rate, bands=bands, window=config.whole("n_fft", WINDOW, 2, 1 << 16), hop=hop)
-    return Heard(array[None], length / rate, notes=notes)
+    return log_mel(samples, length, rate=rate_of(config), bands=bands, window=window, hop=hop)
 
 
 def _ast(samples: Array, config: Config, slot: Slot) -> Heard:
@@ -184,7 +199,7 @@ def _long_enough(samples: Array, config: Config) -> Array:
     if rate_of(config) != RATE:
         raise UnsupportedError(
             f"{config.where} wants {rate_of(config)} samples a second, and these features are computed at {RATE} only",
-            "Compute them with the model's own extractor and give the array: --inputs FEED.npz.",
+            Wording("Compute them with the model's own extractor and give the array: <inputs=>."),
         )
     if len(samples) < WINDOW:
         raise InputError(f"the sound has {len(samples)} samples, and one frame takes {WINDOW}", "Give a longer sound.")

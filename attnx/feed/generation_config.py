@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attnx.errors import ModelError
+from attnx.feed.timestamps import Marks
 from attnx.numerals import LARGEST, whole_of
 from attnx.session.protocol import Runs
 from attnx.tokens.config import Config
@@ -28,6 +29,8 @@ class Rules:
     """Ids that are never written."""
     at_first: frozenset[int] = frozenset()
     """Ids that are not written at the first position that is free."""
+    marks: Marks | None = None
+    """Marks of time, where they are to be written."""
 
     @property
     def first(self) -> int:

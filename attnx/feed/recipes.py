@@ -13,6 +13,7 @@ from attnx.numerals import real_of, whole_of
 from attnx.session.ort import Slot
 from attnx.tokens.config import Config
 from attnx.tokens.files import read_config, read_processor
+from attnx.wording import Wording
 
 _LARGEST = 20_000
 """Pixels along a side."""
@@ -83,7 +84,9 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
     if name is not None and name not in KINDS:
         raise UnsupportedError(
             f"{config.where} names {name}, and what it does to a picture is not among what attnx does",
-            f"Prepare the picture with it and give the pixels: --inputs FEED.npz. There are: {', '.join(KINDS)}.",
+            Wording(
+                "Prepare the picture with it and give the pixels: <inputs=>. There are: {all}.", all=", ".join(KINDS)
+            ),
         )
     if not config:
         return _unsaid(place, slot, graph)
@@ -93,7 +96,7 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
         if config.flag(field, False) and not (field == "do_pad" and kind is DETECTOR and "pad_size" not in config):
             raise UnsupportedError(
                 f"{config.where}: {field} is a step that attnx does not do",
-                "Prepare the picture with the model's own processor and give the pixels: --inputs FEED.npz.",
+                Wording("Prepare the picture with the model's own processor and give the pixels: <inputs=>."),
             )
     normalises = config.flag("do_normalize", kind.normalises)
     twice = kind.twice and config.flag("include_top", True)
@@ -158,7 +161,7 @@ def _unsaid(place: Path, slot: Slot, graph: Sides) -> Recipe:
 def _nowhere(slot: Slot) -> InputError:
     return InputError(
         f"how large a picture the model wants is written nowhere: {slot.describe()}",
-        "Put its preprocessor_config.json beside it, or give the pixels: --inputs FEED.npz.",
+        Wording("Put its preprocessor_config.json beside it, or give the pixels: <inputs=>."),
     )
 
 

@@ -14,6 +14,8 @@ RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
 """Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
 _BREAK, _LINEAR, _LOG = 1000.0, 200.0 / 3, np.log(6.4) / 27
 """The mel scale of Slaney: linear up to 1000 Hz, 66.7 Hz a mel; logarithmic above, 27 mels for a factor of 6.4."""
+_AT_ONCE = 4096
+"""Spectra that are made together."""
 _HIGHEST = 8000.0
 """Hz at which Whisper's bands end, whatever the rate."""
 _SPECTRUM, _LOWEST, _EMPHASIS, _FLOOR = 512, 20.0, 0.97, float(np.finfo(np.float32).eps)
@@ -72,8 +74,12 @@ def log_mel(
     piece = np.pad(samples, (0, length - len(samples)))
     framed = np.lib.stride_tricks.sliding_window_view(np.pad(piece, window // 2, mode="reflect"), window)[::hop]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
-    power = np.abs(np.fft.rfft(framed[: length // hop] * hann)) ** 2
-    level = np.log10(np.maximum(mel_filters(bands, window, rate, _HIGHEST) @ power.T, 1e-10))
+    filters = mel_filters(bands, window, rate, _HIGHEST)
+    level = np.empty((bands, length // hop))
+    for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
+        some = framed[start : min(start + _AT_ONCE, length // hop)]
+        level[:, start : start + len(some)] = filters @ (np.abs(np.fft.rfft(some * hann)) ** 2).T
+    level = np.log10(np.maximum(level, 1e-10))
     return np.asarray((np.maximum(level, level.max() - 8) + 4) / 4)
 
 

@@ -13,6 +13,7 @@ from attnx.feed.recipes import Recipe, colours_last, read_recipe
 from attnx.records import Array
 from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,9 +47,11 @@ def image_inputs(model: Runs, path: Path, given: Mapping[str, Array]) -> tuple[d
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
     slot = picture_slot(slots)
     if slot is None:
-        raise UsageError(f"{model.name} takes no picture: it has no input of four dimensions", "Leave out --image.")
+        raise UsageError(
+            f"{model.name} takes no picture: it has no input of four dimensions", Wording("Leave out <image>.")
+        )
     if slot.name in given:
-        raise UsageError(f"--image and the feed both give {slot.name}", "Give one of them.")
+        raise UsageError(Wording("<image> and the feed both give {name}", name=slot.name), "Give one of them.")
     recipe = read_recipe(model.path, slot)
     picture = load_picture(path)
     if np.dtype(slot.dtype).kind == "u":
@@ -76,7 +79,7 @@ def load_picture(path: Path) -> Image:
         from PIL import Image as Pillow
         from PIL import ImageOps, UnidentifiedImageError
     except ImportError:
-        raise UsageError("--image needs Pillow", "Install it: pip install 'attnx[vision]'.") from None
+        raise UsageError(Wording("<image> needs Pillow"), "Install it: pip install 'attnx[vision]'.") from None
     try:
         with Pillow.open(path) as opened:
             if opened.width * opened.height > _LARGEST:
@@ -90,7 +93,7 @@ def load_picture(path: Path) -> Image:
                 turned = Pillow.alpha_composite(white, turned)
             return turned.convert("RGB")
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--image takes a picture.") from None
+        raise InputError(f"there is no file {path}", Wording("<image> takes a picture.")) from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
         raise InputError(
             f"{path} is no picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can."

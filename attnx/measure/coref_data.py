@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from attnx.errors import InputError
 from attnx.measure.entries import Entry, Spot
+from attnx.wording import Wording
 
 OCCUPATIONS = (
     "accountant", "analyst", "assistant", "attendant", "auditor", "baker", "carpenter", "cashier", "ceo", "chief",
@@ -48,7 +49,7 @@ class Dataset:
     """What was left out, and why, a line each."""
 
 
-_KINDS_HINT = "See attnx coref --help for the kinds of files that are read."
+_KINDS_HINT = Wording("See <attnx.measure.coref_data.read> for the kinds of files that are read.")
 Found = Iterator[Example | str]
 """What a reader yields: examples, and for entries that cannot be one, the reason."""
 
@@ -110,7 +111,10 @@ def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
             else:
                 skipped.append(f"entry {at}: {made}")
     except InputError as error:
-        raise InputError(f"{said} is not a {name} file: {error.message}", error.hint or _KINDS_HINT) from None
+        raise InputError(
+            Wording("{said} is not a {name} file: {what}", said=said, name=name, what=error.message),
+            error.hint or _KINDS_HINT,
+        ) from None
     except (ValueError, RecursionError, ElementTree.ParseError, csv.Error) as error:
         raise InputError(f"{said} is not a {name} file: {error}", _KINDS_HINT) from None
     if not examples:

@@ -14,6 +14,7 @@ from attnx.errors import InputError
 from attnx.records import Tokens
 from attnx.tokens.spans import Mention, mention
 from attnx.tokens.words import group_words
+from attnx.wording import Wording
 
 PRONOUNS = frozenset(
     "he him his himself she her hers herself it its itself they them their theirs themselves themself".split()
@@ -99,7 +100,7 @@ def _words(tokens: Tokens) -> list[tuple[int, int]]:
     if not tokens.text:
         raise InputError(
             "these tokens carry no text, so pronouns and candidates cannot be found in it",
-            "Give a text instead of ids, or positions: --from 10 --to 2,8.",
+            Wording("Give a text instead of ids[, or positions: <from_=10> <to=[2, 8]>]."),
         )
     groups = (group for group in group_words(tokens) if not any(tokens.special[at] for at in group))
     spans = [(tokens.offsets[group[0]][0], max(tokens.offsets[at][1] for at in group)) for group in groups]

@@ -18,6 +18,7 @@ from attnx.run.logits import next_logits, vocabulary
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
 from attnx.tokens.axes import join
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,20 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
         UsageError: A number that makes no sense.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
+        raise UsageError(
+            Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
+            Wording("Try <generate=20>."),
+        )
     if temperature < 0 or not np.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+        raise UsageError(
+            Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."
+        )
     if seed < 0:
-        raise UsageError(f"--seed {seed}: it takes a whole number from 0", "Any will do: --seed 1.")
+        raise UsageError(Wording("<seed={it}>: it takes a whole number from 0", it=seed), "Any will do.")
     if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
+        raise UsageError(
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+        )
     config = settings(model)
     stop = numbers(config, "eos_token_id")
     limit = None
@@ -119,6 +127,7 @@ def decode(
         )
     later = model.with_past or model
     given = {**(encoded.joined if encoded is not None else {}), **(given or {})}
+    plan = plan if plan.vocabulary else replace(plan, vocabulary=vocabulary(model))
     mask = own_mask(model.slots(), given) if encoded is None else None
     padding = None if mask is None else seen_by(mask, given.pop(mask.name)).astype(np.int64)
     if mask is not None and padding is not None and padding.shape != (1, len(prompt)):
@@ -169,7 +178,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
     asked = replace(wanted, outputs=True, verify_outputs=False)
     draw = np.random.default_rng(plan.seed)
     size = room(later.slots())
-    start, done, steps = len(ids), 0, []
+    start, done = len(ids), 0
+    steps: list[Run] = []
     notes: list[str] = []
     single = fixed_length(model.slots()) == 1
     ended = plan.count == 0
@@ -179,7 +189,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
         chunk = ids[done : done + 1] if single or done else ids
         own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
         run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
-        steps.append(run)
+        # Each step's caches, in and out, would else stay in memory until the text is written.
+        steps.append(replace(run, outputs={}, feed={} if steps else run.feed))
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
@@ -192,10 +203,11 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             if not ended:
                 notes.append(f"stopped at {full} tokens, which is all that the model takes")
             break
-        ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw))
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed)
-    outputs = joined.outputs if wanted.outputs else {}
+    said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
+    outputs = run.outputs if wanted.outputs else {}
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
@@ -226,14 +238,14 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
             raise UnsupportedError(
                 f"the decoder keeps a state of its own from call to call ({', '.join(states)}), which attnx does not "
                 "hand on",
-                "Run single calls: --inputs FEED.npz, or --set NAME=VALUE.",
+                Wording("Run single calls: <inputs=>."),
             )
-        ids.append(choose(next_logits(run.outputs, plan.vocabulary, len(ids) - 1), len(ids), plan, draw))
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, len(ids) - 1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
 
 
-def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) -> int:
+def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, ids: Sequence[int] = ()) -> int:
     """The next id: the likeliest (the first of equals), or one that is drawn.
 
     Args:
@@ -241,6 +253,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
         position: Where it will stand, from 0.
         plan: Temperature, and what may stand where.
         draw: Where chance comes from.
+        ids: All tokens so far, for rules that look back.
 
     Raises:
         UnsupportedError: The logits are no numbers, or none of them may stand there.
@@ -253,12 +266,14 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     if position in rules.among:
         hidden = frozenset(range(len(values))) - rules.among[position]
     values[[n for n in hidden if n < len(values)]] = -np.inf
+    if rules.marks is not None:
+        values = rules.marks.allowed(values, ids)
     largest = values.max()  # NaN where any is
     if not np.isfinite(largest):
         raise UnsupportedError(
             f"what comes at position {position} cannot be told: the model's logits have "
             + ("NaN among them" if np.isnan(largest) else "no finite number that its configuration allows"),
-            "`attnx sites` shows what the graph holds; a half-precision file may overflow on this device.",
+            "A half-precision file may overflow on this device; a configuration may forbid every token.",
         )
     if plan.temperature == 0:
         return int(np.argmax(values))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import opening as start_of
 from attnx.feed.generation_config import settings
@@ -25,7 +25,7 @@ from attnx.run.encdec import (
     of_file,
     special_tokens,
     target_tokens,
-    together,
+    with_encoder,
 )
 from attnx.run.generate import Plan, decode, plan, say, sized, with_new
 from attnx.run.joint import find_states, joint_tokens
@@ -36,6 +36,7 @@ from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
 from attnx.tokens import from_ids
 from attnx.tokens.axes import masked, numbered
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _follow(
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?",
-            f"Give --target TEXT{offered('--generate', ', or --generate N')}.",
+            Wording("Give <target=>[, or <generate=>]."),
         )
     return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 
@@ -166,7 +167,7 @@ def _both(model: Runs, inputs: Mapping[str, Array], wanted: Wanted, name: Callab
     ids = next((own[s.name] for s in slots if is_ids(s) and s.name in own), np.zeros((1, 1), np.int64))
     needs = replace(encoded.needs(ids[0].tolist()), ids=ids)
     run = model.run(feeding.derive(slots, needs, own), of_file(model, wanted))
-    run = replace(run, attentions=together(encoded, run.attentions))
+    run = with_encoder(encoded, run)
     return _trace(model, run, None, encoded.memory)
 
 
@@ -190,8 +191,8 @@ def _with_target(
         own = {**encoded.joined, **for_inputs(slots, inputs)}
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), own)
         run = model.run(feed, wanted)
-    run = replace(run, attentions=together(encoded, run.attentions))
-    return _trace(model, run, target, encoded.memory)
+    run = with_encoder(encoded, run)
+    return _trace(model, run, target, encoded.memory if len(encoded.memory) else None, name)
 
 
 def _generated(
@@ -218,7 +219,7 @@ def _generated(
             notes = (guessed,) if guessed else ()
     else:
         if given.tokens is None:
-            raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
+            raise UsageError("there is no text to go on from", Wording("Give a text; <generate> goes on behind it."))
         if given.target is not None:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
         prompt = _padded_as_given(model.slots(), given.tokens, inputs)
@@ -226,12 +227,13 @@ def _generated(
     tokens = with_new(model, prompt, decoded)
     run = decoded.run
     if encoded is not None:
-        run = replace(run, attentions=together(encoded, run.attentions))
+        run = with_encoder(encoded, run)
     length = fixed_length(model.slots())
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))
     run = replace(run, notes=(*run.notes, *say(decoded, course, tokens), *notes))
-    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None)
+    memory = encoded.memory if encoded is not None and len(encoded.memory) else None
+    trace = _trace(model, run, tokens, memory, name)
     return replace(trace, generated=decoded.new)
 
 

@@ -12,6 +12,7 @@ from attnx.errors import RunError, UsageError
 from attnx.scan.parts import Note, note_of, path_of
 from attnx.session import cache
 from attnx.tokens.files import shaping_files
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -64,7 +65,7 @@ def same_device(folder: Path, number: int, before: str | None) -> str | None:
     if before and own and own != before:
         raise UsageError(
             f"parts of this scan were made on {before} and on {own}, which round differently",
-            f"Give --force and --device {own} to begin anew.",
+            Wording("Give <force=True> and <device={own}> to begin anew.", own=own),
         )
     return own or before
 

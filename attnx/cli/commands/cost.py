@@ -38,10 +38,12 @@ def cost(
     """
     from attnx import model as pipeline
     from attnx.cli import output
+    from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.axes.parameters import parameters
     from attnx.measure import cost as measure
     from attnx.numerals import whole
+    from attnx.wording import Wording
 
     read = [whole(part, least=1, most=1 << 40) for part in lengths.split(",")]
     sizes = sorted({size for size in read if size is not None})
@@ -69,7 +71,7 @@ def cost(
         try:
             timing = run(opened, [size for size in sizes if size <= longest])
         except UnsupportedError as error:
-            notes.append(f"not measured: {error.message}. {error.hint}")
+            notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
     output.notes(notes)
     if json:
