@@ -1,4 +1,4 @@
-"""Write down where each quantity of an attention that is written out lives: what softmax.py found, as Places."""
+"""Write down where each quantity of an attention that is written out lives: what `spelled` found, as Places."""
 
 from __future__ import annotations
 

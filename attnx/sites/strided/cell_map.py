@@ -1,7 +1,7 @@
 """Which query and which key each cell of moved scores belongs to, seen by carrying their places to it.
 
 The steps between the product and the softmax are evaluated on short inputs with numbers that tell places (see
-carried.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
+cell_tracing.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
 attention; what the axes of query and key stand for comes with the proof.
 """
 
