@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import MIXING, Axes, forward, fresh, leaves
+from attnx.graph.axes.atoms import Axes, fresh, leaves
+from attnx.graph.axes.axes import MIXING, forward
 from attnx.graph.axes.axis_names import Letters
 from attnx.graph.axes.factors import repeats
 from attnx.graph.axes.pairing import Candidate, Use

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import MIXED, Atom, Axes, Axis, leaves
+from attnx.graph.axes.atoms import Atom, Axes, Axis, leaves
+from attnx.graph.axes.axes import MIXED
 from attnx.graph.axes.head_finder import merged_with, split_from
 from attnx.graph.axes.product import Product
 from attnx.graph.shapes.symbols import PROBE

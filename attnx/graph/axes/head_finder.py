@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import MIXING, Atom, Axes, Axis, backward, forward, leaves, tie
+from attnx.graph.axes.atoms import Atom, Axes, Axis, leaves, split_alike
+from attnx.graph.axes.axes import MIXING, backward, forward
 from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product
 from attnx.graph.load.nodes import attributes
@@ -138,7 +139,7 @@ def _projected_in_place(
     after: Product, mine: Axes, axes: Axes, theirs: Axes, summed: set[int], feature: list[Atom]
 ) -> list[Atom]:
     """One matrix a head (absorbed projections): what comes out has other features, in the same heads."""
-    tie(mine, axes)
+    split_alike(mine, axes)
     out = [a for axis in after.out_axes for a in axis]
     new = [a for axis in theirs for a in axis if id(a) not in summed and a in out]
     return [*feature, *[a for a in new if not any(a in own for own in mine)]]

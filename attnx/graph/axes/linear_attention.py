@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import forward, leaves
+from attnx.graph.axes.atoms import leaves
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.pairing import Candidate, Use, use_of
 from attnx.graph.axes.paths import Way, depends
 from attnx.graph.axes.product import find_product

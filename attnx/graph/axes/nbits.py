@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Atom, fresh
+from attnx.graph.axes.atoms import Atom, fresh
 from attnx.graph.axes.product import Product
 from attnx.graph.axes.stored import numbers
 from attnx.graph.load.nodes import attributes

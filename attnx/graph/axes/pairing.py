@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.atoms import Atom, Axes, leaves
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.origins import streams
 from attnx.graph.axes.paths import Way
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Atom, Axes, forward, fresh, leaves
+from attnx.graph.axes.atoms import Atom, Axes, fresh, leaves
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.dequantise import floats, scale_of
 from attnx.graph.axes.nbits import OP, packed_numbers, packed_product
 from attnx.graph.axes.origins import rotary_source

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Axes, forward
+from attnx.graph.axes.atoms import Axes
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.axis_names import Letters
 from attnx.graph.axes.factors import factors_of, multiplier, unmoved
 from attnx.graph.axes.paths import Step, Way, depends, scalar, ways_back

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, forward, leaves, tie
+from attnx.graph.axes.atoms import Atom, Axes, leaves, split_alike
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.head_finder import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
 from attnx.graph.axes.product import Product, find_product
@@ -87,7 +88,7 @@ def _contracts(graph: Graph, first: Product, second: Product, value: str, axes: 
     mine = second.left_axes if value == second.left else second.right_axes
     if len(mine) != len(axes):
         return False
-    tie(mine, axes)
+    split_alike(mine, axes)
     left, right = ({id(a) for axis in side for a in leaves(axis)} for side in (first.left_axes, first.right_axes))
     summed = _leaves(second.contracted)
     return bool(summed) and (summed <= left - right or summed <= right - left)
