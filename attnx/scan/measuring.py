@@ -76,7 +76,7 @@ def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Tex
         The bytes of the part's file.
 
     Raises:
-        AttnxError: A text that cannot be tokenised, a run that failed; it is said where.
+        AttnxError: A text that cannot be tokenised, a run that failed; the message says where.
     """
     part = _Part(model, job, start, texts, [_tokens(model, text) for text in texts])
     try:

@@ -81,7 +81,7 @@ class Placing:
         self.place("masked", reached[at][0], reached[at][1], (), reading.sink)
 
     def divides(self, axes: Axes | None) -> bool:
-        """Whether merged axes can be told apart by size again: [batch x heads x queries, keys] cannot."""
+        """Whether merged axes can be separated by size again: [batch x heads x queries, keys] cannot."""
         layout = self.letters.layout(axes) if axes is not None else None
         if layout is None:
             return False

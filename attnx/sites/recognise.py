@@ -63,7 +63,7 @@ def find(path: Path, choose: Choose | None = None) -> Found:
     except AttnxError:
         raise
     except Exception as error:
-        # Whatever a walk over the graph trips on is either damage, and is told as such, or a bug, and shows itself.
+        # Whatever a walk over the graph trips on is either damage, and is reported as such, or a bug, and surfaces.
         if (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise

@@ -36,7 +36,7 @@ def shelf(rows: Sequence[Row]) -> Columns:
             column("from", [row[1] for row in rows], spare=True),
             column("revision", [row[7][:8] for row in rows], spare=True),
         ],
-        said=[*problems, hint],
+        notes=[*problems, hint],
     )
 
 

@@ -128,7 +128,7 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
     return columns(
         f"{model} · {_short(count)} parameters that every token is multiplied with" if count else model,
         parts,
-        said=[
+        notes=[
             f"{found.attention.formula} ({found.attention.source})",
             even,
             f"time and memory: {timing.table.formula} ({timing.table.source})" if timing is not None else "",
@@ -150,7 +150,7 @@ def _paths(found: Measurement) -> Columns:
     return columns(
         "sequential steps and longest path between two tokens, one layer",
         parts,
-        said=[f"{found.formula} ({found.source})"],
+        notes=[f"{found.formula} ({found.source})"],
     )
 
 

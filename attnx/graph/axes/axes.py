@@ -58,7 +58,7 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
     if op in MIXING:
         return _mix(graph, node, axes, source)
     if op in ("ScatterND", "ScatterElements") and source != node.input[0]:
-        return None  # where a part lands is told by numbers, not by axes
+        return None  # where a part lands depends on numbers, not on axes
     if op in ELEMENTWISE:
         return _broadcast(axes, out_shape if op not in ("Concat", "Slice", "Pad") else None)
     return None

@@ -30,7 +30,7 @@ def competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
 def asked_by_data(graph: Graph, use: Use) -> bool:
     """Whether the context's row axis is contracted with another tensor of data (efficient, or linear, attention).
 
-    Not where that tensor is made from the context itself: latents that are asked for once more (poly-encoders).
+    Not where that tensor is made from the context itself: latents that are queried once more (poly-encoders).
     """
     value, axes = use.way.product.out, use.way.product.out_axes
     rows = {id(a) for axis in use.weights_axes for a in leaves(axis)} - {
@@ -44,8 +44,8 @@ def asked_by_data(graph: Graph, use: Use) -> bool:
                 mine = product.left_axes if value == product.left else product.right_axes
                 summed = {id(a) for a in product.contracted}
                 at = [i for i, own in enumerate(mine) if any(id(a) in summed for a in own)]
-                told = len(mine) == len(axes) and bool(rows)
-                if told and not any(id(a) in rows for i in at for a in leaves(axes[i])):
+                known = len(mine) == len(axes) and bool(rows)
+                if known and not any(id(a) in rows for i in at for a in leaves(axes[i])):
                     continue  # it sums over features
                 other = product.other(value)
                 return depends(graph, other) and not _made_from(graph, other, use.way.product.out)

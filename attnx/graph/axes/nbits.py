@@ -34,7 +34,7 @@ def packed_product(graph: Graph, node: NodeProto) -> Product | None:
 
 
 def packed_numbers(graph: Graph, node: NodeProto) -> Array | None:
-    """W [K,N], float32; None where the weights are packed in a way that is not told here.
+    """W [K,N], float32; None where the weights are packed in a way that is not known here.
 
     Source: onnxruntime's ContribOperators, MatMulNBits: along K in blocks, each with a scale and a zero point, by
     default the middle; low bits first; zero points are packed alike, or floats.

@@ -44,7 +44,7 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
     in_left = all(id(k) in left for k in keys)
     in_right = all(id(k) in right for k in keys)
     if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
-        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: told by its place alone
+        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: known by its place alone
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)

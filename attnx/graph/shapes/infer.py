@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 SMALL_VALUE = 8192
-"""Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
+"""Numbers are carried for tensors of at most this many elements (unless a caller wants more)."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""

@@ -75,7 +75,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _cached(e: Emit, node: NodeProto, a: dict[str, Any], new: Grouped, store: Store) -> tuple[str, str]:
-    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that are asked for."""
+    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that the node has as outputs."""
     parts: list[str] = []
     for index, fresh in enumerate((new.key, new.value)):
         past, out = input_of(node, 3 + index), output_of(node, 1 + index)

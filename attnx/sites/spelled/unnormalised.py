@@ -1,4 +1,4 @@
-"""Attention without a softmax: told apart by what stands in its place, and refused, since it has no weights to show.
+"""Attention without a softmax: named by what stands in its place, and refused, since it has no weights to show.
 
 Two products in a row are the sign of it: of queries and keys, and of what comes of that with values. Or, in linear
 attention, of keys and values, and of what comes of that with queries.

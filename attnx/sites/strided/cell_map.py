@@ -214,8 +214,8 @@ class Places:
             if node is None or node.op_type in ("Constant", "Shape", "Size"):
                 held = self.graph.constant(name)
                 shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
-                said = name if held is None and (node is None or not node.input) else ""
-                known[name] = hash((said, shape, None if held is None else (held.dtype.str, held.tobytes())))
+                own_name = name if held is None and (node is None or not node.input) else ""
+                known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
                 continue
             waiting = [n for n in node.input if n and n not in known]
             if waiting:
