@@ -272,7 +272,7 @@ class Model:
             raise _no_sites(self.path, found, wanted.layers)
         if not sites and not (wanted.outputs or wanted.verify_outputs):
             # Nothing is asked of the model: a graph without outputs cannot even be loaded.
-            noted = (found.note,) if found.note is not None else ()
+            noted = found.notes(self.opening.processor)
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
         session, tapped = self.opening.session(
             found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
@@ -284,7 +284,7 @@ class Model:
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
         own = {name: values[name] for name in tapped.outputs}
-        notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
+        notes = found.notes(self.opening.processor)
         if wanted.verify_outputs:
             notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)

@@ -134,6 +134,20 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """What of a model's numbers hangs on the processor that runs it."""
+
+    products: Mapping[str, int] = field(default_factory=dict)
+    """Operator -> how many multiply uint8 with int8 so that a pair of products may not fit in 16 bits."""
+    fused: Mapping[str, int] = field(default_factory=dict)
+    """The same of float operators that onnxruntime turns into such ones, unless it is told not to."""
+    blocked: int = 0
+    """Nodes whose weights onnxruntime laid out in blocks of channels, for the processor that it ran on."""
+    blocks: tuple[int, ...] = ()
+    """How many channels those blocks may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One identity that must hold at a site, and by how much it does not."""
 

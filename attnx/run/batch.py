@@ -158,7 +158,8 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
         if done is None or len(first) > 1:
             opening.batches = done is not None
     if opening.batches is False:
-        yield from (replace(one([at]), notes=(ALONE,)) for at in order)
+        for made in (one([at]) for at in order):
+            yield replace(made, notes=(*made.notes, ALONE))
         return
     if done is None:
         done = one(next(cut))

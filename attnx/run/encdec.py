@@ -172,6 +172,12 @@ def _cut(tokens: Tokens, start: int, end: int) -> Tokens:
     )
 
 
+def with_encoder(encoded: Encoded, run: Run) -> Run:
+    """A run of the decoder with what the encoder's gave before it."""
+    said = encoded.run.notes if encoded.run is not None else ()
+    return replace(run, attentions=together(encoded, run.attentions), notes=(*said, *run.notes))
+
+
 def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:
     """The encoder's sites and the decoder's, numbered through.
 

@@ -189,7 +189,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             break
         ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed)
+    said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
     outputs = joined.outputs if wanted.outputs else {}
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 

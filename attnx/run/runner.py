@@ -23,7 +23,7 @@ from attnx.run.encdec import (
     of_file,
     special_tokens,
     target_tokens,
-    together,
+    with_encoder,
 )
 from attnx.run.generate import Plan, decode, plan, say, sized, with_new
 from attnx.run.joint import find_states, joint_tokens
@@ -154,7 +154,7 @@ def _with_target(
     else:
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
         run = model.run(feed, wanted)
-    run = replace(run, attentions=together(encoded, run.attentions))
+    run = with_encoder(encoded, run)
     return _trace(model, run, target, encoded.memory)
 
 
@@ -190,7 +190,7 @@ def _generated(
     tokens = with_new(model, prompt, decoded)
     run = decoded.run
     if encoded is not None:
-        run = replace(run, attentions=together(encoded, run.attentions))
+        run = with_encoder(encoded, run)
     length = fixed_length(model.slots())
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))

@@ -167,6 +167,7 @@ def open_session(
     device: str = "auto",
     *,
     thorough: bool = True,
+    fused: bool = False,
     threads: int | None = None,
     save_to: Path | None = None,
 ) -> Session:
@@ -179,6 +180,7 @@ def open_session(
         thorough: Prepare for many runs or a long one: fuse operators, convert weights once, lay them out for the
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
+        fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
         threads: Threads inside an operator; onnxruntime's choice where None.
         save_to: Write the optimised model there.
 
@@ -199,7 +201,7 @@ def open_session(
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough else level.ORT_ENABLE_BASIC
     # Fused quantised products round activations as well; what is shown is what the graph says.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     if not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if threads:

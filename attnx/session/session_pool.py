@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from attnx.session.ort import Session, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
 if TYPE_CHECKING:
+    from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
 
 LANES = 4
@@ -50,6 +51,12 @@ class Opening:
         self.path, self.device = path, device
         self.threads: int | None = None
         """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
+        self.processor: Processor | None = None
+        """What kernels for integers are held against; this machine's where None."""
+        self.alter: Callable[[bytes, Found], bytes] | None = None
+        """What is done to a serialised model before a session is opened on it."""
+        self.fused = False
+        """Whether sessions turn products between DequantizeLinear into products of integers."""
         self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
@@ -163,11 +170,11 @@ class Opening:
             if tapped is None:
                 tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
                 inventories.save_tapped(known, wanted, [outputs, rows], tapped)
-            have = self._sessions[key] = self._open(tapped, many)
+            have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
             del have, self._sessions[key]  # the old one goes first: each may hold the weights
-            have = self._sessions[key] = self._open(tapped, False, thorough=True)
+            have = self._sessions[key] = self._open(known, tapped, False, thorough=True)
         self._sessions[key] = self._sessions.pop(key)  # the last used stands last
         while len(self._sessions) > KEPT:
             del self._sessions[next(iter(self._sessions))]
@@ -188,13 +195,18 @@ class Opening:
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
         tapped = tap(self.graph(known.branch), {})
-        return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
+        return self._session_on(known, tapped, threads=self.threads)
 
-    def _open(self, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
-        thorough = thorough or many or not tapped.plain
+    def _open(self, known: Inventory, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
+        thorough = thorough or many or not tapped.plain or self.fused
         threads = self.threads
         if many:
             # The threads that run the lanes compute as well: together they make up the processors.
             threads = self._processors() - self.lanes() + 1
-        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=threads)
-        return _Open(session, tapped, thorough)
+        return _Open(self._session_on(known, tapped, thorough=thorough, threads=threads), tapped, thorough)
+
+    def _session_on(
+        self, known: Inventory, tapped: Tapped, *, thorough: bool = True, threads: int | None = None
+    ) -> Session:
+        model = tapped.model if self.alter is None else self.alter(tapped.model, self.graph(known.branch))
+        return open_session(model, tapped.folder, self.device, thorough=thorough, fused=self.fused, threads=threads)
