@@ -19,6 +19,7 @@ from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import evaluate, steady
 from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, fact_of
+from attnx.graph.shapes.rules import infer_shape
 from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
 from attnx.records import Array
 
@@ -148,8 +149,6 @@ def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str
 
 
 def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
-    from attnx.graph.shapes.rules import infer_shape
-
     inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
     if node.op_type == "If" and not node.domain:
         return _branch(graph, node, facts, limit)
