@@ -20,7 +20,7 @@ from attnx.scan.corpus import Text
 from attnx.scan.observations import Rows
 from attnx.scan.parts import Note, encode
 from attnx.session.protocol import Wanted
-from attnx.study import batch_head_stats as headsums
+from attnx.study import batch_head_stats
 from attnx.study.batch_head_stats import LONG
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class _Part:
             return
         batch = replace(batch, attentions=kept)
         names = self.job.batched
-        quick = headsums.measure(batch, names) if names and not self._slow else None
+        quick = batch_head_stats.measure(batch, names) if names and not self._slow else None
         if quick is not None:
             quick = self._keep(batch, np.stack([quick[name] for name in names], axis=1))
         others = [name for name in self.job.measures if quick is None or not surveys.load(name).batched]

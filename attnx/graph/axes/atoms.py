@@ -7,7 +7,7 @@ occurs: `split_to` and `split_alike` change atoms in place. Axes of size 1 have 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -39,9 +39,14 @@ def fresh(shape: Sequence[int | None]) -> Axes:
     return [[] if size == 1 else [Atom(size)] for size in shape]
 
 
-def leaves(axis: Axis) -> Axis:
-    """An axis as the atoms that its atoms have been divided into."""
-    return [leaf for atom in axis for leaf in atom.leaves()]
+def leaves(atoms: Iterable[Atom]) -> list[Atom]:
+    """The atoms that some atoms, such as those of an axis, have been divided into."""
+    return [leaf for atom in atoms for leaf in atom.leaves()]
+
+
+def atoms_of(axes: Axes) -> set[Atom]:
+    """All atoms of some axes, as they have been divided so far."""
+    return {leaf for axis in axes for leaf in leaves(axis)}
 
 
 def split_alike(mine: Axes, traced: Axes) -> None:
