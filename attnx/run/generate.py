@@ -17,6 +17,7 @@ from attnx.run.kvcache import carry, pair, room, slides
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
 from attnx.tokens.axes import join
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,18 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
         UsageError: A number that makes no sense.
     """
     if count < 1:
-        raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
+        raise UsageError(
+            Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
+            Wording("Try <generate=20>."),
+        )
     if temperature < 0 or not np.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+        raise UsageError(
+            Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."
+        )
     if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
+        raise UsageError(
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+        )
     config = settings(model)
     stop = numbers(config.get("eos_token_id"))
     limit = None
@@ -164,7 +172,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
     asked = replace(wanted, outputs=True, verify_outputs=False)
     draw = np.random.default_rng(plan.seed)
     size = room(later.slots())
-    start, done, steps = len(ids), 0, []
+    start, done = len(ids), 0
+    steps: list[Run] = []
     notes: list[str] = []
     single = fixed_length(model.slots()) == 1
     ended = plan.count == 0
@@ -174,7 +183,8 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
         chunk = ids[done : done + 1] if single or done else ids
         own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
         run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
-        steps.append(run)
+        # Each step's caches, in and out, would else stay in memory until the text is written.
+        steps.append(replace(run, outputs={}, feed={} if steps else run.feed))
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
@@ -187,11 +197,11 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             if not ended:
                 notes.append(f"stopped at {full} tokens, which is all that the model takes")
             break
-        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw))
+        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
     joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
-    outputs = joined.outputs if wanted.outputs else {}
+    outputs = run.outputs if wanted.outputs else {}
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
@@ -218,7 +228,7 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
             notes.append(f"stopped at {largest} tokens, which is all that the model takes")
             break
         run = model.run(feed(), NOTHING)
-        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw))
+        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
 
@@ -244,7 +254,7 @@ def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int
     return np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
 
 
-def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) -> int:
+def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, ids: Sequence[int] = ()) -> int:
     """The next id: the likeliest (the first of equals), or one that is drawn.
 
     Args:
@@ -252,6 +262,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
         position: Where it will stand, from 0.
         plan: Temperature, and what may stand where.
         draw: Where chance comes from.
+        ids: All tokens so far, for rules that look back.
     """
     rules = plan.rules
     if position in rules.forced:
@@ -261,6 +272,8 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     if position in rules.among:
         hidden = frozenset(range(len(values))) - rules.among[position]
     values[[n for n in hidden if n < len(values)]] = -np.inf
+    if rules.marks is not None:
+        values = rules.marks.allowed(values, ids)
     if plan.temperature == 0:
         return int(np.argmax(values))
     values /= plan.temperature

@@ -22,6 +22,7 @@ from attnx.scan.parts import Note, encode
 from attnx.session.protocol import Wanted
 from attnx.study import batch_head_stats
 from attnx.study.batch_head_stats import LONG
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -82,7 +83,8 @@ def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Tex
     try:
         part.measure()
     except AttnxError as error:
-        error.message = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on): {error.message}"
+        where = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on)"
+        error.message = Wording("{where}: {what}", where=where, what=error.message)
         raise
     total = sum(len(tokens) for tokens in part.tokens)
     made = (number, start, len(texts), digest, total, part.device, tuple(part.notes))
@@ -219,7 +221,7 @@ def _tokens(model: Model, text: Text) -> Tokens:
     try:
         return model.encode(text.text)
     except AttnxError as error:
-        raise InputError(f"{_place(text)}: {error.message}", error.hint) from None
+        raise InputError(Wording("{at}: {what}", at=_place(text), what=error.message), error.hint) from None
 
 
 def _place(text: Text) -> str:

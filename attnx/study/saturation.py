@@ -15,6 +15,7 @@ from attnx.run.exact import variant
 from attnx.study.selection import of_sort
 from attnx.view.cells import small
 from attnx.view.columns import Columns, column, columns
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -81,7 +82,8 @@ def costs(model: Model, feed: Mapping[str, Any], name: str, sort: str | None, sa
             )
             found = None if fused else difference(of_sort(kernel, sort), of_sort(exact, sort))
         except AttnxError as error:
-            said.append(f"{name}: what saturation costs could not be measured: {error.message}")
+            failed = "{name}: what saturation costs could not be measured: {why}"
+            said.append(Wording(failed, name=name, why=error.message))
             continue
         outputs = tuple(_output(one, kernel.outputs[one], exact.outputs[one]) for one in kernel.outputs)
         yield Cost(name, fused, found, outputs)

@@ -42,7 +42,7 @@ def strongest_layer(run: Start, query: str | None, key: str | None) -> tuple[int
     row = gather(run.opened, made, sites, [position(made.tokens, query)], ("masked", "weights"))
     if row is None:
         return None
-    to = None if key is None else position(made.tokens, key, option="--key")
+    to = None if key is None else position(made.tokens, key, argument="key")
     try:
         row, _ = trusted(row)
         found = looks.strongest(row, query=0, key=to)

@@ -124,6 +124,12 @@ class Writer(Nodes):
         axis = axis_of(place.layout, "q")
         return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
 
+    def heads(self, value: str, place: Place, chosen: Sequence[int]) -> str | None:
+        """Some heads of a tensor; None where its layout, or a factor for each head, does not allow it."""
+        axis = axis_of(place.layout, "h")
+        whole = axis is not None and place.tile == 1 and not any(isinstance(f, tuple) for f in place.factors)
+        return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole else None
+
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
         """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
         cells. `marked`: its marks are wanted as well, the last of which gives the sum of each row.

@@ -162,6 +162,11 @@ class Tokenizer:
         encoded = [self.encode(text, max_length=max_length) for text in texts]
         return pad(encoded, self.pad_id, self.piece(self.pad_id), side)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens written out; U+FFFD where a character is not whole."""
+        text: str = self._raw.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def from_ids(self, ids: str | Iterable[int]) -> Tokens:
         """Tokens of ids that were given: nothing is added, cut or padded. See the function `from_ids`."""
         return from_ids(ids, self)

@@ -12,6 +12,7 @@ from attnx.errors import InputError
 from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import index_words
+from attnx.wording import Wording
 
 
 class Vocabulary(Protocol):
@@ -37,11 +38,11 @@ def parse_ids(text: str) -> list[int]:
         if not (item.isascii() and item.isdigit()) or len(item) > 18:
             raise InputError(
                 f"{visible(shorten(item))} is not a token id (number {position + 1} of the list)",
-                "Give whole numbers from 0, separated by commas: --ids 101,2023,102.",
+                Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."),
             )
         ids.append(int(item))
     if not ids:
-        raise InputError("no token ids were given", "Give whole numbers, separated by commas: --ids 101,2023,102.")
+        raise InputError("no token ids were given", Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."))
     return ids
 
 

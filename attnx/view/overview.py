@@ -1,4 +1,4 @@
-"""The first screen of `attnx inspect`: where each token looks, and which heads are worth a look."""
+"""The first screen of an inspection: where each token looks, and which heads are worth a look."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def heads(
         probed, note = _probed(opened, layers, site)
         table = measure.with_measure(table, probed)
         said[note] = None
-    near = likeness.similar(trace, *head_of(trace, similar, option="--similar")) if similar is not None else None
+    near = likeness.similar(trace, *head_of(trace, similar, argument="similar")) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)

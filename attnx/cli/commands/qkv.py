@@ -54,7 +54,7 @@ def qkv(
         trace,
         head=chosen,
         query=None if query is None else position(trace.queries_of(last), query),
-        key=None if key is None else position(trace.keys_of(last), key, option="--key"),
+        key=None if key is None else position(trace.keys_of(last), key, argument="key"),
     )
     assert at.query is not None
     attention = trace.attentions[at.site]
