@@ -65,6 +65,43 @@ def faults(folder: Path) -> list[str]:
             gap = float(np.abs(a.need("weights")[:, :, rows] - weights).max())
             if not gap <= about.get("tolerance", TOLERANCE):
                 found.append(f"site {i}: weights are off by {gap:.2g}")
+        if not found and not given.keys() - {"text", "target", "generate"}:
+            found += aligned_faults(folder, given, about, truth)
+    return found
+
+
+def aligned_faults(folder: Path, given: dict[str, Any], about: dict[str, Any], truth: Any) -> list[str]:
+    """What `attnx align` makes of a text that is not what plain sums over the framework's attention are."""
+    from attnx.run.generate import plan
+    from attnx.study.answer import answer
+    from attnx.study.crossing import is_two_sided
+    from attnx.study.translation import pair
+
+    model = attnx.open(folder, device="cpu")
+    sites = [i for i, s in enumerate(about["sites"]) if (s["kind"] != "self") is is_two_sided(model)]
+    if not sites or any(len(truth[f"rows.{i}"]) < truth[f"rows.{i}"].max() + 1 for i in sites):
+        return []
+    weights = [truth[f"weights.{i}"][0] for i in sites]
+    found: list[str] = []
+    if is_two_sided(model):
+        got = pair(model, given)
+        for layer, a in enumerate(weights):
+            for t, (_, rows) in enumerate(got.target):
+                for s, (_, keys) in enumerate(got.source):
+                    want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
+                    gap = float(np.abs(got.weights.values[layer, : len(a), t, s] - want).max())
+                    found += [f"aligned, layer {layer}: words {t}, {s} are off by {gap:.2g}"] if gap > TOLERANCE else []
+        return found
+    if about["sites"][0]["causal"] and "generate" in given:
+        told = answer(model, {"text": given["text"]}, plan(model, given["generate"]), "paragraph")
+        size, count = told.prompt, told.written
+        for layer, a in enumerate(weights):
+            for step in range(count):
+                row = a[:, size - 1 + step]
+                inside = [at for at in told.spans[0].tokens if at and not told.tokens.special[at]]
+                want = np.stack([row[:, inside].sum(-1), row[:, size : size + step].sum(-1)], axis=-1)
+                gap = float(np.abs(told.weights.values[layer, : len(a), step][:, [0, -1]] - want).max())
+                found += [f"traced, layer {layer}: step {step} is off by {gap:.2g}"] if gap > TOLERANCE else []
     return found
 
 

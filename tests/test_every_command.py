@@ -87,6 +87,8 @@ BAD: dict[str, list[str]] = {
     ),
 }  # fmt: skip
 
+BAD["OTHER"] = BAD["MODEL"]  # of a command that does without it
+
 
 def line(command: str, *extra: str, **values: str) -> list[str]:
     """A command line that works, but for the values that are given by sort."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,6 +37,8 @@ class Plan:
     """What may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
+    piece: int | None = None
+    """Tokens of the prompt that are read at once where there is a cache; all of them where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Decoded:
     cached: bool
     """Whether the model's own cache was used."""
     notes: tuple[str, ...] = ()
+
+
+Look = Callable[[Runs, Mapping[str, Array], int, int], Run]
+"""Runs a file of a decoder on a feed, of which the tokens from one position up to another are new to it."""
 
 
 def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
@@ -99,6 +105,7 @@ def decode(
     wanted: Wanted,
     encoded: Encoded | None = None,
     given: Mapping[str, Array] | None = None,
+    look: Look | None = None,
 ) -> Decoded:
     """Run a decoder on a prompt and let it write on.
 
@@ -109,6 +116,7 @@ def decode(
         wanted: What is wanted of its sites.
         encoded: The encoder's side of an encoder-decoder.
         given: Inputs that are given outright.
+        look: Runs the decoder in place of its own `run`, wherever attention would be read; nothing is `wanted` then.
 
     Raises:
         UsageError: The model is no decoder.
@@ -132,8 +140,8 @@ def decode(
     text = Text(list(prompt), encoded, padding)
     # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
     if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
-        return _cached(model, text, plan, wanted, given)
-    return _recomputed(model, text, plan, wanted, given)
+        return _cached(model, text, plan, wanted, given, look)
+    return _recomputed(model, text, plan, wanted, given, look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,9 @@ def sized(needs: Needs, model: Runs) -> Needs:
     return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
-def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _cached(
+    model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array], look: Look | None
+) -> Decoded:
     later = model.with_past or model
     ids = list(text.ids)
     caches: dict[str, Array] = dict(text.encoded.caches or {}) if text.encoded is not None else {}
@@ -175,20 +185,21 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
     start, done = len(ids), 0
     steps: list[Run] = []
     notes: list[str] = []
-    single = fixed_length(model.slots()) == 1
+    most = 1 if fixed_length(model.slots()) == 1 else plan.piece or len(ids)
     ended = plan.count == 0
     while True:
         runner = model if done == 0 else later
         slots = runner.slots()
-        chunk = ids[done : done + 1] if single or done else ids
+        chunk = ids[done : done + most]
         own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
-        run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
+        feed = feeding.derive(slots, text.needs(chunk, done, model), own)
+        run = runner.run(feed, asked) if look is None else look(runner, feed, done, done + len(chunk))
         # Each step's caches, in and out, would else stay in memory until the text is written.
         steps.append(replace(run, outputs={}, feed={} if steps else run.feed))
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
-            return _recomputed(model, text, plan, wanted, given)
+            return _recomputed(model, text, plan, wanted, given, look)
         caches = carry(pairs, run.outputs, caches)
         if done < len(ids):
             continue
@@ -205,7 +216,9 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
-def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _recomputed(
+    model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array], look: Look | None
+) -> Decoded:
     slots = model.slots()
     ids = list(text.ids)
     own = for_inputs(slots, given)
@@ -230,7 +243,8 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
         run = model.run(feed(), NOTHING)
         ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
+    last = model.run(feed(), wanted) if look is None else look(model, feed(), 0, len(ids))
+    return Decoded(tuple(ids), len(ids) - start, last, False, tuple(notes))
 
 
 def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int) -> Array:

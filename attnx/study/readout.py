@@ -21,6 +21,7 @@ from attnx.wording import Wording
 
 Kind = Literal["next token", "masked token", "label", "embedding", "outputs"]
 _MASKS = ("[mask]", "<mask>")
+_OF_TEXT = "1 - cosine, text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Change:
 
     reading: Reading
     moved: float
-    """What interventions are ranked by: see `Readout.measure`."""
+    """What interventions are ranked by: see `Readout.heading`."""
     kept: bool | None
     """Whether the first choice is the same; None where the model chooses nothing."""
 
@@ -59,23 +60,28 @@ class Readout:
     """Entry of the output -> what it is called, for those that are named."""
     unpadded: tuple[int, ...] = ()
     """Positions that an embedding's mean is taken over."""
+    of_token: bool = False
+    """Of an embedding: whether changes are ranked by the vector at `position`, not by the text's."""
 
     @property
-    def measure(self) -> str:
-        """What `Change.moved` is."""
+    def heading(self) -> str:
+        """What `Change.moved` is called."""
         if self.kind in ("next token", "masked token", "label"):
             return "KL" if self.foil is None else "change of the logit difference"
-        return "1 - cosine" if self.kind == "embedding" else "relative change"
+        if self.kind == "outputs":
+            return "relative change"
+        return f"1 - cosine, {self.name(self.position)}" if self.of_token else _OF_TEXT
 
     @property
     def formula(self) -> str:
         """How `Change.moved` is computed, and whose measure it is."""
-        if self.measure == "KL":
+        if self.heading == "KL":
             return "KL(unedited || edited) of the model's answer, in nats"
         if self.kind in ("next token", "masked token", "label"):
             return "|logit(answer) - logit(foil)|, edited less unedited (Heimersheim and Nanda 2024)"
         if self.kind == "embedding":
-            return "1 - cosine of the text's vector (mean over its tokens) with that of the unedited run"
+            which = "the token's vector" if self.of_token else "the text's vector (mean over its tokens)"
+            return f"1 - cosine of {which} with that of the unedited run"
         return "|edited - unedited| / |unedited|, the largest over the model's outputs (Euclidean norms)"
 
     def read(self, outputs: Mapping[str, Array]) -> Reading:
@@ -103,11 +109,13 @@ class Readout:
         if self.kind == "embedding":
             one, two = (np.asarray(run[self.output][0], np.float64) for run in (base, edited))
             if one.ndim == 1:
-                return Change(Reading({"1 - cosine": _apart(one, two)}), _apart(one, two), None)
+                return Change(Reading({_OF_TEXT: _apart(one, two)}), _apart(one, two), None)
             of_text = _apart(*(run[list(self.unpadded)].mean(0) for run in (one, two)))
             here = _apart(one[self.position], two[self.position])
-            scores = {"1 - cosine, text": of_text, f"1 - cosine, {self.name(self.position)}": here}
-            return Change(Reading(scores), of_text, None)
+            scores = {_OF_TEXT: of_text}
+            if self.of_token:
+                scores[self.heading] = here
+            return Change(Reading(scores), here if self.of_token else of_text, None)
         before, after = self.read(base), self.read(edited)
         if self.foil is not None:
             key = list(before.scores)[-1]
@@ -145,7 +153,7 @@ def readout(
         tokens: What stands at the positions.
         answer: The token or label whose share is told; the model's own first choice where None.
         foil: One that the answer is held against.
-        position: The position that is read; else the mask, or the last one.
+        position: The token whose own vector is told of an embedding, and which of several masks is read.
 
     Raises:
         UsageError: An answer or foil to a model that chooses nothing, or of several tokens; several masks.
@@ -163,11 +171,9 @@ def readout(
     found = [n for n, a in floats.items() if a.ndim == 3 and (a.shape[-1] in sizes or "logits" in n.lower())]
     if found:
         masks = [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
-        if len(masks) > 1 and position is None:
-            raise UsageError(
-                f"the text has {len(masks)} masks, at {', '.join(map(str, masks))}", Wording("Choose one: <at=>.")
-            )
-        at = position if position is not None else masks[0] if masks else last
+        if len(masks) > 1 and position not in masks:
+            raise UsageError(f"the text has {len(masks)} masks, at {', '.join(map(str, masks))}", "Leave one of them.")
+        at = last if not masks else position if position in masks and position is not None else masks[0]
         named = _Vocabulary(tokenizer, floats[found[0]].shape[-1])
         chosen = None if answer is None else named.entry(answer, "answer")
         if chosen is None:
@@ -189,7 +195,8 @@ def readout(
         best = next((n for n in states if "hidden_state" in n or "embedding" in n), states[0])
         at = position if position is not None else last
         pieces = dict(enumerate(piece.strip() or piece for piece in tokens.pieces))
-        return Readout("embedding", best, at, names=pieces, unpadded=real or (0,))
+        shown = floats[best].ndim == 3 and position is not None
+        return Readout("embedding", best, at, names=pieces, unpadded=real or (0,), of_token=shown)
     return Readout("outputs", "")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.formula import average
 from attnx.records import Array, Axis, Measurement
 from attnx.view.columns import Columns, column, columns
 from attnx.view.matrix import Matrix, of_measurement
@@ -116,4 +117,66 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
     )
 
 
-__all__ = ["errors", "linked_matrix", "links", "timed"]
+def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str]) -> Columns:
+    """The spans of a prompt: each one's share of what was read of them, and that for its length."""
+    total = sum(sizes)
+    over = [share * total / size if size else np.nan for share, size in zip(shares, sizes, strict=True)]
+    return columns(
+        "what was read of the prompt",
+        [
+            column("span", [name for name, _ in named], whole=True),
+            column("share", shares, bar=(0.0, 1.0)),
+            column("times its length", over, decimals=2),
+            column("tokens", [str(size) for size in sizes]),
+            column("text", [" ".join(text.split()) for _, text in named]),
+        ],
+        said=["share of the weight on all spans; times its length: that share by its share of their tokens", *said],
+    )
+
+
+def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str) -> Columns:
+    """The parts of an answer: the span that each leaned on, and where the rest of its weight went.
+
+    Args:
+        rows: What each says; its weight on each span, on the rest of the prompt, on sinks and on the model's own words;
+            its lookback ratio.
+        names: Of the spans.
+        by: What the parts are.
+    """
+    count = len(names)
+    best = [int(np.argmax(w[:count])) if count and w[:count].sum() > 0 else -1 for _, w, _ in rows]
+    weights = [w[at] if at >= 0 else np.nan for at, (_, w, _) in zip(best, rows, strict=True)]
+    return columns(
+        f"what was written, by {by}" if by != "whole" else "what was written",
+        [
+            column("written", [" ".join(text.split()) for text, *_ in rows]),
+            column("leans on", [names[at] if at >= 0 else "-" for at in best], whole=True),
+            column("weight", weights, bar=(0.0, 1.0)),
+            column("prompt", [w[: count + 1].sum() for _, w, _ in rows], decimals=2),
+            column("sinks", [w[-2] for _, w, _ in rows], decimals=2),
+            column("own", [w[-1] for _, w, _ in rows], decimals=2),
+            column("lookback", [ratio for *_, ratio in rows], decimals=2),
+        ],
+        said=["sinks: the first token and special tokens; own: what the model had written before"],
+    )
+
+
+def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
+    """The heads that look back most, and least, over all steps."""
+    means = average(ratios.values, axis=-1)
+    layers, heads = (axis.labels for axis in ratios.axes[:2])
+    ranked = np.argsort(-np.nan_to_num(means, nan=-1.0), axis=None, kind="stable")
+    order = [at for at in (divmod(int(n), means.shape[1]) for n in ranked) if not np.isnan(means[at])]
+    kept = order if len(order) <= count else [*order[: -(-count // 2)], *order[len(order) - count // 2 :]]
+    whole = f"{np.nanmean(means):.3f} over all heads" if order else "nothing was written before a single token"
+    return columns(
+        f"lookback ratio: {whole}",
+        [
+            column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
+            column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
+        ],
+        said=[f"{ratios.formula} ({ratios.source})", *said],
+    )
+
+
+__all__ = ["errors", "linked_matrix", "links", "lookback", "spans", "timed", "units"]

@@ -20,6 +20,9 @@ _TAKES = {
     | {"--layer", "--all", "--when", "--targets", "--back", "--symmetrise", "--gold", "--gold-from", "--top", "--jsonl",
        "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--chat"},
     "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
+    "an answer": _SHARED
+    | {"--layer", "--by", "--spans", "--top", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k",
+       "--chat"},
 }  # fmt: skip
 """What is aligned -> the options that have an effect on it."""
 
@@ -32,7 +35,7 @@ def align(
     every: Annotated[bool, typer.Option("--all", help="The mean of all heads.")] = False,
     view: Annotated[
         str | None,
-        typer.Option("--view", "-v", metavar="VIEW", help="table; lines, heatmap, pharaoh; of sound srt, vtt."),
+        typer.Option("--view", "-v", metavar="VIEW", help="table; lines, heatmap, pharaoh; srt, vtt; strip."),
     ] = None,
     when: Annotated[
         str | None,
@@ -42,7 +45,7 @@ def align(
         Path | None, typer.Option("--targets", metavar="FILE", help="The translations of --file, a line each.")
     ] = None,
     back: Annotated[
-        str | None, typer.Option("--back", metavar="MODEL", help="A second translator, of the other direction.")
+        str | None, typer.Option("--back", metavar="OTHER", help="A second translator, of the other direction.")
     ] = None,
     symmetrise: Annotated[
         str | None, typer.Option("--symmetrise", metavar="HOW", help="Of both: intersection, union or grow-diag.")
@@ -57,7 +60,14 @@ def align(
     prompt: Annotated[
         str | None, typer.Option("--prompt", metavar="TEXT", help="Of sound: what is said to have been written before.")
     ] = None,
-    by: Annotated[str | None, typer.Option("--by", metavar="BY", help="Subtitles by line or by word.")] = None,
+    spans: Annotated[
+        str | None,
+        typer.Option("--spans", metavar="SPANS", help="Parts of the prompt: sentence, paragraph, or a file of them."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="BY", help="An answer by sentence, word or whole; subtitles by line or word."),
+    ] = None,
     top: TopOption = None,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
@@ -68,6 +78,7 @@ def align(
     A translator's cross-attention links target words to source words: as a table, as lines, in Pharaoh's format. It
     writes the translation itself, or is told it (--target). --gold gives precision, recall and alignment error rate.
     A listener's (--audio) gives each word its seconds: as a table, or as subtitles (--save FILE.srt, FILE.vtt).
+    A decoder's own attention shows which parts of its prompt an answer leaned on: as a table, or a strip.
     """
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
@@ -79,8 +90,8 @@ def align(
     given = {
         "--head": head, "--layer": layer, "--all": every, "--view": view, "--when": when, "--targets": targets,
         "--back": back, "--symmetrise": symmetrise, "--gold": gold, "--gold-from": gold_from, "--prompt": prompt,
-        "--by": by, "--top": top, "--jsonl": jsonl, "--save": save, "--force": force, "--file": run.file,
-        "--ids": run.ids, "--inputs": run.inputs, "--set": told["values"], "--dim": told["dims"],
+        "--spans": spans, "--by": by, "--top": top, "--jsonl": jsonl, "--save": save, "--force": force,
+        "--file": run.file, "--ids": run.ids, "--inputs": run.inputs, "--set": told["values"], "--dim": told["dims"],
         "--temperature": run.temperature or None, "--top-k": run.top_k, "--chat": run.chat, "--pair": run.pair,
     }  # fmt: skip
     heads = tuple(parse_head(text) for text in head or ())
@@ -103,10 +114,18 @@ def align(
         _idle("a translator", given)
         _translation(run, model, heads, layers, given)
         return
-    raise UsageError(
-        f"{model.name} has no encoder and decoder, so there is nothing to align",
-        "Choose a translator (Marian, M2M100, T5 ...): -m MODEL.",
-    )
+    from attnx.cli import traced
+
+    _idle("an answer", given)
+    if view == "strip":
+        refuse("with --view strip", {"--by": by, "--top": top})
+    traced.trace_back(
+        run, model,
+        traced.Asked(
+            heads, layers, _one_of("--by", by, traced.UNITS), "sentence" if spans is None else spans,
+            _one_of("--view", view, traced.VIEWS), top,
+        ),
+    )  # fmt: skip
 
 
 def _translation(run: Start, model: Model, heads: Any, layers: Any, given: Mapping[str, Any]) -> None:
