@@ -86,13 +86,13 @@ def bundled() -> Dataset:
     return parse(content, ".jsonl", "minimal_pairs.jsonl")
 
 
-def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
+def parse(content: str, suffix: str, source: str = "the dataset") -> Dataset:
     """Read a dataset from text.
 
     Args:
         content: The whole file.
         suffix: ".jsonl", ".xml", ".json", ".tsv" or any other (WinoBias).
-        said: What to call it in messages.
+        source: Its name in messages.
 
     Returns:
         See `read`.
@@ -112,13 +112,13 @@ def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
                 skipped.append(f"entry {at}: {made}")
     except InputError as error:
         raise InputError(
-            Wording("{said} is not a {name} file: {what}", said=said, name=name, what=error.message),
+            Wording("{said} is not a {name} file: {what}", said=source, name=name, what=error.message),
             error.hint or _KINDS_HINT,
         ) from None
     except (ValueError, RecursionError, ElementTree.ParseError, csv.Error) as error:
-        raise InputError(f"{said} is not a {name} file: {error}", _KINDS_HINT) from None
+        raise InputError(f"{source} is not a {name} file: {error}", _KINDS_HINT) from None
     if not examples:
-        raise InputError(f"{said} holds no example as {name}", *skipped[:1])
+        raise InputError(f"{source} holds no example as {name}", *skipped[:1])
     return Dataset(name, tuple(examples), tuple(skipped))
 
 
@@ -196,27 +196,27 @@ def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
         now = [core.lower() for core in map(_core, answers)]
         pair += now != before
         before = now
-        spots = [_located(text, pronoun, said) for said in answers]
-        missing = [said for said, spot in zip(answers, spots, strict=True) if spot is None]
+        spots = [_located(text, pronoun, answer) for answer in answers]
+        missing = [answer for answer, spot in zip(answers, spots, strict=True) if spot is None]
         if missing:
             yield f"{missing[0]!r} does not stand in {text!r}"
         else:
             yield Example(text, pronoun, tuple(spot for spot in spots if spot), answer, str(pair))
 
 
-def _located(text: str, pronoun: Spot, said: str) -> Spot | None:
+def _located(text: str, pronoun: Spot, answer: str) -> Spot | None:
     """Where a candidate stands: nearest before the pronoun, else first after it; without its article or possessive."""
-    pattern = rf"(?<!\w){re.escape(_core(said))}(?!\w)"
+    pattern = rf"(?<!\w){re.escape(_core(answer))}(?!\w)"
     hits = [hit.span() for hit in re.finditer(pattern, text, re.IGNORECASE)]
     before = [hit for hit in hits if hit[1] <= pronoun[0]]
     after = [hit for hit in hits if hit[0] >= pronoun[1]]
     return before[-1] if before else after[0] if after else None
 
 
-def _core(said: str) -> str:
+def _core(answer: str) -> str:
     """A noun phrase without what leads it: "The city councilmen" -> "city councilmen"."""
     lead = r"^(?:the|an?|my|his|her|their|its|our|your|some|this|that)\s+"
-    return re.sub(lead, "", said.strip(" ."), flags=re.IGNORECASE) or said
+    return re.sub(lead, "", answer.strip(" ."), flags=re.IGNORECASE) or answer
 
 
 def _gap(content: str) -> Found:

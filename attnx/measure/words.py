@@ -162,7 +162,7 @@ def _groups(tokens: Tokens, size: int, attention: Attention) -> list[list[int]]:
         if size == 1:
             return [[0]]
         raise InputError(
-            f"{attention.site.label} has {size} positions for {len(tokens)} tokens: words cannot be told",
+            f"{attention.site.label} has {size} positions for {len(tokens)} tokens: its words are unknown",
             "Show it by pieces.",
         )
     return [[at] for at in range(past)] + [[past + at for at in group] for group in words(tokens)]

@@ -40,12 +40,12 @@ def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement
     """
     text = text_of(trace)
     pronoun = _one(text, _parsed(fields["pronoun"]), "pronoun")
-    said = _parsed(fields["candidates"])
-    if isinstance(said, str):
-        said = [word for word in said.split(",") if word.strip()]
-    if not isinstance(said, list) or not said:
-        raise InputError(f"candidates are {said!r}, and a list of words or of [start, end] was expected")
-    there = [_one(text, one, "candidate") for one in said]
+    value = _parsed(fields["candidates"])
+    if isinstance(value, str):
+        value = [word for word in value.split(",") if word.strip()]
+    if not isinstance(value, list) or not value:
+        raise InputError(f"candidates are {value!r}, and a list of words or of [start, end] was expected")
+    there = [_one(text, one, "candidate") for one in value]
     try:
         found = coreference(trace, pronoun, there, tokens=text)
     except InputError:
@@ -76,21 +76,21 @@ def _parsed(value: Any) -> Any:
     return value
 
 
-def _one(text: Tokens, said: Any, what: str) -> Mention:
+def _one(text: Tokens, value: Any, what: str) -> Mention:
     """The one place in the text that is meant."""
-    if isinstance(said, (list, tuple)) and len(said) == 2 and not any(isinstance(end, str) for end in said):
-        start, end = (whole_of(end) for end in said)
+    if isinstance(value, (list, tuple)) and len(value) == 2 and not any(isinstance(end, str) for end in value):
+        start, end = (whole_of(end) for end in value)
         if start is None or end is None or not 0 <= start < end <= len(text.text):
-            raise InputError(f"the {what} {list(said)} is no stretch of a text of {len(text.text)} characters")
+            raise InputError(f"the {what} {list(value)} is no stretch of a text of {len(text.text)} characters")
         return mention(text, start, end)
-    if not isinstance(said, str) or not said.strip():
-        raise InputError(f"the {what} is {said!r}, and a word or [start, end] was expected")
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"the {what} is {value!r}, and a word or [start, end] was expected")
     try:
-        found = mentions(text, said.strip())
+        found = mentions(text, value.strip())
     except AttnxError as error:
         raise InputError(error.message) from None
     if len(found) > 1:
-        raise InputError(f"the {what} {said!r} stands there {len(found)} times", "Give [start, end] in characters.")
+        raise InputError(f"the {what} {value!r} stands there {len(found)} times", "Give [start, end] in characters.")
     return found[0]
 
 

@@ -133,16 +133,16 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
     Raises:
         RunError: There is no cluster at that address.
     """
-    said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     count = max(workers or 1, os.cpu_count() or 1)
     try:
         if address is not None:
             _reach(address)
         with _silent():
             if address is not None:
-                ray.init(address=address, **said)
+                ray.init(address=address, **settings)
             else:
-                ray.init(address="local", num_cpus=count, include_dashboard=False, **said)
+                ray.init(address="local", num_cpus=count, include_dashboard=False, **settings)
     except Exception as error:  # Ray raises whatever its parts raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
@@ -223,7 +223,7 @@ def _room(resources: Mapping[str, float], device: str, workers: int | None) -> R
     """How many actors, and what each takes: a GPU where there are any, else its share of the processors.
 
     Raises:
-        UsageError: There is no room for as many as were asked for, or no GPU.
+        UsageError: There is no room for that many, or no GPU.
     """
     processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
@@ -246,8 +246,8 @@ def _row(chunk: Chunk | None, body: bytes = b"", texts: bytes = b"", error: Attn
     number, start, count, end = (
         (chunk.number, chunk.start, len(chunk.texts), chunk.texts[-1].end) if chunk is not None else (-1, 0, 0, 0)
     )
-    said = b"" if error is None else pickle.dumps(_plain(error))
-    row = {"number": number, "start": start, "texts": count, "end": end, "chunk": texts, "body": body, "error": said}
+    pickled = b"" if error is None else pickle.dumps(_plain(error))
+    row = {"number": number, "start": start, "texts": count, "end": end, "chunk": texts, "body": body, "error": pickled}
     return {name: [value] for name, value in row.items()}
 
 

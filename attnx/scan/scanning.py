@@ -69,9 +69,9 @@ class Chunk:
     @property
     def digest(self) -> str:
         """Tells these texts, where they stand, and their fields from any others."""
-        said = [(text.source, text.line, text.text, text.fields) for text in self.texts]
+        content = [(text.source, text.line, text.text, text.fields) for text in self.texts]
         return hashlib.sha256(
-            json.dumps(said, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+            json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
         ).hexdigest()
 
 
@@ -133,7 +133,7 @@ class Scanned:
     summary: tuple[Measurement, ...]
     """[S,H] for each measure: the mean over texts, NaN where it was never to be had."""
     left: Mapping[str, tuple[int, str]]
-    """Survey -> how many texts it could not take, and the first of them; "notes": what was said of texts."""
+    """Survey -> how many texts it could not take, and the first of them; "notes": notes on texts."""
     notes: tuple[str, ...]
 
     @property
@@ -268,13 +268,13 @@ def _scan(
             else:
                 sums[name] = one
         for name, (count, why) in note.left.items():
-            before, said = left.get(name, (0, why))
-            left[name] = (before + count, said)
+            before, earliest = left.get(name, (0, why))
+            left[name] = (before + count, earliest)
     texts = sum(note.texts for note in notes)
     return Scanned(
         texts, sum(note.tokens for note in notes), kept, time.perf_counter() - start,
         first.device, tuple(one.mean(name, texts) for name, one in sums.items()), left,
-        tuple(dict.fromkeys(said for note in notes for said in note.notes)),
+        tuple(dict.fromkeys(line for note in notes for line in note.notes)),
     )  # fmt: skip
 
 

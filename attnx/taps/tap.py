@@ -264,7 +264,7 @@ def _drop_unused(proto: ModelProto) -> None:
     weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
     nodes = [_copy(node) for node in reversed(nodes)]
     weights = [_copy(tensor) for tensor in weights]
-    # Old exporters list weights among the inputs, as their default values: without one the input would be asked for.
+    # Old exporters list weights among the inputs, as their default values: without one the input would have to be fed.
     dropped = {tensor.name for tensor in proto.graph.initializer} - {tensor.name for tensor in weights}
     inputs = [_copy(value) for value in proto.graph.input if value.name not in dropped]
     del proto.graph.node[:], proto.graph.initializer[:], proto.graph.input[:]

@@ -192,7 +192,7 @@ def test_what_leaves_is_in_options(capsysbinary: pytest.CaptureFixture[bytes]) -
     """Documents however deep, tables with the lines under them, and what is said besides; arrays stay."""
     made = Wording("größer: <top={n}>", n=5)
     output.emit_json(document("attnx/test", {"notes": [made, "a"], "deep": [{"x": (made,)}], "array": np.arange(2)}))
-    output.show(columns("", [column("key", ["a"])], said=[made]))
+    output.show(columns("", [column("key", ["a"])], notes=[made]))
     output.note(made)
     out, err = (stream.decode() for stream in capsysbinary.readouterr())
     first, rest = out.split("\n", 1)

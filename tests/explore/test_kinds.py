@@ -52,7 +52,7 @@ def test_what_a_decoder_wrote_is_not_written_again(monkeypatch: pytest.MonkeyPat
     model = attnx.open("tiny-gpt", device="cpu")
     told: dict[str, Any] = {"text": "The cat sat on the mat. The cat", "generate": 4}
     found = prepare(model, told)
-    assert dict(found.told) == {"tokens": found.bare.tokens}
+    assert dict(found.arguments) == {"tokens": found.bare.tokens}
     whole = model.trace(**told)
     assert found.tokens.pieces == whole.tokens.pieces
     for at, attention in enumerate(whole.attentions):

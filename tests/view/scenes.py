@@ -64,7 +64,7 @@ def _columns(pieces: list[str]) -> RenderableType:
         ],
         strong=[1],
         faint=[0],
-        said=["softmax(q·k) (Vaswani et al. 2017, equation 1)", "", "2 more keys"],
+        notes=["softmax(q·k) (Vaswani et al. 2017, equation 1)", "", "2 more keys"],
     )
 
 

@@ -198,7 +198,7 @@ def _table(found: Ablation, what: str, top: int) -> Any:
     if left:
         said.append(f"{left} more, each smaller: --top K")
     title = f"what the model says ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
-    return columns(title, parts, said=said)
+    return columns(title, parts, notes=said)
 
 
 def _map(found: Ablation) -> Measurement | None:

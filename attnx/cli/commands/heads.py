@@ -183,7 +183,7 @@ def _map(table: HeadTable) -> Columns:
         parts.append(column(name, [SHORT[kinds[at]] for kinds in table.kinds], whole=True))
     named = {kind for kinds in table.kinds for kind in kinds} - {"mixed", ""}
     said = [line for line in table.thresholds if line.partition(":")[0] in named]
-    return columns("what each head does", parts, said=["· mixed: no threshold is passed", *said], gap=1)
+    return columns("what each head does", parts, notes=["· mixed: no threshold is passed", *said], gap=1)
 
 
 _TABLE = {
@@ -247,7 +247,7 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
     ]
     if table.spread:
         said.insert(1, "±: standard deviation over the texts")
-    return columns("", parts, said=said, gap=1)
+    return columns("", parts, notes=said, gap=1)
 
 
 def _nearest(near: Any, count: int) -> Columns:
@@ -267,5 +267,5 @@ def _nearest(near: Any, count: int) -> Columns:
             column("head", [f"{layers[s]} {names[h]}" for s, h in places], whole=True),
             column("distance", [near.values[s, h] for s, h in places], bar=(0.0, float(np.log(2)))),
         ],
-        said=[f"{sourced(near)}; 0 is the same, ln 2 = 0.693 the most", *near.notes[1:]],
+        notes=[f"{sourced(near)}; 0 is the same, ln 2 = 0.693 the most", *near.notes[1:]],
     )
