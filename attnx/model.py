@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
+from attnx.run.arguments import inputs_of, layers_of, path_of, positions_of, quantities_of, tokens_of, whole_of
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import SessionPool
 
@@ -37,9 +38,12 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
         ModelError: There is no such model, or it cannot be read.
     """
     from attnx.catalog.locate import locate
+    from attnx.session.device import parse_device
 
-    at = locate(str(model))
-    place = Path(tokenizer) if tokenizer else at.tokenizer
+    path_of(model, "a model")
+    at = locate(str(model or ""))
+    parse_device(device)
+    place = path_of(tokenizer, "a tokenizer") if tokenizer else at.tokenizer
     return Model(at.name, at.path, device=device, tokenizer=place, encoder=at.encoder, with_past=at.with_past)
 
 
@@ -127,7 +131,10 @@ class Model:
 
     def slots(self) -> list[Slot]:
         """The model's inputs."""
-        return list(self.find().inputs)
+        from attnx.feed.inputs import looked_up
+
+        found = self.find()
+        return looked_up(found.inputs, found.rows)
 
     # text -> tokens
 
@@ -193,8 +200,9 @@ class Model:
         from attnx.run.pipeline import execute
         from attnx.run.prompt import Prompt
 
-        prompt = Prompt(text, pair, tokens, inputs, target, image, audio, generate)
-        return execute(self, prompt, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
+        wanted = Wanted(layers_of(layers), quantities_of(quantities), outputs, verify, verify_outputs, required)
+        files = path_of(image, "a picture"), path_of(audio, "a sound")
+        return execute(self, Prompt(text, pair, tokens_of(tokens), inputs_of(inputs), target, *files, generate), wanted)
 
     def trace_many(
         self,
@@ -212,7 +220,8 @@ class Model:
         """
         from attnx.run.batch import trace_many
 
-        return trace_many(self, texts, quantities, layers, size=size, verify=verify)
+        size = whole_of(size, "a batch")
+        return trace_many(self, texts, quantities_of(quantities), layers_of(layers), size=size, verify=verify)
 
     def rows(
         self,
@@ -229,20 +238,21 @@ class Model:
         Raises:
             InputError: A position that is not there.
         """
-        from attnx.feed.text import tokens_of
+        from attnx.feed.text import tokens_for
         from attnx.run.query_rows import rows
 
-        return rows(self, tokens_of(self, text, tokens), positions, quantities, layers, verify)
+        wanted = positions_of(positions), quantities_of(quantities), layers_of(layers)
+        return rows(self, tokens_for(self, text, tokens_of(tokens)), *wanted, verify)
 
     def heads(
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
     ) -> HeadTable:
         """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
-        from attnx.feed.text import tokens_of
+        from attnx.feed.text import tokens_for
         from attnx.run.prompt import Prompt
         from attnx.study.head_stats import heads
 
-        return heads(self, Prompt(tokens=tokens_of(self, text, tokens)), layers)[0]
+        return heads(self, Prompt(tokens=tokens_for(self, text, tokens_of(tokens))), layers_of(layers))[0]
 
     def run_with(
         self,

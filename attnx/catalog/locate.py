@@ -19,6 +19,8 @@ def locate(model: str) -> models.Location:
     Raises:
         ModelError: Nothing of that name; says what there is, or how to pull it.
     """
+    if not model.strip():
+        raise ModelError("the model has no name: it is empty", f"Bundled: {', '.join(models.bundled()) or 'none'}.")
     if model in models.bundled():  # before a folder of that name: the default must not depend on where one stands
         folder = models.bundled_root() / model
         return models.Location(model, folder / "model.onnx", folder)
@@ -27,14 +29,20 @@ def locate(model: str) -> models.Location:
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
         return models.of_file(path)
-    from attnx.catalog.hub import cached, parse_name
+    from attnx.catalog.hub import cached, parse_name, snapshot
 
     if (name := parse_name(model)) is not None:
         found = cached(name)
         if name.file is not None:
             return models.of_file(found / name.file, model)
         return _in_folder(found, model)
+    if (alone := parse_name(model, alone=True)) is not None and snapshot(alone) is not None:
+        return _in_folder(cached(alone), model)
     names = models.bundled()
+    for short in names:
+        if models.own_name(short).rpartition("/")[2].lower() == model.lower():
+            folder = models.bundled_root() / short
+            return models.Location(short, folder / "model.onnx", folder)
     near = get_close_matches(model, names, 1)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise ModelError(

@@ -41,6 +41,16 @@ def bundled() -> list[str]:
     return sorted(p.name for p in root.iterdir() if (p / "model.onnx").is_file()) if root.is_dir() else []
 
 
+def own_name(bundled_name: str) -> str:
+    """The name under which those who made a bundled model publish it, as its MODEL.md says; "" where it says none."""
+    try:
+        text = (bundled_root() / bundled_name / "MODEL.md").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    match = re.search(r"^- Model: ([\w.-]+/[\w.-]+)", text, re.MULTILINE | re.ASCII)
+    return match[1] if match else ""
+
+
 def of_file(path: Path, name: str | None = None) -> Location:
     """A model by its file; of a decoder, the encoder that lies beside it belongs to it."""
     encoder, with_past = _companions(path)
@@ -81,6 +91,8 @@ def pick(names: Iterable[str]) -> str | None:
         for place in (f"{stem}.onnx", f"onnx/{stem}.onnx"):
             if place in files:
                 return place
+    for near in ("", "onnx"):  # what lies deeper is something else: parts, variants, other models
+        files = [f for f in files if f.rpartition("/")[0] == near] or files
     if len(files) == 1:
         return files[0]
     decoders = [f for f in files if _DECODER.fullmatch(f.rpartition("/")[2]) and "with_past" not in f]

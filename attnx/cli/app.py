@@ -15,14 +15,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnx.cli import commands, interrupt
+from attnx.cli import commands, interrupt, terminal
+from attnx.cli.numeric import strict
 from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.version import __version__
 from attnx.wording import Wording
 
 ORDER = (
-    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
-    "scan", "cost", "models", "pull", "doctor",
+    "inspect", "coref", "align", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "explore", "report",
+    "trace", "sites", "scan", "cost", "models", "pull", "doctor",
 )  # fmt: skip
 """How help lists commands; one that is not named here comes after them."""
 
@@ -63,7 +64,7 @@ class _Commands(TyperGroup):
         module = import_module(f"attnx.cli.commands.{cmd_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
-        return typer.main.get_command(one)
+        return strict(typer.main.get_command(one))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -162,6 +163,7 @@ def run(args: list[str]) -> int:
     Returns:
         The exit code. An error that is no user's mistake is raised, and shows its traceback.
     """
+    terminal.settle()
     try:
         try:
             code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")

@@ -41,6 +41,13 @@ class Start:
 
         return take(self.source, self.writing)
 
+    @property
+    def any_given(self) -> bool:
+        """Whether there is anything to run on, or anything that belongs to such."""
+        source = self.source
+        beside = source.pair is not None or source.target is not None or self.writing.generate is not None
+        return beside or not source.is_empty
+
     def open(self, name: str | None = None) -> Model:
         """Open a model; the one that the options name where None.
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "attnx.measure.scaling_theory.theory": "scale --theory",
     "attnx.measure.visibility.visibility": "mask",
     "attnx.run.example.example": "sites MODEL --feed-template",
+    "attnx.study.ablation.ablate": "ablate TEXT --edge FROM:TO",
     "attnx.study.health.examine": "doctor",
     "attnx.study.inspection.inspect": "inspect",
     "attnx.study.output_weights.projections_of": "qkv",
@@ -30,7 +31,14 @@ COMMANDS = {
     "model.trace": "trace MODEL TEXT",
 }
 """What shows on the command line what a call gives in Python."""
-NAMES = {"heads": "head", "layers": "layer", "tokens": "ids", "divisors": "divide", "largest": "max", "values": "set"}
+NAMES = {
+    "heads": "head",
+    "layers": "layer",
+    "tokens": "ids",
+    "divisors": "divide",
+    "largest": "max",
+    "values": "set",
+}
 """Arguments of Python whose option has another name."""
 FILL = {"--inputs": "FEED.npz", "--audio": "FILE.wav"}
 """What stands for a value where it tells more than the option's metavar."""

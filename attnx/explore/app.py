@@ -117,7 +117,7 @@ class Explorer(App[None]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Draw every pane, of each the lines that changed; what cannot be shown is said in its place."""
+        """Draw every pane, of each the lines that changed; a message takes the place of what cannot be shown."""
         self._catch_up()
         if self.desk.ready:
             self.desk.move()  # another site may have fewer queries
@@ -209,7 +209,7 @@ class Explorer(App[None]):
         self._when_ready(self.desk.toggle_words)
 
     def _when_ready(self, change: Callable[[], None]) -> None:
-        """Do what needs the matrices: now, or when they are there; a mistake is said in the status line."""
+        """Do what needs the matrices: now, or once they are there; the status line shows a mistake."""
         self._waiting.append(change)
         self.draw()
 
@@ -236,7 +236,7 @@ class Explorer(App[None]):
         self.set_focus(line)  # at once: what is typed next is meant for it
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Do what was asked; a mistake is said in the status line."""
+        """Carry out a command; the status line shows a mistake."""
         self._close()
         if self._asked == "text":
             self._rerun(event.value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from attnx.errors import AttnxError, InputError
-from attnx.feed.inputs import is_ids
+from attnx.feed.inputs import is_ids, looked_up
 from attnx.records import Array
 from attnx.session.model_summary import ModelSummary
 from attnx.session.protocol import OpenModel
@@ -20,7 +20,7 @@ def check(model: OpenModel, known: ModelSummary, feed: Mapping[str, Array]) -> N
     Raises:
         InputError: A number beyond its table: which, where, and how many entries there are.
     """
-    for slot in known.inputs:
+    for slot in looked_up(known.inputs, known.rows):
         size, array = known.rows.get(slot.name), feed.get(slot.name)
         if size is None or array is None or array.dtype.kind not in "iu" or not array.size:
             continue

@@ -53,7 +53,7 @@ def encode(model: OpenModel, text: str, pair: str | None = None) -> Tokens:
     return model.tokenizer.encode(text, pair)
 
 
-def tokens_of(model: OpenModel, text: str | None, tokens: Tokens | None) -> Tokens:
+def tokens_for(model: OpenModel, text: str | None, tokens: Tokens | None) -> Tokens:
     """The tokens of a text, or those that stand in its place.
 
     Raises:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.atoms import Atom, Axes, leaves
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.paths import above, depends
 from attnx.graph.axes.projections import output_axes
 from attnx.interventions.norms import SAME, normed, unchanged
@@ -79,6 +80,10 @@ class Joins:
             raise LostError("where its query is was not found")
         out, axes, names = found
         asked = above(graph, [query.value])
+        for name in list(asked):  # the sum that an embedding's norm is of comes out beside it
+            node = graph.producer(name)
+            if node is not None and node.op_type == "EmbedLayerNormalization":
+                asked.update(out for out in node.output if out)
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
         stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
@@ -203,12 +208,12 @@ def layout_of(axes: Axes | None, names: Sequence[tuple[str, Atom]]) -> str | Non
     """Axes in words: "b q d", "(b q) d"; None where batch and queries are not apart from the features."""
     if axes is None:
         return None
-    known = {id(leaf): (letter, leaf.size) for letter, atom in names for leaf in atom.leaves()}
+    known = {leaf: (letter, leaf.size) for letter, atom in names for leaf in atom.leaves()}
     words: list[str] = []
     for axis in axes:
         letters: list[str] = []
         for leaf in leaves(axis):
-            letter = known.get(id(leaf), ("d", leaf.size))[0]
+            letter = known.get(leaf, ("d", leaf.size))[0]
             if not letters or letters[-1] != letter:
                 letters.append(letter)
         words.append("1" if not letters else letters[0] if len(letters) == 1 else f"({' '.join(letters)})")

@@ -11,7 +11,7 @@ from attnx.sites.finding import Replacement
 from attnx.sites.stages import input_of, output_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from onnx import NodeProto
 
@@ -42,10 +42,12 @@ def normed(graph: Graph, value: str) -> str | None:
     if node.op_type in NORMS:
         return str(node.input[0])
     shape = graph.shape(value)
-    source = _summed(graph, value) if node.op_type in ("Add", "Sub", "Mul", "Div") else None
-    if source is None or shape is None or graph.shape(source) != shape:
+    if shape is None or node.op_type not in ("Add", "Sub", "Mul", "Div"):
         return None
-    return source if _made_of(graph, value, source) else None
+    for source in _summed(graph, value):
+        if graph.shape(source) == shape and _made_of(graph, value, source):
+            return source
+    return None
 
 
 def unchanged(graph: Graph, value: str) -> str:
@@ -55,8 +57,8 @@ def unchanged(graph: Graph, value: str) -> str:
     return value
 
 
-def _summed(graph: Graph, value: str) -> str | None:
-    """What the nearest reduction upstream is over, before squares and the mean are taken."""
+def _summed(graph: Graph, value: str) -> Iterator[str]:
+    """What reductions upstream are over, before squares and the mean are taken, the nearest first."""
     queue, seen = [value], set[str]()
     while queue and len(seen) < _MOST:
         name = queue.pop(0)
@@ -64,10 +66,10 @@ def _summed(graph: Graph, value: str) -> str | None:
         if name in seen or node is None or node.op_type not in _ARITHMETIC:
             continue
         seen.add(name)
-        if node.op_type in _SUMS:
-            return _base(graph, node.input[0]) if _over_last(graph, node) else None
-        queue += [n for n in node.input if n and depends(graph, n)]
-    return None
+        if node.op_type in _SUMS and _over_last(graph, node):
+            yield _base(graph, node.input[0])
+        elif node.op_type not in _SUMS:
+            queue += [n for n in node.input if n and depends(graph, n)]
 
 
 def _over_last(graph: Graph, node: NodeProto) -> bool:

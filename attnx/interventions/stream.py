@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Axes
+from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
     ADDS,

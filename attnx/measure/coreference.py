@@ -251,14 +251,14 @@ def _notes(
     unseen: Sequence[int],
     parked: Sequence[tuple[float, str, str]],
 ) -> tuple[str, ...]:
-    """What must be said next to the numbers."""
+    """The notes that must stand beside the numbers."""
     notes = [ONE_SENTENCE]
     later = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] > pronoun.pieces[0]]
     other = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] < pronoun.pieces[0]]
     if later:
         verb, them = ("comes", "it") if len(later) == 1 else ("come", "them")
-        said = f"{_joined(later)} {verb} after {pronoun.text!r}"
-        notes.append(f"{said}: this model looks back only and cannot see {them}")
+        clause = f"{_joined(later)} {verb} after {pronoun.text!r}"
+        notes.append(f"{clause}: this model looks back only and cannot see {them}")
     if other:
         verb = "is" if len(other) == 1 else "are"
         notes.append(f"{_joined(other)} {verb} hidden from {pronoun.text!r} at every layer")

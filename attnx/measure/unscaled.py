@@ -142,7 +142,7 @@ def _some(a: Attention, heads: slice) -> Attention:
 
 
 def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
-    """What is to be said of a site's scale: none, one of its own, or not known; nothing where it is 1/sqrt(d_k)."""
+    """Notes on a site's scale: none, one of its own, or not known; nothing where it is 1/sqrt(d_k)."""
     scale, label = trace.attentions[site].site.scale, trace.labels[site]
     if scale is None:
         return [f"{label}: the scale is not known"]
@@ -157,7 +157,7 @@ def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
     return [Wording("{label}: a scale of its own, {own}{usual}", label=label, own=own, usual=usual)]
 
 
-def scale_said(attention: Attention, size: int | None, as_if: AsIf) -> str:
+def scale_in_words(attention: Attention, size: int | None, as_if: AsIf) -> str:
     """The scale in words, for a formula line: "1/sqrt(64)", "0.0625", "its scale"."""
     scale = attention.site.scale
     if size is not None and (as_if == "sqrt" or (isinstance(scale, float) and np.isclose(scale, size**-0.5, 1e-3))):

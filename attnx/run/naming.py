@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.generation_config import settings
@@ -11,6 +12,7 @@ from attnx.feed.patches import find_frames
 from attnx.records import Array, Tokens, Trace
 from attnx.run.axis_tokens import name_axes, read_tokens
 from attnx.run.joint import find_states, joint_tokens
+from attnx.run.unseen import unseen
 from attnx.run.windows import is_windowed, put_back
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
@@ -29,7 +31,7 @@ def name_tokens(
     slots = model.slots()
     feed = run.feed
     if tokens is None or (memory is None and takes_target(slots)):
-        read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: _pieces(model, ids))
+        read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: pieces_of(model, ids))
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
@@ -44,12 +46,14 @@ def name_tokens(
     tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*own, *run.notes, *placed)))
-    return Trace(
+    trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
+    return replace(trace, notes=(*notes, *unseen(trace)))
 
 
-def _pieces(model: OpenModel, ids: Array) -> Tokens:
+def pieces_of(model: OpenModel, ids: Array) -> Tokens:
+    """Tokens of ids, with their pieces where the model has a tokenizer."""
     try:
         tokenizer = model.tokenizer
     except (ModelError, InputError):

@@ -26,6 +26,8 @@ class Pass:
     wanted: Wanted
     many: bool = False
     """Whether the feed is a batch, one of many: the session is opened for that."""
+    span: tuple[int, int] | None = None
+    """Where a decoder's attention is read: its tokens from one position up to another are new in this pass."""
 
 
 Steps = Generator[Pass, Run, Result]
@@ -76,6 +78,21 @@ class Source(Protocol[Result]):
 
     def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Result]:
         """tokens, pictures, sound, arrays -> the inputs of every pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[Result]):
+    """A source whose passes are planned already."""
+
+    steps: Steps[Result]
+
+    def encode(self, model: OpenModel) -> Sequence[Tokens]:
+        """Nothing: it is done."""
+        return ()
+
+    def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Result]:
+        """The passes as they are planned."""
+        return Passes(self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ model.onnx -> graph -> sites -> taps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -63,6 +63,8 @@ class Chosen:
 
     summary: ModelSummary
     sites: tuple[Site, ...]
+    heads: Mapping[int, Sequence[int]]
+    """By a site's index, the only heads that are wanted; all of sites that are not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,12 @@ def find(one: Pass) -> Chosen:
         UsageError: There is no such layer.
     """
     summary, wanted = one.model.find(one.feed), one.wanted
-    sites = tuple(s for s in summary.sites if wanted.layers is None or s.layer in wanted.layers)
+    sites = tuple(s for s in summary.sites if wanted.takes(s))
     if not sites and (wanted.required or (summary.sites and wanted.quantities)):
         raise no_sites(one.model.path, summary, wanted.layers)
-    return Chosen(summary, sites)
+    of_layers = wanted.heads or {}
+    heads = {s.index: h for s in sites if (h := of_layers.get(-1 if s.layer is None else s.layer))}
+    return Chosen(summary, sites, heads)
 
 
 def tap(one: Pass, found: Chosen) -> TappedSession:
@@ -106,7 +110,8 @@ def tap(one: Pass, found: Chosen) -> TappedSession:
     if not found.sites and not outputs:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
     sessions, wanted = one.model.sessions, one.wanted.quantities
-    return TappedSession(*sessions.session(found.summary, found.sites, wanted, outputs, many=one.many))
+    opened = sessions.session(found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads)
+    return TappedSession(*opened)
 
 
 def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
@@ -126,7 +131,7 @@ def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
 
 def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:
     """Read the quantities of each site off the outputs, and compute those that were not tapped."""
-    return reading.read(found.sites, tensors.tapped, tensors.values, one.wanted.quantities)
+    return reading.read(found.sites, tensors.tapped, tensors.values, one.wanted.quantities, heads=found.heads)
 
 
 def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading]) -> Run:

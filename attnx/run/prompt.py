@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnx.errors import ModelError, UsageError
+import numpy as np
+
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import decoder_start
-from attnx.feed.inputs import fixed_length, is_past, own_mask, padded, takes_target
+from attnx.feed.inputs import fixed_length, is_ids, is_past, own_mask, padded, seen_by, takes_target
 from attnx.feed.text import encode
 from attnx.records import Array, Tokens, Trace
+from attnx.run.axis_tokens import read_tokens
 from attnx.run.encdec import (
     Encoded,
     check_layers,
@@ -26,7 +29,7 @@ from attnx.run.encdec import (
 from attnx.run.generate import Plan, decoder_steps, say, sized, with_new
 from attnx.run.generate import plan as plan_of
 from attnx.run.kvcache import is_static
-from attnx.run.naming import name_tokens
+from attnx.run.naming import name_tokens, pieces_of
 from attnx.run.passes import Pass, Passes, Steps
 from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel, Wanted
@@ -82,7 +85,7 @@ class Prompt:
 
 def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Wanted) -> Steps[Trace]:
     """Add what a picture and a sound fill, and choose the kind of run."""
-    inputs = dict(prompt.inputs or {})
+    inputs = {name: _array(name, value) for name, value in (prompt.inputs or {}).items()}
     notes: tuple[str, ...] = ()
     name: Namer = numbered
     if prompt.image is not None:
@@ -97,6 +100,18 @@ def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Want
         inputs |= sound
     trace = yield from _kind(model, prompt, tokens, inputs, wanted, name)
     return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
+
+
+def _array(name: str, value: object) -> Array:
+    """An input as an array, made by numpy where it is none.
+
+    Raises:
+        InputError: It is ragged.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"input {name} is no array: its rows have different lengths", "Give one shape.") from None
 
 
 def _kind(
@@ -130,6 +145,8 @@ def _plain(
 ) -> Steps[Trace]:
     """One pass over one graph; several where it takes one token at a time."""
     slots = model.slots()
+    if tokens is None and model.encoder is not None and any(s.name not in inputs for s in slots):
+        return (yield from _both(model, inputs, wanted, name))
     if tokens is None:
         run = yield Pass(model, feeding.check(slots, inputs), wanted)
         return name_tokens(model, run, None, None, name, whole)
@@ -150,9 +167,27 @@ def _plain(
 
 def _with_mask(slots: Sequence[Slot], tokens: Tokens, inputs: Mapping[str, Array]) -> Tokens:
     """Mark as padding the tokens that a mask among the inputs has 0 for: positions count from the first other token."""
-    name = own_mask(slots, inputs)
-    fits = name is not None and inputs[name].shape == (1, len(tokens))
-    return masked(tokens, inputs[name][0]) if fits and name is not None else tokens
+    slot = own_mask(slots, inputs)
+    if slot is None or inputs[slot.name].shape != (1, len(tokens)):
+        return tokens
+    return masked(tokens, seen_by(slot, inputs[slot.name])[0])
+
+
+def _both(model: OpenModel, inputs: Mapping[str, Array], wanted: Wanted, name: Namer) -> Steps[Trace]:
+    """Encoder and decoder in two files on arrays: the encoder's outputs fill the decoder's inputs that are missing."""
+    assert model.encoder is not None
+    check_names(model, inputs)
+    check_layers(model, wanted)
+    slots, sources = model.slots(), model.encoder.slots()
+    of_encoder = for_inputs(sources, inputs)
+    read = [s for s in sources if s.name in of_encoder]
+    memory, _ = read_tokens(read, of_encoder, lambda ids: pieces_of(model, ids))
+    encoded = yield from encoder_steps(model, None, inputs, wanted, name if memory is None else lambda _: memory)
+    own = {**encoded.joined, **for_inputs(slots, inputs)}
+    ids = next((own[s.name] for s in slots if is_ids(s) and s.name in own), np.zeros((1, 1), np.int64))
+    needs = replace(encoded.needs(ids[0].tolist()), ids=ids)
+    run = yield Pass(model, feeding.derive(slots, needs, own), of_file(model, wanted))
+    return name_tokens(model, with_encoder(encoded, run), None, encoded.memory)
 
 
 def _with_target(
@@ -172,10 +207,11 @@ def _with_target(
     if fixed_length(slots) == 1:  # it reads one token at a time
         run = (yield from decoder_steps(model, target.ids.tolist(), Plan(0), wanted, encoded, inputs)).run
     else:
-        feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
+        own = {**encoded.joined, **for_inputs(slots, inputs)}
+        feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), own)
         run = yield Pass(model, feed, wanted)
     run = with_encoder(encoded, run)
-    return name_tokens(model, run, target, encoded.memory)
+    return name_tokens(model, run, target, encoded.memory if len(encoded.memory) else None, name)
 
 
 def _generating(
@@ -188,8 +224,8 @@ def _generating(
     name: Namer,
 ) -> Steps[Trace]:
     """A pass over the encoder where there is one, and one for each token that the decoder writes."""
-    plan = plan_of(model, prompt.generate) if isinstance(prompt.generate, int) else prompt.generate
-    assert plan is not None
+    assert prompt.generate is not None
+    plan = prompt.generate if isinstance(prompt.generate, Plan) else plan_of(model, prompt.generate)
     check_names(model, inputs)
     encoded: Encoded | None = None
     notes: tuple[str, ...] = ()
@@ -218,7 +254,8 @@ def _generating(
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))
     run = replace(run, notes=(*run.notes, *say(decoded, plan, tokens), *notes))
-    trace = name_tokens(model, run, tokens, encoded.memory if encoded is not None else None)
+    memory = encoded.memory if encoded is not None and len(encoded.memory) else None
+    trace = name_tokens(model, run, tokens, memory, name)
     return replace(trace, generated=decoded.new)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from attnx import formula
 from attnx.layout import parse, read_place
-from attnx.records import Array, Origin, Quantity, Site
+from attnx.records import STAGES, Array, Origin, Quantity, Site
 from attnx.taps.reductions import GATHERED
 from attnx.taps.tap import Tapped
 
@@ -32,6 +33,7 @@ def read(
     values: Mapping[str, Array],
     quantities: Collection[str],
     rows: Sequence[int] | None = None,
+    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> Iterator[Reading]:
     """Bring the outputs of a run into order, a site at a time, and compute what was not tapped.
 
@@ -41,8 +43,9 @@ def read(
         values: Its outputs by name.
         quantities: What is wanted of each site.
         rows: The queries whose rows were gathered in the graph; all where None.
+        heads: By a site's index, the heads that were picked in the graph, or are to be picked here; all of others.
     """
-    return (_read_site(site, tapped, values, quantities, rows) for site in sites)
+    return (_read_site(site, tapped, values, quantities, rows, heads.get(site.index)) for site in sites)
 
 
 def _read_site(
@@ -51,6 +54,7 @@ def _read_site(
     values: Mapping[str, Array],
     quantities: Collection[str],
     rows: Sequence[int] | None,
+    heads: Sequence[int] | None,
 ) -> Reading:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
@@ -62,6 +66,8 @@ def _read_site(
         arrays[quantity] = read_place(raw, site.places[quantity], quantity, batch)
         if rows is not None and quantity not in ("key", "value") and not name.startswith(GATHERED):
             arrays[quantity] = arrays[quantity][:, :, list(rows)]
+        if heads is not None and quantity in STAGES and not name.startswith(GATHERED):
+            arrays[quantity] = arrays[quantity][:, list(heads)]
         origin[quantity] = "tapped"
     _align(arrays)
     compute(site, arrays, origin, quantities)

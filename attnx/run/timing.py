@@ -14,12 +14,13 @@ import numpy as np
 
 from attnx.errors import AttnxError, UnsupportedError
 from attnx.feed.fill import derive
-from attnx.feed.inputs import takes_target
+from attnx.feed.inputs import fixed_length, takes_target
 from attnx.records import Array, Axis, Measurement, Tokens
 from attnx.run.encdec import Encoded
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import NOTHING, OpenModel, Run
 from attnx.tokens import from_ids
+from attnx.tokens.files import find_limit
 
 RUNS = 3
 """Runs a length; the median counts. One run goes before, unmeasured."""
@@ -59,8 +60,15 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
             "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
     two_sided = takes_target(model.slots())
+    most = _most(model)
+    if beyond := [str(length) for length in lengths if most is not None and length > most]:
+        notes.append(f"{', '.join(beyond)} tokens were not tried: the model takes {most} at most")
     for length in lengths:
-        tokens, took = _random(model, length), (float("nan"), float("nan"))
+        took = (float("nan"), float("nan"))
+        if most is not None and length > most:
+            rows.append(took)
+            continue
+        tokens = _random(model, length)
         try:
             if two_sided:
                 both = Encoded(tokens).needs(tokens.ids.tolist())
@@ -72,6 +80,9 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
                     passes.answer(Run((), one.feed))
         except AttnxError as error:
             notes.append(f"{length} tokens did not run: {_why(error)}")
+            if longer := [str(n) for n in lengths if n > length and (most is None or n <= most)]:
+                notes.append(f"{', '.join(longer)} tokens were not tried after that")
+            most = length  # what is longer would not run either
         rows.append(took)
     if two_sided:
         notes.append("measured with as many tokens on the decoder's side as on the encoder's")
@@ -89,6 +100,12 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
         ),
         tuple(notes),
     )
+
+
+def _most(model: OpenModel) -> int | None:
+    """The most tokens that a model takes: as its configuration says, or its graph was exported for."""
+    limits = [find_limit(model.path), fixed_length(model.slots())]
+    return min((limit for limit in limits if limit is not None and limit > 1), default=None)
 
 
 def _why(error: AttnxError) -> str:

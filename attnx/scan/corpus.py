@@ -30,7 +30,7 @@ class Text:
     """Its line, or row, from 1."""
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of its row, those that were asked for and are there."""
+    """Other fields of its row: those that were requested and are there."""
     end: int = 0
     """Bytes of all files up to the end of this text: how far the corpus is read."""
 

@@ -24,7 +24,7 @@ from attnx.scan.observations import Rows
 from attnx.scan.parts import Note
 from attnx.scan.parts import encode as encode_part
 from attnx.session.protocol import OpenModel, Wanted
-from attnx.study import batch_head_stats as headsums
+from attnx.study import batch_head_stats
 from attnx.study.batch_head_stats import LONG
 from attnx.wording import Wording
 
@@ -78,7 +78,7 @@ def measure(model: OpenModel, job: Job, number: int, start: int, texts: Sequence
         The bytes of the part's file.
 
     Raises:
-        AttnxError: A text that cannot be tokenised, a run that failed; it is said where.
+        AttnxError: A text that cannot be tokenised, a run that failed; the message says where.
     """
     part = _Part(model, job, start, texts, [_tokens(model, text) for text in texts])
     try:
@@ -163,7 +163,7 @@ class _Part:
             return
         batch = replace(batch, attentions=kept)
         names = self.job.batched
-        quick = headsums.measure(batch, names) if names and not self._slow else None
+        quick = batch_head_stats.measure(batch, names) if names and not self._slow else None
         if quick is not None:
             quick = self._keep(batch, np.stack([quick[name] for name in names], axis=1))
         others = [name for name in self.job.measures if quick is None or not surveys.load(name).batched]

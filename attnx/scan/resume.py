@@ -32,7 +32,7 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
             but the corpus has changed, those whose texts are what they were.
 
     Raises:
-        UsageError: `out` exists, or parts of another scan do; it is said what differs.
+        UsageError: `out` exists, or parts of another scan do; the message says what differs.
     """
     shutil.rmtree(spent(folder), ignore_errors=True)
     plan = folder / PLAN
@@ -92,12 +92,13 @@ def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         before = had.get(name)
         if before == now:
             continue
-        if name == "corpus" and isinstance(before, list):
-            out += _files_differ(before, now)
+        if name in ("corpus", "weights", "tokenizer") and isinstance(before, list) and isinstance(now, list):
+            what = "" if name == "corpus" else f"{name}: "
+            out += [what + said for said in _files_differ(before, now)]
         elif name == "model" and isinstance(before, list) and isinstance(now, list):
             out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f" (before: {before[0]})"))
         else:
-            out.append(f"{name} {_said(now)} (before: {_said(before)})")
+            out.append(f"{name} {_shown(now)} (before: {_shown(before)})")
     return out
 
 
@@ -110,7 +111,7 @@ def _files_differ(before: Sequence[Any], now: Sequence[Any]) -> list[str]:
     return ([*out[:3], f"{len(out) - 3} more files"] if len(out) > 3 else out) or ["the order of the files"]
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else "unknown" if value is None else str(value)
 
 

@@ -30,6 +30,10 @@ _CODES = {
 }  # fmt: skip
 
 
+THREADS: int | None = None
+"""Threads inside an operator where nobody says how many; onnxruntime's choice where None."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """An input or output of a model."""
@@ -39,6 +43,12 @@ class Slot:
     """Numbers, names of symbolic dimensions, or None."""
     type: str
     """As onnxruntime writes it: "tensor(int64)"."""
+    ids: bool = False
+    """Whether it takes token ids although its name does not say so: its numbers are looked up in a table."""
+    table: int | None = None
+    """Entries of the table that its numbers are looked up in; None where there is none, or it is not known."""
+    kept: float | None = None
+    """Of a mask, what it holds for a key that may be seen (see `attnx.graph.axes.mask_values`); None where unknown."""
 
     @property
     def dtype(self) -> Any:
@@ -180,7 +190,7 @@ def open_session(
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
         fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
-        threads: Threads inside an operator; onnxruntime's choice where None.
+        threads: Threads inside an operator; `THREADS` where None.
         save_to: Write the optimised model there.
 
     Raises:
@@ -203,8 +213,8 @@ def open_session(
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     if not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if threads:
-        options.intra_op_num_threads = threads
+    if threads or THREADS:
+        options.intra_op_num_threads = threads or THREADS
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if save_to is not None:

@@ -1,6 +1,6 @@
 """model.onnx -> what it holds, and sessions on it: from the cache where it was opened before, else from its graph.
 
-A model that was seen before is run without reading its graph: neither onnx nor any code of graph/ and ops/ is imported.
+A model that was seen before is run without reading its graph: no onnx, no code of graph/ or sites/ is imported.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError
@@ -120,6 +121,7 @@ class SessionPool:
         *,
         many: bool = False,
         rows: bool = False,
+        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> tuple[Session, Tapped]:
         """A session with the taps that these sites and quantities need; kept for the next run.
 
@@ -131,11 +133,12 @@ class SessionPool:
             rows: Only the rows of chosen queries.
             many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
                 as can be, and opened again where it then runs more than `FEW` times after all.
+            heads: By a site's index, the only heads whose matrices are wanted.
         """
         if self._pending is not None:
             self._pending.join()
             self._pending = None
-        have = self._session(known, sites, quantities, outputs, many, rows)
+        have = self._session(known, sites, quantities, outputs, many, rows, heads)
         have.runs += 1
         return have.session, have.tapped
 
@@ -147,12 +150,14 @@ class SessionPool:
         outputs: bool,
         many: bool = False,
         rows: bool = False,
+        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> _Open:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many)
+        picked = tuple((i, tuple(h)) for i, h in sorted(heads.items()))
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked)
         with self._opens:  # batches run side by side: the first opens the session for all
-            return self._kept(known, wanted, key, outputs, rows, many)
+            return self._kept(known, wanted, key, outputs, rows, many, heads)
 
     def _kept(
         self,
@@ -162,14 +167,16 @@ class SessionPool:
         outputs: bool,
         rows: bool,
         many: bool,
+        heads: Mapping[int, Sequence[int]],
     ) -> _Open:
         """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = summaries.load_tapped(known, wanted, [outputs, rows])
+            extra = [outputs, rows, *([i, *h] for i, h in sorted(heads.items()))]
+            tapped = summaries.load_tapped(known, wanted, extra)
             if tapped is None:
-                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
-                summaries.save_tapped(known, wanted, [outputs, rows], tapped)
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows, heads=heads)
+                summaries.save_tapped(known, wanted, extra, tapped)
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped

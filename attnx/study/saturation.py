@@ -108,7 +108,7 @@ def table(cost: Cost) -> Columns:
             column("largest", [small(o.difference) for o in cost.outputs], whole=True),
             column("its largest number", [small(o.size) for o in cost.outputs], whole=True),
         ]
-        return columns(title, parts, said=["largest: |kernels' - exact| of the model's own outputs"])
+        return columns(title, parts, notes=["largest: |kernels' - exact| of the model's own outputs"])
     found = cost.attention
     parts = [
         column("layer", found.largest.axes[0].labels, whole=True),
@@ -118,4 +118,4 @@ def table(cost: Cost) -> Columns:
     ]
     said = [f"weights: {found.largest.formula}, the largest of all heads; JS: {found.divergence.formula} in nats"]
     said += [f"own output {o.name}: {small(o.difference)}, of {small(o.size)} at most" for o in cost.outputs]
-    return columns(title, parts, said=said)
+    return columns(title, parts, notes=said)

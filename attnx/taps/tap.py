@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
@@ -54,6 +55,7 @@ def tap(
     *,
     outputs: Collection[str] | None = None,
     rows: bool = False,
+    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> Tapped:
     """Add outputs for the quantities wanted.
 
@@ -62,6 +64,7 @@ def tap(
         wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all where None.
         rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
+        heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
 
     Returns:
         The tapped model. Without taps and with all outputs it computes exactly what the file does.
@@ -110,6 +113,8 @@ def tap(
                 name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
+            elif i in heads and quantity in STAGES:
+                name = writer.heads(name, place, heads[i]) or name
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
@@ -259,7 +264,7 @@ def _drop_unused(proto: ModelProto) -> None:
     weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
     nodes = [_copy(node) for node in reversed(nodes)]
     weights = [_copy(tensor) for tensor in weights]
-    # Old exporters list weights among the inputs, as their default values: without one the input would be asked for.
+    # Old exporters list weights among the inputs, as their default values: without one the input would have to be fed.
     dropped = {tensor.name for tensor in proto.graph.initializer} - {tensor.name for tensor in weights}
     inputs = [_copy(value) for value in proto.graph.input if value.name not in dropped]
     del proto.graph.node[:], proto.graph.initializer[:], proto.graph.input[:]

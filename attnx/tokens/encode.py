@@ -162,6 +162,11 @@ class Tokenizer:
         encoded = [self.encode(text, max_length=max_length) for text in texts]
         return pad(encoded, self.pad_id, self.piece(self.pad_id), side)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens written out; U+FFFD where a character is not whole."""
+        text: str = self._raw.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def from_ids(self, ids: str | Iterable[int]) -> Tokens:
         """Tokens of ids that were given: nothing is added, cut or padded. See the function `from_ids`."""
         return from_ids(ids, self)
@@ -197,7 +202,7 @@ class Tokenizer:
         return f"cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
-        """Control and format characters that are in no token; what was cut off is told elsewhere."""
+        """Control and format characters that are in no token; another note covers what was cut off."""
         there = {character for character in texts[0] + texts[1] if _is_control(character)}
         if not there:
             return []

@@ -35,7 +35,7 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         model: The model's file or folder, whose config.json limits the length, when `path` lies elsewhere.
 
     Returns:
-        The tokenizer. What had to be guessed is in its `notes`. Truncation and padding that a tokenizer.json asks for
+        The tokenizer. What had to be guessed is in its `notes`. Truncation and padding set in a tokenizer.json
         are left out: they serve batches of embeddings, and would show padding, or hide text.
 
     Raises:

@@ -80,10 +80,10 @@ class Bars:
             line.append_text(bar(share, length, here))
             line.rstrip()
             yield line
-        said = [f"bars: {number(low)} to {number(high)}"]
+        caption = [f"bars: {number(low)} to {number(high)}"]
         if (left := len(values) - len(order)) > 0:
-            said.append(f"{left} more")
-        for text in (" · ".join(said), m.formula, m.source and f"Source: {m.source}", *m.notes):
+            caption.append(f"{left} more")
+        for text in (" · ".join(caption), m.formula, m.source and f"Source: {m.source}", *m.notes):
             if text:
                 yield Text(here.spell(safe(text)), "dim")
 

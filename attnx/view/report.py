@@ -230,7 +230,7 @@ def _measure(measure: Measurement, there: Sequence[int]) -> dict[str, Any]:
 
 
 def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
-    def said(verdict: Verdict) -> dict[str, Any]:
+    def as_data(verdict: Verdict) -> dict[str, Any]:
         return {
             "method": safe(verdict.method),
             "where": safe(verdict.where) if verdict.where else "",
@@ -250,9 +250,9 @@ def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
         "sites": [places[one.sites[row]] for row in kept],
         "shares": [[[_plain(v) for v in cell] for cell in one.shares.values[row]] for row in kept],
         "weights": [[[_plain(v) for v in cell] for cell in one.weights.values[row]] for row in kept],
-        "verdicts": [said(verdict) for verdict in one.verdicts],
-        "layers": [said(one.layer_means[row]) for row in kept],
-        "baselines": [said(verdict) for verdict in one.baselines],
+        "verdicts": [as_data(verdict) for verdict in one.verdicts],
+        "layers": [as_data(one.layer_means[row]) for row in kept],
+        "baselines": [as_data(verdict) for verdict in one.baselines],
         "notes": [safe(note) for note in one.notes],
         "source": safe(one.weights.source),
     }

@@ -51,7 +51,7 @@ _SVG = """\
 </g>
 </svg>
 """
-"""Rich's own frame loads a font from the network; this one asks for fonts that are there."""
+"""Rich's own frame loads a font from the network; this one uses fonts that are installed."""
 _HTML = """\
 <!DOCTYPE html>
 <html lang="en">

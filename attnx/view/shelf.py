@@ -35,7 +35,7 @@ def shelf(rows: Sequence[Row], hint: str = "") -> Columns:
             column("from", [row[1] for row in rows], spare=True),
             column("revision", [row[7][:8] for row in rows], spare=True),
         ],
-        said=[*problems, hint if rows else "There are none."],
+        notes=[*problems, hint if rows else "There are none."],
     )
 
 

@@ -56,8 +56,8 @@ class Traced:
                 line.append(origin, "dim")
                 line.rstrip()
                 yield line
-            for said in failed:
-                yield Padding(Text(_plain(said, here), "bold red"), (0, 0, 0, names + 2))
+            for failure in failed:
+                yield Padding(Text(_plain(failure, here), "bold red"), (0, 0, 0, names + 2))
         checks = [check for attention in t.attentions for check in attention.checks]
         if checks:
             held = sum(check.holds for check in checks)

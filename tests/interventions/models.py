@@ -44,6 +44,10 @@ class Kind:
     """plain; stacked (one product for Q, K and V); merged ([B*H,Q,D]); flat (products over [B*Q,E])."""
     fused: str = ""
     """mha, gqa: fused attention; skip: the stream inside skip norms; or several."""
+    experts: bool = False
+    """Whether the MLP is written as two halves that a sum joins (a mixture of experts)."""
+    places: bool = False
+    """Whether query and key are multiplied with positions too, and the key scaled for one product alone (DeBERTa)."""
     every: bool = True
     """Whether all positions have logits; else the last alone."""
 
@@ -61,6 +65,7 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
         w[f"{layer}up"], w[f"{layer}upb"] = rng.normal(size=(WIDTH, INNER)) / 3, rng.normal(size=INNER) / 3
         w[f"{layer}down"], w[f"{layer}downb"] = rng.normal(size=(INNER, WIDTH)) / 4, rng.normal(size=WIDTH) / 3
         w[f"{layer}sink"] = rng.normal(size=HEADS)
+        w[f"{layer}pk"], w[f"{layer}pq"] = rng.normal(size=(2, SIZE, LONGEST)) / 4
         for name in norms:
             w[f"{layer}{name}g"], w[f"{layer}{name}b"] = 1 + rng.normal(size=WIDTH) / 4, rng.normal(size=WIDTH) / 4
     w["endg"], w["endb"] = 1 + rng.normal(size=WIDTH) / 4, rng.normal(size=WIDTH) / 4
@@ -142,6 +147,8 @@ def _attend(kind: Kind, w: dict[str, Array], layer: int, x: Array, mask: Array, 
     q, k, v = (hook(long, layer, split(name)) for name, long in (("q", "query"), ("k", "key"), ("v", "value")))
     k, v = (np.repeat(side, HEADS // kind.kv, axis=1) for side in (k, v))
     scaled = q @ k.transpose(0, 1, 3, 2) / np.sqrt(SIZE)
+    if kind.places:
+        scaled = scaled + q @ w[f"{layer}pk"][:, :length] + (k @ w[f"{layer}pq"][:, :length]).transpose(0, 1, 3, 2)
     low = kind.low
     masked = hook(
         "masked",
@@ -312,8 +319,11 @@ class Graph:
             k, v = (self._repeated(side) for side in (k, v))
         if kind.spelling == "merged":
             return self._merged(layer, q, k, v)
-        product = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2]))
-        masked = self.op("Add", self.op("Mul", product, np.float32(SIZE**-0.5)), "bias")
+        turned = self.op("Transpose", k, perm=[0, 1, 3, 2])
+        if kind.places:
+            masked = self.op("Add", self._with_places(layer, q, k, turned), "bias")
+        else:
+            masked = self.op("Add", self.op("Mul", self.op("MatMul", q, turned), np.float32(SIZE**-0.5)), "bias")
         if kind.sink:
             column = self.op(
                 "Expand",
@@ -334,6 +344,15 @@ class Graph:
         context = self.op("MatMul", share, v)
         joined = self.op("Reshape", self.op("Transpose", context, perm=[0, 2, 1, 3]), self.ints(0, 0, HEADS * SIZE))
         return self.linear(joined, f"{layer}o", f"{layer}ob")
+
+    def _with_places(self, layer: int, q: str, k: str, turned: str) -> str:
+        """The scores, with what query and key make of positions added."""
+        content = self.op("MatMul", q, self.op("Div", turned, np.float32(SIZE**0.5)))
+        length = self.op("Gather", "shape", self.ints(1), axis=0)
+        tables = [self.op("Slice", self.w[f"{layer}{n}"], self.ints(0), length, self.ints(1)) for n in ("pk", "pq")]
+        asked = self.op("MatMul", q, tables[0])
+        asking = self.op("Transpose", self.op("MatMul", k, tables[1]), perm=[0, 1, 3, 2])
+        return self.op("Add", content, self.op("Add", asked, asking))
 
     def _repeated(self, side: str) -> str:
         wide = self.op("Unsqueeze", side, self.ints(2))
@@ -365,9 +384,16 @@ class Graph:
         return self.linear(joined, f"{layer}o", f"{layer}ob")
 
     def mlp(self, layer: int, x: str) -> str:
-        return self.linear(
-            self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb")), f"{layer}down", f"{layer}downb"
-        )
+        inner = self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb"))
+        if not self.kind.experts:
+            return self.linear(inner, f"{layer}down", f"{layer}downb")
+        halves = np.split(self.w[f"{layer}down"], 2)
+        ends = [self.ints(0), self.ints(INNER // 2), self.ints(INNER)]
+        parts = []
+        for i, half in enumerate(halves):
+            made = self.op("MatMul", self.op("Slice", inner, ends[i], ends[i + 1], self.ints(-1)), half)
+            parts.append(self.op("Unsqueeze", self.op("Add", made, self.w[f"{layer}downb"] / 2), self.ints(2)))
+        return self.op("ReduceSum", self.op("Concat", *parts, axis=2), self.ints(2), keepdims=0)
 
 
 def build(kind: Kind, w: dict[str, Array], folder: Path) -> Path:
@@ -463,7 +489,8 @@ def _skipped(g: Graph, x: str) -> str:
 
     def bare(biased: str) -> str:
         node = g.nodes.pop()
-        assert node.op_type == "Add" and node.output[0] == biased
+        assert node.op_type == "Add"
+        assert node.output[0] == biased
         return str(node.input[1])
 
     if kind.norm == "post":
@@ -505,6 +532,8 @@ KINDS: dict[str, Kind] = {
     "stacked": Kind(spelling="stacked"),
     "merged": Kind(spelling="merged"),
     "flat": Kind(spelling="flat"),
+    "experts": Kind(experts=True, rms=True),
+    "places": Kind(places=True, causal=False, low=-1e4),
     "mha": Kind(fused="mha", low=LOWEST),
     "gqa": Kind(fused="gqa", kv=2),
     "skip": Kind(fused="skip"),

@@ -125,5 +125,5 @@ def test_targets_that_are_not_there(target: tuple[int, int, int], said: str, tmp
 
 def test_a_position_whose_logits_are_not_given_is_refused(tmp_path: Path) -> None:
     all_, _, _ = opened(models.KINDS["last"], tmp_path)
-    with pytest.raises(UnsupportedError, match="more than one position|one position"):
+    with pytest.raises(UnsupportedError, match=r"more than one position|one position"):
         attribute(all_, [(0, 2, 3)])

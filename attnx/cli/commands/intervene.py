@@ -100,5 +100,5 @@ def _table(steps: list[Step], results: Results) -> Columns:
             column("run", [step.run for step in steps]),
             *(column(name, [one.get(name, nothing) for one in moved], bar=(0.0, most)) for name in names),
         ],
-        said=["largest difference to the unedited run, relative to the larger of 1 and the output's largest number"],
+        notes=["largest difference to the unedited run, relative to the larger of 1 and the output's largest number"],
     )

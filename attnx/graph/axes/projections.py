@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Atom, Axes, forward, fresh, leaves, tie
+from attnx.graph.axes.atoms import Atom, Axes, fresh, leaves, split_alike
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.dequantise import floats, scale_of
 from attnx.graph.axes.nbits import OP, packed_numbers, packed_product
 from attnx.graph.axes.origins import rotary_source
@@ -99,7 +100,7 @@ def output_axes(graph: Graph, site: Site) -> tuple[str, Axes, list[tuple[str, At
         place = site.places.get("context")
         if made is None or product is None or place is None:
             continue
-        tie(product.left_axes if side == 0 else product.right_axes, axes[1])
+        split_alike(product.left_axes if side == 0 else product.right_axes, axes[1])
         known = [
             (name[0], atom)
             for axis, names in zip(axes[0], parse(place.layout), strict=True)
@@ -137,8 +138,8 @@ def output_operand(graph: Graph, site: Site) -> Operand | None:
     if product.node.op_type == OP:
         return Operand(name, (0, 1), shape, product.factor, packed=product.node)
     axes = product.left_axes if side == 1 else product.right_axes
-    inner = {id(leaf) for leaf in product.contracted}
-    at = [i for i, axis in enumerate(axes) if any(id(leaf) in inner for leaf in axis)]
+    inner = set(product.contracted)
+    at = [i for i, axis in enumerate(axes) if not inner.isdisjoint(axis)]
     order = (*at, *(i for i in range(len(axes)) if i not in at))
     scale, zero = (scale_of(graph, product) if side == 0 else None) or ("", "")
     return Operand(name, order, shape, product.factor, scale, zero)
@@ -215,8 +216,8 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
     if product.node.op_type == OP:
         rows, columns = product.contracted[0].size or 0, product.out_axes[-1][0].size or 0
         return Projection(held, rows, columns, product.left, product.out)
-    inner = {id(atom) for atom in product.contracted}
-    summed = [any(id(atom) in inner for atom in axis) for axis in axes]
+    inner = set(product.contracted)
+    summed = [not inner.isdisjoint(axis) for axis in axes]
     rows, columns = (
         int(np.prod([size for size, flag in zip(shape, summed, strict=True) if size is not None and flag is wanted]))
         for wanted in (True, False)
@@ -312,11 +313,8 @@ def _reads(mine: Axes, axes: Axes, product: Product, inside: list[Atom]) -> bool
     """Whether the product sums over the heads and features, in that order, and over nothing else."""
     if len(mine) != len(axes):
         return False
-    inner = {id(atom) for atom in product.contracted}
+    inner = set(product.contracted)
     read = [
-        leaf
-        for own, traced in zip(mine, axes, strict=True)
-        if any(id(atom) in inner for atom in own)
-        for leaf in leaves(traced)
+        leaf for own, traced in zip(mine, axes, strict=True) if not inner.isdisjoint(own) for leaf in leaves(traced)
     ]
-    return [id(atom) for atom in read] == [id(leaf) for atom in inside for leaf in atom.leaves()]
+    return list(read) == leaves(inside)
