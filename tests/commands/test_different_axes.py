@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.mark.parametrize(
     "asked",
     [
-        "", "--json", "--view grid", "--view grid --json", "--layer 0", "--layer 1 --view heatmap", 
+        "", "--json", "--view grid", "--view grid --json", "--layer 0", "--layer 1 --view heatmap",
         "--view heatmap --layer 0,1",
         "--view lines --layer 1", "--query 1", "--query 5 --json", "--query 1 --view row",
         "--query 1 --view table --json",
