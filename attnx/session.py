@@ -235,6 +235,19 @@ def open_session(
     return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
 
 
+def outputs_of(model: bytes) -> list[Slot]:
+    """What onnxruntime says that a model gives, by its own inference; nothing where it cannot open it on the CPU."""
+    with quiet(), contextlib.suppress(Exception):
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        raw = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return [Slot(o.name, tuple(o.shape), o.type) for o in raw.get_outputs()]
+    return []
+
+
 def _preload(ort: Any) -> None:
     """Load CUDA and cuDNN from the nvidia-* wheels, where they are installed."""
     with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):

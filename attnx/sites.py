@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnx.errors import AttnxError, ModelError
 from attnx.graph.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
 from attnx.graph.index import Graph, op_name
-from attnx.graph.load import Loaded, load
+from attnx.graph.load import Loaded, Outside, load
 from attnx.graph.placed import Places
 from attnx.graph.soundness import check_nodes, contradiction
 from attnx.graph.unroll import unroll
@@ -45,17 +45,19 @@ class Found:
     """Names of the If nodes that were replaced by one of their branches."""
 
 
-def find(path: Path, choose: Choose | None = None) -> Found:
+def find(path: Path, choose: Choose | None = None, outside: Outside | None = None) -> Found:
     """Every attention computation in the model at `path`.
 
     Args:
         path: The .onnx file.
         choose: Says which branch of an If runs; without it the branch is taken that runs without a cache.
+        outside: Asked for the shapes of operators that no rule knows.
 
     Raises:
         ModelError: The file cannot be read as an ONNX model.
     """
     loaded = load(path)
+    loaded.outside = outside
     try:
         return _find(loaded, choose or without_cache)
     except AttnxError:

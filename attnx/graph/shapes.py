@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from attnx.graph.infer import Fact, Shape
 
 
-def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A sum, mean or extreme over some axes."""
     s = x[0].shape
     axes = axes_of(a, x)
     if s is None or (len(x) > 1 and x[1].shape is not None and axes is None):
@@ -41,7 +42,8 @@ def _arg(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | Non
     return [(*s[:axis], *keep, *s[axis + 1 :])]
 
 
-def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A product of two matrices."""
     p, q = x[0].shape, x[1].shape
     if p is None or q is None or len(p) != 2 or len(q) != 2:
         return [None]
@@ -70,7 +72,8 @@ def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(sizes.get(letter) for letter in right.replace("...", "ZYXWVU"[6 - width :]))]
 
 
-def _conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A convolution."""
     s, w = x[0].shape, x[1].shape
     if s is None or w is None or len(s) < 3:
         return [None]
@@ -124,7 +127,8 @@ def _top_k(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
     return [out, out]
 
 
-def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """What a recurrent cell gives: all steps, the last state, the last cell."""
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
         return [None, None, None]
@@ -161,17 +165,17 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
-                     "ReduceSumSquare", "ReduceLogSumExp"), _reduce),
+                     "ReduceSumSquare", "ReduceLogSumExp"), reduce),
     "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulInteger": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulIntegerToFloat": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "DynamicQuantizeMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "QLinearMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[3].shape)],
-    "Gemm": _gemm, "FusedGemm": _gemm, "Einsum": _einsum,
+    "Gemm": gemm, "FusedGemm": gemm, "Einsum": _einsum,
     **LAYOUT,
     "GatherElements": _like(1), "Range": _range, "Shape": _shape_op,
     "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
-    "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "ReorderInput": _like(),
+    "Conv": conv, "ConvInteger": conv, "LSTM": lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
@@ -179,18 +183,30 @@ _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not
 _INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
+def _rule(node: NodeProto) -> Rule | None:
+    """The rule for a node. Operators of onnxruntime that are named like ONNX's own may be others."""
+    from attnx.graph import shapes_contrib, shapes_ort, shapes_sequences
+
+    op = node.op_type
+    if node.domain in ("", "ai.onnx"):
+        return SHAPES.get(op) or shapes_ort.SHAPES.get(op)
+    own = shapes_contrib.SHAPES.get(op) or shapes_sequences.SHAPES.get(op) if node.domain == "com.microsoft" else None
+    return own or shapes_ort.SHAPES.get(op) or SHAPES.get(op) or shapes_contrib.BLOCKED.get(op)
+
+
 def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Facts (shape and type, no numbers) of a node's outputs; unknown ones where no rule fits."""
     from attnx.graph.infer import UNKNOWN, Fact
-    from attnx.graph.shapes_ort import SHAPES as ORT_SHAPES
 
-    rule = SHAPES.get(node.op_type) or ORT_SHAPES.get(node.op_type)
+    rule = _rule(node)
     if rule is None or not inputs:
         known = None
         if inputs and node.domain in ("", "ai.onnx"):
             from attnx.graph.schema_shapes import infer_by_schema
 
             known = infer_by_schema(graph, node, inputs)
+        if known is None and (ask := graph.loaded.outside) is not None:
+            known = ask(node, inputs, graph.proto.opset_import)
         return known if known is not None else [UNKNOWN] * len(node.output)
     a = attributes(node)
     try:
@@ -199,14 +215,18 @@ def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[F
         shapes = [None] * len(node.output)  # a malformed or unforeseen form: unknown, onnxruntime will have the say
     dtype = _dtype(node, a, inputs)
     shapes = list(shapes) + [None] * (len(node.output) - len(shapes))
-    facts = [Fact(shape, dtype) for shape in shapes]
+    facts = [Fact(shape, dtype) for shape in shapes[: len(node.output)]]
     if node.op_type == "DynamicQuantizeLinear":
         facts = [Fact(shapes[0], 2), Fact((), 1), Fact((), 2)]
     return facts
 
 
 def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
+    from attnx.graph import shapes_contrib, shapes_sequences
+
     op = node.op_type
+    if node.domain == "com.microsoft" and (op in shapes_contrib.SHAPES or op in shapes_sequences.SHAPES):
+        return shapes_contrib.type_of(node, x)
     if op in _BOOL:
         return 9
     if op in _INT64:

@@ -81,10 +81,12 @@ class Opening:
     def graph(self, branch: tuple[bool, ...] = ()) -> Found:
         """The graph itself, read when it is first needed."""
         if branch not in self._graphs:
+            from attnx.opened.outside import facts_by_onnxruntime
             from attnx.sites import find
 
             choose = self._choosers.get(branch)
-            self._graphs[branch] = find(self.path, choose.choose if choose is not None else None)
+            chosen = choose.choose if choose is not None else None
+            self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime)
         return self._graphs[branch]
 
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:

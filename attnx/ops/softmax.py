@@ -254,7 +254,7 @@ def _is_additive(graph: Graph, key: str) -> bool:
         active = active or node.op_type in _ACTIVATIONS
         if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
             return active
-        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU"):
+        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU", "DynamicQuantizeLSTM"):
             return False
         value = live[0]
     return False
