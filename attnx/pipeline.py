@@ -13,6 +13,7 @@ from attnx.errors import InputError, ModelError, UsageError, offered
 from attnx.given import lookups
 from attnx.given.inputs import is_ids
 from attnx.opened import memory
+from attnx.opened.inventory import said
 from attnx.opened.opening import Opening
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.run.running import Run, Wanted
@@ -284,7 +285,7 @@ class Model:
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
         own = {name: values[name] for name in tapped.outputs}
-        notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
+        notes = said(found, tapped)
         if wanted.verify_outputs:
             notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)

@@ -89,6 +89,12 @@ def built_in() -> list[str]:
     return found
 
 
+def on_cuda(device: str) -> bool:
+    """Whether a session on this device is to run on a GPU."""
+    kind = parse_device(device).kind
+    return kind == "cuda" or (kind == "auto" and "CUDAExecutionProvider" in built_in() and has_driver())
+
+
 def cuda_version() -> str:
     """The CUDA version that this onnxruntime was built for; "" where that is not said."""
     with quiet(), contextlib.suppress(ImportError):
@@ -209,9 +215,7 @@ def open_session(
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
     providers: list[Any] = ["CPUExecutionProvider"]
-    wants_cuda = kind == "cuda" or (
-        kind == "auto" and "CUDAExecutionProvider" in ort.get_available_providers() and has_driver()
-    )
+    wants_cuda = on_cuda(device)
     if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             "--device cuda: this onnxruntime is built without CUDA",
@@ -266,8 +270,9 @@ def _why_no_cuda(number: int) -> str:
 def _load_error(error: Exception) -> ModelError:
     text = _plain(error)
     if "Could not find an implementation" in text or "is not a registered function/op" in text:
+        narrow = " (the graph computes in bfloat16)" if "bfloat16" in text else ""
         return ModelError(
-            f"onnxruntime has no kernel for an operator of this model: {text}", "It may need another provider."
+            f"onnxruntime has no kernel for an operator of this model{narrow}: {text}", "It may need another provider."
         )
     if "opset" in text.lower() and "support" in text.lower():
         return ModelError(

@@ -45,6 +45,8 @@ class Tapped:
     plain: bool = False
     """Whether it has ONNX's own operators on floats alone. Kernels of others may round differently where onnxruntime
     does not lay their weights out beforehand."""
+    widened: bool = False
+    """Whether what is in bfloat16 is computed in float32."""
 
 
 def tap(
@@ -53,6 +55,7 @@ def tap(
     *,
     outputs: Collection[str] | None = None,
     rows: bool = False,
+    wide: bool = True,
 ) -> Tapped:
     """Add outputs for the quantities wanted.
 
@@ -61,6 +64,7 @@ def tap(
         wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all where None.
         rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
+        wide: Compute in float32 what is in bfloat16.
 
     Returns:
         The tapped model. Without taps and with all outputs it computes exactly what the file does.
@@ -69,6 +73,7 @@ def tap(
         ModelError: A weight file is missing.
     """
     from attnx.graph.soundness import ends_process
+    from attnx.graph.widening import widen, widen_inputs
     from attnx.sites import replaced
 
     if found.loaded.missing:
@@ -131,8 +136,11 @@ def tap(
     _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
+    if not wide:
+        widen_inputs(proto)
+    widened = wide and widen(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node))
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node), widened)
 
 
 def _plain(nodes: Iterable[NodeProto]) -> bool:

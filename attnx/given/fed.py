@@ -10,6 +10,7 @@ from attnx.errors import InputError, RunError
 from attnx.given import lookups
 from attnx.given.inputs import is_ids, is_past
 from attnx.opened import memory
+from attnx.opened.inventory import said
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.course import Given, follow
 from attnx.run.running import Run, Wanted
@@ -80,7 +81,7 @@ def reduce(
         values = session.run({slot.name: given[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
+    noted = (*made.trace.notes, *said(known, tapped))
     return replace(made.trace, device=session.device, misses=known.misses, notes=noted), tapped, values
 
 

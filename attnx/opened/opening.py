@@ -18,7 +18,7 @@ from attnx.opened import inventory as inventories
 from attnx.opened.branches import Chooser, chooser
 from attnx.opened.inventory import Inventory
 from attnx.records import Array, Site
-from attnx.session import Session, open_session
+from attnx.session import Session, on_cuda, open_session
 from attnx.taps import Tapped, places_for, tap
 
 if TYPE_CHECKING:
@@ -161,10 +161,11 @@ class Opening:
         """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = inventories.load_tapped(known, wanted, [outputs, rows])
+            wide = not on_cuda(self.device)
+            tapped = inventories.load_tapped(known, wanted, [outputs, rows, wide])
             if tapped is None:
-                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
-                inventories.save_tapped(known, wanted, [outputs, rows], tapped)
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows, wide=wide)
+                inventories.save_tapped(known, wanted, [outputs, rows, wide], tapped)
             have = self._sessions[key] = self._open(tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
@@ -189,7 +190,7 @@ class Opening:
 
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
-        tapped = tap(self.graph(known.branch), {})
+        tapped = tap(self.graph(known.branch), {}, wide=not on_cuda(self.device))
         return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
 
     def _open(self, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
