@@ -16,6 +16,7 @@ from attnx.graph.unroll import unroll
 from attnx.numbering import key_of, number
 from attnx.ops import bands, softmax, unnormalised
 from attnx.ops.finding import Finding, Replacement
+from attnx.ops.prescaled import take_out
 from attnx.ops.registry import FUSED, REWRITES
 from attnx.records import Miss, Site
 
@@ -73,6 +74,8 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
     graph, branches = _flat(loaded, choose)
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
+    for finding in fused:
+        take_out(graph, finding)
     hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
     findings = list(fused)
     places = Places(opened)

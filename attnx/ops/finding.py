@@ -56,6 +56,9 @@ class Finding:
     sink: bool = False
     gated: bool = False
     """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
+    linear: bool = False
+    """A fused operator multiplies `query_from` and `key_from` as they come in: moved, turned, cached, rounded or
+    repeated at most, so that what multiplies them before it multiplies its scores."""
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
