@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "open": "attnx.pipeline",
-    "Model": "attnx.pipeline",
+    "open": "attnx.model",
+    "Model": "attnx.model",
     "Trace": "attnx.records",
     "Attention": "attnx.records",
     "Site": "attnx.records",
@@ -32,8 +32,8 @@ __all__ = [*_WHERE, "__version__", "measure"]
 
 if TYPE_CHECKING:
     from attnx.errors import AttnxError as AttnxError
-    from attnx.pipeline import Model as Model
-    from attnx.pipeline import open as open
+    from attnx.model import Model as Model
+    from attnx.model import open as open
     from attnx.records import Attention as Attention
     from attnx.records import Axis as Axis
     from attnx.records import Measurement as Measurement

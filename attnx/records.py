@@ -217,10 +217,10 @@ class Shown:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return str(import_module("attnx.notebook").as_html(self))
+        return str(import_module("attnx.view.notebook").as_html(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        found: dict[str, str] = import_module("attnx.notebook").bundle(self)
+        found: dict[str, str] = import_module("attnx.view.notebook").bundle(self)
         return found
 
 
@@ -290,13 +290,13 @@ class Trace(Shown):
         return self.tokens
 
     def to_bertviz(self, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
-        """The arguments of `bertviz.head_view` and `model_view`; see `attnx.interop.to_bertviz`."""
-        found: dict[str, Any] = import_module("attnx.interop").to_bertviz(self, tensor)
+        """The arguments of `bertviz.head_view` and `model_view`; see `attnx.view.interop.to_bertviz`."""
+        found: dict[str, Any] = import_module("attnx.view.interop").to_bertviz(self, tensor)
         return found
 
     def to_circuitsvis(self, layer: int = 0) -> dict[str, Any]:
-        """The arguments of `circuitsvis.attention.attention_heads`; see `attnx.interop.to_circuitsvis`."""
-        found: dict[str, Any] = import_module("attnx.interop").to_circuitsvis(self, layer)
+        """The arguments of `circuitsvis.attention.attention_heads`; see `attnx.view.interop.to_circuitsvis`."""
+        found: dict[str, Any] = import_module("attnx.view.interop").to_circuitsvis(self, layer)
         return found
 
 

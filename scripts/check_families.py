@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import attnx
-from attnx import cli
-from attnx.given.arrays import load_feed
+from attnx.cli import app as cli
+from attnx.feed.arrays import load_feed
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 TOLERANCE = 2e-4

@@ -18,7 +18,7 @@ import numpy as np
 import attnx
 from attnx.errors import AttnxError
 from attnx.records import QUANTITIES
-from attnx.session import has_driver
+from attnx.session.ort import has_driver
 
 TEXT = "The animal didn't cross the street because it was too tired."
 TOLERANCE = 1e-3

@@ -1,7 +1,7 @@
 """Build a small Longformer with random weights for the tests of attention in bands, as torch's exporter writes it.
 
     pip install torch transformers==4.57.6
-    python scripts/make_bands.py tests/ops/bands
+    python scripts/make_bands.py tests/sites/bands
 
 One layer, blocks of 8 tokens, two heads; texts of 16 tokens, any number of them, some tokens with global attention.
 The names of values are shortened and equal constants are held once; nothing else is changed. truth.npz holds what was
@@ -117,7 +117,7 @@ def shortened(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def main() -> int:
     """Write model.onnx and truth.npz."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/ops/bands")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/sites/bands")
     folder.mkdir(parents=True, exist_ok=True)
     model, fed = checkpoint(), feed()
     band, rows = softmaxes(model, fed)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from PIL import Image
 
 import attnx
-from attnx import cli
+from attnx.cli import app as cli
 from attnx.explore.app import Explorer
 from attnx.explore.desk import Desk
 from tests.view.browser import Browser, chromium

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from attnx.opened.cache import VARIABLE
+from attnx.session.cache import VARIABLE
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and every program that they start would be, too.

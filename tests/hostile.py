@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from attnx import cli
+from attnx.cli import app as cli
 from tests.idioms import Form, build, code
 
 MINILM = Path(__file__).parents[1] / "models" / "minilm"

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx.errors import InputError, UsageError
-from attnx.given.audio import log_mel, mel_filters, read_wav, resample
+from attnx.feed.audio import log_mel, mel_filters, read_wav, resample
 from tests import small_models as small
 from tests.small_senses import listener, write
 

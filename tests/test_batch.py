@@ -12,12 +12,12 @@ import pytest
 
 import attnx
 from attnx.errors import InputError, RunError, UsageError
-from attnx.opened import memory
-from attnx.pipeline import Model
+from attnx.model import Model
 from attnx.run import batch as batching
 from attnx.run.batch import _batches, _run, run, together
-from attnx.run.running import Wanted
 from attnx.scan.corpus import find, read, size
+from attnx.session import memory
+from attnx.session.protocol import Wanted
 from attnx.tokens.given import from_ids
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()

@@ -12,8 +12,10 @@ import onnx
 import pytest
 
 import attnx
-from attnx.opened import cache, inventory, opening
-from attnx.sites import find
+from attnx.session import cache
+from attnx.session import model_summary as inventory
+from attnx.session import session_pool as opening
+from attnx.sites.recognise import find
 from scripts.bench.make_decoder import Shape, build
 
 SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
@@ -72,7 +74,7 @@ def test_the_second_start_reads_neither_the_graph_nor_onnx(model: Path) -> None:
         "import sys, numpy as np, attnx\n"
         f"feed = dict(input_ids=np.arange(6)[None] % 5, attention_mask=np.ones((1, 6), np.int64))\n"
         f"trace = attnx.open({str(model)!r}, device='cpu').trace(inputs=feed, quantities=('weights',))\n"
-        "print(sum('onnx' == m or m.startswith(('onnx.', 'attnx.ops', 'attnx.graph')) for m in sys.modules))\n"
+        "print(sum('onnx' == m or m.startswith(('onnx.', 'attnx.sites.fused', 'attnx.graph')) for m in sys.modules))\n"
         "print(repr(trace.attentions[1].weights.tobytes()))"
     )
     said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]

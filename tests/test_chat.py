@@ -7,7 +7,7 @@ import pytest
 
 import attnx
 from attnx.errors import ModelError
-from attnx.given.chat import encode_chat, find_template, render
+from attnx.feed.chat import encode_chat, find_template, render
 from tests import small_models as small
 
 TEMPLATE = (

@@ -12,7 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from attnx import __version__, cli
+from attnx import __version__
+from attnx.cli import app as cli
 from attnx.errors import DeviceError, InputError, ModelError, UnsupportedError, UsageError
 from attnx.view.json import schema
 
@@ -26,7 +27,7 @@ HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
 def test_help_and_version_load_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys, contextlib, io\n"
-        "from attnx import cli\n"
+        "from attnx.cli import app as cli\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
         f"    cli.run({args!r})\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
@@ -58,7 +59,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", cli.names())
 def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
-    command = getattr(import_module(f"attnx.commands.{name}"), name)
+    command = getattr(import_module(f"attnx.cli.commands.{name}"), name)
     if "json" not in signature(command).parameters:
         return
     found = schema(name)
@@ -108,7 +109,7 @@ def test_every_error_has_its_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise error("what was found", "what to do")
 
-    monkeypatch.setattr("attnx.pipeline.open", fail)
+    monkeypatch.setattr("attnx.model.open", fail)
     assert cli.run(["sites", "minilm"]) == code
     assert capsys.readouterr().err == "attnx: what was found\n  what to do\n"
 
@@ -117,7 +118,7 @@ def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("attnx.pipeline.open", fail)
+    monkeypatch.setattr("attnx.model.open", fail)
     with pytest.raises(ZeroDivisionError):
         cli.run(["sites", "minilm"])
 
@@ -135,7 +136,7 @@ def test_interrupt_and_want_of_memory(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("attnx.pipeline.open", fail)
+    monkeypatch.setattr("attnx.model.open", fail)
     assert cli.run(["sites", "minilm"]) == code
     err = capsys.readouterr().err
     assert says in err

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.console.containment import contained\n"
+HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.cli.containment import contained\n"
 
 
 def ended(work: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -151,7 +151,7 @@ def test_a_child_that_the_interrupt_ended_is_an_interrupt() -> None:
 
 def test_an_interrupt_that_a_library_made_an_import_error_of() -> None:
     code = (
-        "import signal, sys\nfrom attnx import cli\n"
+        "import signal, sys\nfrom attnx.cli import app as cli\n"
         "def app(*_, **__):\n    try:\n        signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt:\n        raise ImportError('initialization failed') from None\n"
         "cli.app = app\nsys.exit(cli._begin(['x']))"
@@ -162,7 +162,7 @@ def test_an_interrupt_that_a_library_made_an_import_error_of() -> None:
 
 def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     code = (
-        "import signal, sys, time\nfrom attnx import cli\n"
+        "import signal, sys, time\nfrom attnx.cli import app as cli\n"
         "class Held:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
         "def app(*_, **__):\n    held = Held()\n    del held\n    time.sleep(20)\n    print('went on')\n"
         "cli.app = app\nsys.exit(cli._begin(['x']))"

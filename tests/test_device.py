@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnx.errors import UsageError
-from attnx.opened.device import Device, parse_device
+from attnx.session.device import Device, parse_device
 
 
 @pytest.mark.parametrize(

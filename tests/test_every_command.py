@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import typer
 
-from attnx import cli
+from attnx.cli import app as cli
 from tests.hostile import EVIL, FEEDS, MODELS, READS_ONLY, Runner
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny-gpt"

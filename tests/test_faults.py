@@ -16,8 +16,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from attnx import cli
-from attnx.opened import cache
+from attnx.cli import app as cli
+from attnx.session import cache
 from tests.hostile import EVIL, PROGRAM, RAW, Runner, process
 from tests.idioms import Form, build, code
 
@@ -43,8 +43,8 @@ WRITES = {
 }
 LIMITED = """
 import resource, sys
-from attnx.cli import run
-import attnx.pipeline, onnxruntime, matplotlib.pyplot, pyarrow.parquet
+from attnx.cli.app import run
+import attnx.model, onnxruntime, matplotlib.pyplot, pyarrow.parquet
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(run(sys.argv[2:]))
 """
@@ -196,7 +196,7 @@ LINES = [
 ]  # fmt: skip
 EVERY = """
 import json, sys
-from attnx.cli import run
+from attnx.cli.app import run
 for line in json.loads(sys.argv[1]):
     code = run(line)
     sys.stdout.flush()
@@ -433,7 +433,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from attnx import cli
-from attnx.opened import cache
+from attnx.session import cache
 at, place = int(sys.argv[1]), sys.argv[2]
 real = getattr(os, "fdopen") if place == "writing" else Path.replace
 def die(*args, **more):

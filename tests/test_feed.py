@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attnx import feed as feeding
 from attnx.errors import InputError
-from attnx.given.inputs import (
+from attnx.feed import fill as feeding
+from attnx.feed.inputs import (
     Needs,
     batch_of,
     encoder_side,
@@ -17,9 +17,9 @@ from attnx.given.inputs import (
     takes_target,
 )
 from attnx.records import Attention, Site
+from attnx.run.axis_tokens import join, labelled, name_axes, numbered
 from attnx.run.kvcache import carry, is_static, pair, room
-from attnx.run.naming import join, labelled, name_axes, numbered
-from attnx.session import Slot
+from attnx.session.ort import Slot
 from attnx.tokens import from_ids
 
 INT, FLOAT, BOOL = "tensor(int64)", "tensor(float)", "tensor(bool)"

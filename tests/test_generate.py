@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import attnx
+from attnx.catalog.models import bundled
 from attnx.errors import InputError, UnsupportedError, UsageError
-from attnx.given.prefix import Rules
-from attnx.opened.models import bundled
+from attnx.feed.generation_config import Rules
 from attnx.records import Trace
 from attnx.run.generate import Plan, choose
 from attnx.tokens import from_ids

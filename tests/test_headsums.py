@@ -7,12 +7,12 @@ import pytest
 
 import attnx
 from attnx.measure import describe_heads, sinks
-from attnx.pipeline import Model
+from attnx.model import Model
 from attnx.records import Attention
-from attnx.reduction.headsums import LONG, NAMES, measure
 from attnx.run import batch as batching
 from attnx.run.batch import Batch
-from attnx.run.running import Wanted
+from attnx.session.protocol import Wanted
+from attnx.study.batch_head_stats import LONG, NAMES, measure
 
 WORDS = "the animal did not cross a wide street , because it was too tired to walk ; and so it sat .".split()
 TEXTS = ["", "it", "it it", ". , .", *(" ".join(WORDS[at % 7 :] + WORDS[: at * 5 % 19]) for at in range(12))]

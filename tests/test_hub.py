@@ -15,10 +15,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.catalog.hub import Name, parse_name, pull
+from attnx.catalog.models import locate
 from attnx.errors import AttnxError, ModelError, RunError, UsageError
-from attnx.opened.hub import Name, parse_name, pull
-from attnx.opened.models import locate
-from attnx.opened.shelf import list_models
+from attnx.study.shelf import list_models
 from tests.hub_server import COMMIT, Repo, serving
 
 NAME = "tiny/attention"
@@ -333,7 +333,7 @@ def test_models_command_speaks_its_schema(
 ) -> None:
     import jsonschema
 
-    from attnx import cli
+    from attnx.cli import app as cli
     from attnx.view.json import schema
 
     serve(usual())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnx import cli
-from attnx.console.beyond import Beyond
-from attnx.console.intake import Lines, only, several, take
+from attnx.cli import app as cli
+from attnx.cli.extra_inputs import Beyond
+from attnx.cli.inputs import Lines, only, several, take
 from attnx.errors import InputError, UsageError
 
 

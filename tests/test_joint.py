@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.given.joint import States, find_states, joint_tokens
-from attnx.given.patches import Frame, find_frames, find_grid
-from attnx.session import Slot
+from attnx.feed.patches import Frame, find_frames, find_grid
+from attnx.run.joint import States, find_states, joint_tokens
+from attnx.session.ort import Slot
 
 WIDTH, TEXT, SIDE = 8, 3, 2
 

@@ -16,10 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx import cli
+from attnx.cli import app as cli
 from attnx.records import Attention, Site
-from attnx.sites import find
-from attnx.trace import check, compute
+from attnx.run.read import check, compute
+from attnx.sites.recognise import find
 from tests.idioms import HEADS, SIZE, Form, build, code, save
 
 Arrays = dict[str, np.ndarray]
@@ -133,7 +133,7 @@ def test_numbers_that_fail_are_not_shown_as_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command line, with a scale that recognition missed by a factor."""
-    from attnx import trace as tracing
+    from attnx.run import read as tracing
 
     real = tracing.compute
 
@@ -142,7 +142,7 @@ def test_numbers_that_fail_are_not_shown_as_good(
         if "scaled" in arrays:
             arrays["scaled"] = arrays["scores"] * np.float32(site.scale * 2)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr("attnx.trace.compute", wrong)
+    monkeypatch.setattr("attnx.run.read.compute", wrong)
     onnx.save(build(Form()), tmp_path / "m.onnx")
     np.savez(tmp_path / "feed.npz", x=code(1, 5))
     cli.run(["trace", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "feed.npz")])
@@ -281,7 +281,7 @@ def line(args: list[str]) -> list[str]:
 @pytest.fixture
 def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Site], Site]], None]:
     """Makes recognition wrong in layer 2."""
-    from attnx import sites
+    from attnx.sites import recognise as sites
 
     real = sites.find
     monkeypatch.setenv("ATTNX_CACHE", "off")

@@ -11,9 +11,9 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import attnx
-from attnx import cli
+from attnx.cli import app as cli
 from attnx.errors import InputError
-from attnx.session import Session
+from attnx.session.ort import Session
 
 MODELS = Path(__file__).parents[1] / "models"
 ROWS = 20

@@ -7,7 +7,7 @@ import pytest
 
 import attnx
 from attnx.errors import RunError
-from attnx.opened import memory
+from attnx.session import memory
 
 GIB = 2**30
 

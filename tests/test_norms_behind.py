@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import quantize_dynamic
 
 import attnx
-from attnx.session import open_session
-from attnx.sites import find
-from attnx.taps import tap
+from attnx.session.ort import open_session
+from attnx.sites.recognise import find
+from attnx.taps.tap import tap
 from tests.graph.test_projections import D, E, H, Q, graph
 
 RNG = np.random.default_rng(8)
@@ -113,8 +113,8 @@ def test_without_a_sure_output_projection_the_value_is_tapped(tmp_path: Path) ->
 
 def test_the_map_of_a_text_is_that_of_its_arrays() -> None:
     """Norms that the graph makes and those of the fetched values are one map, whatever the text's length."""
-    from attnx.read.antecedents import ARRAYS, maps
-    from attnx.reduction.pointing import point
+    from attnx.study.antecedents import ARRAYS, maps
+    from attnx.study.coref_rows import point
 
     model = attnx.open("minilm", device="cpu")
     tokens = model.encode(" ".join(["The animal didn't cross the street because it was too tired."] * 25))

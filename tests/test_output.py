@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.padding import Padding
 from rich.text import Text
 
-from attnx import cli
-from attnx.console import output
-from attnx.console.plain import wrapped
+from attnx.cli import app as cli
+from attnx.cli import output
+from attnx.cli.plain import wrapped
 from attnx.errors import InputError
 
 

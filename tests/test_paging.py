@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.console import paging
 from attnx.measure import describe_heads
+from attnx.study import html_report as paging
 from tests.view import samples
 
 ANIMAL = "The animal didn't cross the street because it was too tired."

@@ -5,7 +5,7 @@ import pytest
 
 import attnx
 from attnx.records import Site
-from attnx.reduction.pointing import _seen
+from attnx.study.coref_rows import _seen
 
 
 def site() -> Site:

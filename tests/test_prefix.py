@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import attnx
-from attnx.given.prefix import Rules, opening, read_rules
+from attnx.feed.generation_config import Rules, opening, read_rules
 from tests import small_models as small
 from tests.small_senses import letters
 

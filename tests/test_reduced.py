@@ -10,9 +10,9 @@ import attnx
 from attnx.errors import InputError
 from attnx.measure import describe_heads
 from attnx.measure.distance import mean_distance
-from attnx.pipeline import Model
+from attnx.model import Model
 from attnx.records import Tokens
-from attnx.reduction.reduce import ROWS
+from attnx.taps.reductions import ROWS
 from attnx.tokens import from_ids
 from scripts.bench.make_decoder import Shape, build
 
@@ -60,7 +60,7 @@ def test_heads_of_a_decoder(decoder: Model, count: int) -> None:
 
 
 def test_no_matrix_leaves_the_session(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnx.session import Session
+    from attnx.session.ort import Session
 
     tokens = minilm.encode(" ".join([ANIMAL] * 12))
     largest = 0
@@ -136,7 +136,7 @@ def test_distances_of_a_head_or_of_each_row(
     minilm: Model, monkeypatch: pytest.MonkeyPatch, together: int, sentences: int, off: float
 ) -> None:
     """Of long texts the distance is summed row by row, of others over all cells of a head at once."""
-    from attnx.reduction import reduced
+    from attnx.study import head_stats as reduced
 
     monkeypatch.setattr(reduced, "TOGETHER", together)
     tokens = minilm.encode(" ".join([ANIMAL] * sentences))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from attnx.console.chosen import layers_of
-from attnx.console.request import Head, ask, parse_head, parse_layers, parse_quantities
 from attnx.errors import UsageError
+from attnx.study.request import Head, ask, parse_head, parse_layers, parse_quantities
+from attnx.study.selection import layers_of
 
 
 @pytest.mark.parametrize(

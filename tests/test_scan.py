@@ -14,18 +14,17 @@ import pyarrow.parquet as parquet
 import pytest
 
 import attnx
-from attnx import surveys
 from attnx.errors import InputError, RunError, UsageError
 from attnx.measure import describe_heads
-from attnx.pipeline import Model
-from attnx.reduction.headsums import LONG
-from attnx.scan import scanning
-from attnx.scan.begun import alone
+from attnx.model import Model
+from attnx.scan import scanning, surveys
 from attnx.scan.corpus import Text
-from attnx.scan.observed import COLUMNS, schema
+from attnx.scan.measuring import Job, measure
+from attnx.scan.observations import COLUMNS, schema
 from attnx.scan.parts import SCAN, note_of
+from attnx.scan.resume import alone
 from attnx.scan.scanning import Progress, scan
-from attnx.scan.surveying import Job, measure
+from attnx.study.batch_head_stats import LONG
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9] + WORDS[: at % 3]) for at in range(30)]
@@ -115,7 +114,7 @@ def test_every_survey_gives_what_it_says(minilm: Model, corpus: Path, tmp_path: 
 def test_a_measure_of_batches_that_proves_wrong_is_not_used(
     minilm: Model, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[Key, float]
 ) -> None:
-    from attnx.reduction import headsums
+    from attnx.study import batch_head_stats as headsums
 
     real = headsums.measure
     monkeypatch.setattr(headsums, "measure", lambda b, names: {n: v + 0.01 for n, v in (real(b, names) or {}).items()})

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnx.console.settings import parse_dims, read_settings
+from attnx.cli.set_option import parse_dims, read_settings
 from attnx.errors import InputError, UsageError
-from attnx.session import Slot
+from attnx.session.ort import Slot
 
 SLOTS = [
     Slot("hidden", ("batch", 4, "height", "width"), "tensor(float)"),

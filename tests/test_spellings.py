@@ -11,7 +11,7 @@ from onnx import helper
 
 import attnx
 from attnx.records import Attention
-from attnx.trace import measure_causal
+from attnx.run.read import measure_causal
 from tests.spellings import Spelling, build
 from tests.spellings.passing import in_integers, optimised, rounded
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnx.console import intake
-from attnx.console.start import Start
+from attnx.cli import inputs as intake
+from attnx.cli.start import Start
 
 
 def test_options_are_attributes_and_others_are_none() -> None:

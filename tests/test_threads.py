@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.pipeline import Model
+from attnx.model import Model
 
 TEXTS = ("The cat sat on the mat. The cat", "It was tired because it was late.", "x y z " * 20, "hello")
 

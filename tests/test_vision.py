@@ -10,11 +10,11 @@ from PIL import Image
 
 import attnx
 from attnx.errors import InputError, UsageError
-from attnx.given.overlay import blend
-from attnx.given.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
-from attnx.given.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
-from attnx.session import Slot
-from tests.commands.conftest import attnx as attnx_command
+from attnx.feed.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
+from attnx.feed.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
+from attnx.session.ort import Slot
+from attnx.view.overlay import blend
+from tests.cli.conftest import attnx as attnx_command
 from tests.small_senses import SIDE, bright, vit
 
 __all__ = ["attnx_command"]

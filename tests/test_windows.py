@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attnx.given.patches import Frame
-from attnx.given.windows import Windows, find_windows, put_back
+from attnx.feed.patches import Frame
 from attnx.records import Attention, Site
+from attnx.run.windows import Windows, find_windows, put_back
 
 SITE = Site(0, 0, "encoder", "self", "Softmax", "n", 2, 2, 3, 0.5)
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.explore.reader import Reader, prepare
-from attnx.read.rows import read
-from attnx.read.unscaled import both_ways
+from attnx.measure.rows import read
+from attnx.measure.unscaled import both_ways
 from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
 from attnx.view.matrix import Matrix, of_attention
@@ -19,7 +19,7 @@ from attnx.view.scale import SCALES, ScaleKind
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 UNSCALED = "unscaled softmax"
 STAGES: tuple[str, ...] = ("weights", UNSCALED, "scores", "scaled", "masked")

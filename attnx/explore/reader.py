@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.measure.words import merge_trace
 from attnx.records import QUANTITIES, STAGES, Attention, Site, Tokens, Trace
-from attnx.reduction.reduced import heads
+from attnx.study.head_stats import heads
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 STRETCH = 1 << 28
 """Bytes of matrices that are read in one go."""

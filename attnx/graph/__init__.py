@@ -1,1 +1,1 @@
-"""Load, index and walk an ONNX graph."""
+"""A model file to proved axes: load, shapes, axes, probe, each built on the one before."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.read.choice import shares, tops
+from attnx.measure.choice import shares, tops
 from attnx.records import Measurement
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
-from attnx.read.choice import Verdict, margin, shares, verdict
-from attnx.read.rows import Received, Rows, head_labels, is_over, read, rows_at, stack
-from attnx.read.spans import Mention
+from attnx.measure.choice import Verdict, margin, shares, verdict
+from attnx.measure.rows import Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.tokens.spans import Mention
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
 SINK = 0.3

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average, jensen_shannon
-from attnx.read.rows import head_labels, read, stack
+from attnx.measure.rows import head_labels, read, stack
 from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
 
 SOURCE = "attnx; Jensen-Shannon Lin 1991"

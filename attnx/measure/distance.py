@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.read.rows import Rows, by_head
+from attnx.measure.rows import Rows, by_head
 from attnx.records import Array, Measurement, Trace
 
 ACROSS = "a cross-attention has no distances: its two axes are different texts"

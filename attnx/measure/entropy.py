@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnx.formula import entropy as row_entropy
-from attnx.read.rows import Rows, by_head, read
+from attnx.measure.rows import Rows, by_head, read
 from attnx.records import Array, Axis, Measurement, Trace
 
 SOURCE = "Clark et al. 2019, What Does BERT Look At?, section 3.3"

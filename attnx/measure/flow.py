@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.read.layered import EXPERIMENTAL, layers, mixed
+from attnx.measure.layered import EXPERIMENTAL, layers, mixed
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"

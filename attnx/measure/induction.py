@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.read.rows import Rows, by_head
+from attnx.measure.rows import Rows, by_head
 from attnx.records import Array, Measurement, Tokens, Trace
 
 LENGTH, REPEATS = 25, 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.read.rows import Rows, read
+from attnx.measure.rows import Rows, read
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 SINK = 0.3

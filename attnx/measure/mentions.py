@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 from attnx.errors import InputError
-from attnx.read.spans import Mention, mention
 from attnx.records import Tokens
+from attnx.tokens.spans import Mention, mention
 
 PRONOUNS = frozenset(
     "he him his himself she her hers herself it its itself they them their theirs themselves themself".split()

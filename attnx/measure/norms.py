@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.formula import normalise, repeat_heads
-from attnx.read.rows import read
+from attnx.measure.rows import read
 from attnx.records import Array, Axis, Measurement, Trace
 
 SOURCE = "Kobayashi et al. 2020, Attention is Not Only a Weight"

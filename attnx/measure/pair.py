@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import repeat_heads
-from attnx.read.rows import read
+from attnx.measure.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
 
 SOURCE = "Vaswani et al. 2017, equation 1"

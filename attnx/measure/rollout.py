@@ -6,10 +6,10 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.read.layered import EXPERIMENTAL, head_mean, layers, mixed
-from attnx.read.rows import head_labels
-from attnx.read.spans import axis_labels
+from attnx.measure.layered import EXPERIMENTAL, head_mean, layers, mixed
+from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.tokens.spans import axis_labels
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
-from attnx.read.rows import head_axes, stack
-from attnx.read.spans import axis_labels
-from attnx.read.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_notes, scale_said
+from attnx.measure.rows import head_axes, stack
+from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_notes, scale_said
 from attnx.records import Array, Axis, Measurement, Trace
+from attnx.tokens.spans import axis_labels
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.formula import average, jensen_shannon
-from attnx.read.rows import Rows, head_axes, read, stack
+from attnx.measure.rows import Rows, head_axes, read, stack
 from attnx.records import Array, Axis, Measurement, Trace
 
 SOURCE = "Clark et al. 2019, section 6"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average
-from attnx.read.rows import Rows, by_head, head_axes, read, stack
+from attnx.measure.rows import Rows, by_head, head_axes, read, stack
 from attnx.records import Array, Axis, Measurement, Trace
 
 EPSILON = 0.3

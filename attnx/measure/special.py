@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnx.read.rows import Rows, by_head
+from attnx.measure.rows import Rows, by_head
 from attnx.records import Array, Measurement, Tokens, Trace
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average
-from attnx.read.spans import Mention, word_text, words
 from attnx.records import Array, Axis, Measurement, Tokens
+from attnx.tokens.spans import Mention, word_text, words
 
 COLUMNS = ("the word", "other words both have", "different words")
 SOURCE = "Ethayarajh 2019, How Contextual are Contextualized Word Representations?, section 3.3"

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.read.rows import read
+from attnx.measure.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.read.spans import word_text, words
 from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
+from attnx.tokens.spans import word_text, words
 
 Groups = Sequence[Sequence[int]]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx import feed as feeding
 from attnx.errors import ModelError, RunError, UsageError
-from attnx.given.inputs import fixed_length, is_past, named, takes_target
+from attnx.feed import fill as feeding
+from attnx.feed.inputs import fixed_length, is_past, named, takes_target
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
 from attnx.run.kvcache import is_static, slides
-from attnx.run.running import Wanted
+from attnx.session.protocol import Wanted
 from attnx.tokens.given import pad
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
-    from attnx.session import Slot
+    from attnx.model import Model
+    from attnx.session.ort import Slot
 
 SIZE = 32
 """Texts a batch."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnx import feed as feeding
 from attnx.errors import InputError, ModelError, UsageError
-from attnx.given.inputs import Needs, is_ids, is_past
-from attnx.given.prefix import opening, read_rules, settings
+from attnx.feed import fill as feeding
+from attnx.feed.generation_config import opening, read_rules, settings
+from attnx.feed.inputs import Needs, is_ids, is_past
 from attnx.records import Array, Attention, Site, Tokens
+from attnx.run.axis_tokens import join, labelled, numbered
 from attnx.run.kvcache import is_cross, pair_by_name
-from attnx.run.naming import join, labelled, numbered
-from attnx.run.running import Run, Runs, Wanted
-from attnx.session import Slot
-from attnx.trace import measure_causal
+from attnx.run.read import measure_causal
+from attnx.session.ort import Slot
+from attnx.session.protocol import Run, Runs, Wanted
 
 
 @dataclass(frozen=True, slots=True)

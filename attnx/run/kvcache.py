@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from attnx.given.inputs import is_past
+from attnx.feed.inputs import is_past
 from attnx.records import Array
-from attnx.session import Slot
+from attnx.session.ort import Slot
 
 _MARK = re.compile(r"past_key_values?|present_key_values?|past|present|updated|new|out(put)?|in(put)?")
 

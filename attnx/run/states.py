@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.given import lookups
+from attnx.feed import lookups
 from attnx.records import Array, Place, Site, Tokens
-from attnx.run.course import Given, follow
-from attnx.run.running import NOTHING, Run, Wanted
+from attnx.run.runner import Given, follow
+from attnx.session.protocol import NOTHING, Run, Wanted
 
 if TYPE_CHECKING:
-    from attnx.graph.index import Graph
-    from attnx.pipeline import Model
-    from attnx.sites import Found
+    from attnx.graph.shapes.index import Graph
+    from attnx.model import Model
+    from attnx.sites.recognise import Found
 
 OUTPUT = "output"
 """Name of the model's own output among the layers."""
@@ -84,8 +84,8 @@ def states(
         UnsupportedError: No block's input was found for sure.
         InputError: What is given cannot be fed.
     """
-    from attnx.session import on_cuda, open_session
-    from attnx.taps import tap
+    from attnx.session.ort import on_cuda, open_session
+    from attnx.taps.tap import tap
 
     recorder = _Recorder(model, execute=False)
     given = Given(model.encode(text, pair) if text is not None else tokens, target, inputs or {})
@@ -125,7 +125,7 @@ def states(
 
 def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
     """The self-attentions over the text and what each reads; and what was not found."""
-    from attnx.graph.projections import projections
+    from attnx.graph.axes.projections import projections
 
     own = [site for site in found.sites if site.kind == "self"]
     # Without cross-attention two components are two towers, of which one reads the text: their lengths tell them apart.

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx import formula
 from attnx.records import STAGES, Array, Attention, Check
-from attnx.trace import measure_causal
+from attnx.run.read import measure_causal
 
 
 def join_steps(steps: Sequence[Sequence[Attention]]) -> tuple[Attention, ...]:

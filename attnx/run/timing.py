@@ -17,7 +17,7 @@ from attnx.errors import AttnxError, UnsupportedError
 from attnx.records import Array, Axis, Measurement, Tokens
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 RUNS = 3
 """Runs a length; the median counts. One run goes before, unmeasured."""
@@ -51,11 +51,11 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
 
     Source: attnx.
     """
-    from attnx import feed as feeding
-    from attnx.given.inputs import takes_target
-    from attnx.run.course import Given, follow
+    from attnx.feed import fill as feeding
+    from attnx.feed.inputs import takes_target
     from attnx.run.encdec import Encoded
-    from attnx.run.running import NOTHING, Run, Wanted
+    from attnx.run.runner import Given, follow
+    from attnx.session.protocol import NOTHING, Run, Wanted
 
     class Timed:
         """The model as `follow` sees it; running it is timed."""

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import attnx
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
+from attnx.scan.measuring import Job
 from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
-from attnx.scan.surveying import Job
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 EACH = 4
 """Processors that an actor takes where nobody says how many there shall be: a batch of short texts keeps them busy."""
@@ -58,7 +58,7 @@ class Elsewhere:
         Raises:
             RunError: Another version of attnx is installed here, which might measure otherwise.
         """
-        from attnx.pipeline import Model
+        from attnx.model import Model
 
         if attnx.__version__ != self.version:
             raise RunError(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import RunError
-from attnx.scan.observed import COLUMNS, Rows, Sums, arrow_of, schema
+from attnx.scan.observations import COLUMNS, Rows, Sums, arrow_of, schema
 
 NOTE = b"attnx.part"
 SCAN = b"attnx.scan"

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnx
-from attnx import surveys
 from attnx.errors import InputError, RunError, UsageError
-from attnx.opened import cache
 from attnx.records import Measurement
-from attnx.scan.begun import alone, begin, folder_of, has_parts, spent
+from attnx.scan import surveys
 from attnx.scan.corpus import Text, read
 from attnx.scan.corpus import size as bytes_of
-from attnx.scan.observed import Sums
+from attnx.scan.measuring import Job, measure
+from attnx.scan.observations import Sums
 from attnx.scan.parts import Note, join, note_of, path_of, write, writing
-from attnx.scan.surveying import Job, measure
+from attnx.scan.resume import alone, begin, folder_of, has_parts, spent
+from attnx.session import cache
 
 if TYPE_CHECKING:
-    from attnx.pipeline import Model
+    from attnx.model import Model
 
 PART = 512
 """Texts in a part: what is lost at most when a scan is killed."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.console.reporting import largest, sourced
-from attnx.read.choice import tops
+from attnx.measure.choice import tops
 from attnx.view.cells import number
 from attnx.view.columns import Columns, column, columns
 from attnx.view.length import counted
+from attnx.view.reporting import largest, sourced
 
 if TYPE_CHECKING:
     from attnx.measure.coref_accuracy import Accuracy

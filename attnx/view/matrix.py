@@ -12,8 +12,8 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.formula import visible
-from attnx.read.spans import axis_labels
 from attnx.records import SHOWN, Array, Attention, Measurement, Stage, Tokens, Trace
+from attnx.tokens.spans import axis_labels
 from attnx.view.cells import number, safe
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from attnx import __version__
 from attnx.errors import UnsupportedError
 from attnx.formula import visible
-from attnx.read.choice import Verdict
-from attnx.read.spans import Mention, axis_labels
+from attnx.measure.choice import Verdict
 from attnx.records import Array, Attention, Measurement, Tokens, Trace
+from attnx.tokens.spans import Mention, axis_labels
 from attnx.view import colour
 from attnx.view.cells import safe
 from attnx.view.codes import COARSE, FINE, Blobs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.console.reporting import SHOWN, largest, place, sourced
 from attnx.view.cells import number
 from attnx.view.columns import Columns, both, column, columns
+from attnx.view.reporting import SHOWN, largest, place, sourced
 
 if TYPE_CHECKING:
     from attnx.measure.scaling import ScalingTable

@@ -29,9 +29,9 @@ import numpy as np
 import attnx
 from attnx.run.batch import SIZE, WINDOW
 from attnx.scan.corpus import Text
-from attnx.scan.surveying import Job, measure
-from attnx.session import Session, open_session
-from attnx.taps import places_for, tap
+from attnx.scan.measuring import Job, measure
+from attnx.session.ort import Session, open_session
+from attnx.taps.tap import places_for, tap
 from attnx.tokens.given import pad
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk and so we sat there".split()

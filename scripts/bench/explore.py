@@ -31,7 +31,7 @@ import numpy as np
 from rich.console import Console
 
 import attnx
-from attnx.opened.models import bundled_root
+from attnx.catalog.models import bundled_root
 from attnx.view.grid import grid
 
 LAYERS, HEADS, TOKENS = 30, 9, 512

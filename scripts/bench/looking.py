@@ -49,10 +49,10 @@ def child(path: str, variant: str, length: int, runs: int) -> None:
         call = lambda: session.run(None, feed)  # noqa: E731
     else:
         import attnx
-        from attnx.console.start import Start
-        from attnx.opened import opening
-        from attnx.reduction.masking import masks
-        from attnx.reduction.pointing import point
+        from attnx.cli.start import Start
+        from attnx.session import session_pool as opening
+        from attnx.study.coref_rows import point
+        from attnx.study.mask_map import masks
         from attnx.tokens import from_ids
 
         opening.FEW = 0  # opened for many runs from the second on, as `many` does
@@ -103,7 +103,7 @@ def main() -> None:
     if options.child:
         child(options.model, options.child, options.lengths[0], options.runs)
         return
-    from attnx.opened.models import locate
+    from attnx.catalog.models import locate
 
     path = str(locate(options.model).path)
     variants = options.only.split(",")

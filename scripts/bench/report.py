@@ -68,7 +68,7 @@ def trace(count: int) -> None:
 
 def report(count: int, out: str) -> None:
     """The command."""
-    from attnx import cli
+    from attnx.cli import app as cli
 
     code = cli.run(["report", text(count), "--device", "cpu", "-o", out, "--force"])
     if code:

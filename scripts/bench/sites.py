@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each; the least is the figure")
     asked = parser.parse_args()
     start = time.perf_counter()
-    from attnx.sites import find
+    from attnx.sites.recognise import find
 
     print(f"imports {time.perf_counter() - start:.2f} s")
     with tempfile.TemporaryDirectory() as folder:

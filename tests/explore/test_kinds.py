@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.commands.explore import TEXT
+from attnx.cli.commands.explore import TEXT
 from attnx.explore.desk import Desk
 from attnx.explore.reader import prepare
 from tests import small_models, small_senses
@@ -72,7 +72,7 @@ def test_a_picture_has_patches_and_no_text(tmp_path: Path) -> None:
 
 def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options reach the desk, and another text takes the place of the first."""
-    from attnx import cli
+    from attnx.cli import app as cli
 
     seen: list[Desk] = []
 

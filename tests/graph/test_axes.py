@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnx.graph.axes import fresh, leaves, reshape
+from attnx.graph.axes.axes import fresh, leaves, reshape
 from attnx.layout import arrange, axis_of, parse, read_place
 from attnx.records import Place
 

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from attnx.graph.evaluate import evaluate
+from attnx.graph.shapes.evaluate import evaluate
 
 DRAWN = np.random.default_rng(11)
 X = DRAWN.standard_normal((2, 3, 4)).astype(np.float32)

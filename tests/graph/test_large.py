@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from attnx.graph.load import load
-from attnx.sites import find
-from attnx.taps import tap
+from attnx.graph.load.load import load
+from attnx.sites.recognise import find
+from attnx.taps.tap import tap
 from tests.idioms import Form, build
 
 ROWS = 40_000_000

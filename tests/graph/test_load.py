@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from attnx.errors import ModelError
-from attnx.graph.load import SELF, load, read_tensor, tensors
+from attnx.graph.load.load import SELF, load, read_tensor, tensors
 
 BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from attnx.sites import find
+from attnx.sites.recognise import find
 
 WIDTH = 300
 

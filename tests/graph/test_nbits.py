@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from attnx.graph.nbits import packed_numbers
-from attnx.graph.projections import output_weights, projections
-from attnx.sites import find
+from attnx.graph.axes.nbits import packed_numbers
+from attnx.graph.axes.projections import output_weights, projections
+from attnx.sites.recognise import find
 from tests.graph.test_projections import D, E, H, Q, graph
 
 RNG = np.random.default_rng(6)

@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import quantize_dynamic
 
-from attnx.graph.dequantise import floats
-from attnx.graph.parameters import parameters
-from attnx.graph.projections import output_weights, projections
-from attnx.sites import find
+from attnx.graph.axes.dequantise import floats
+from attnx.graph.axes.parameters import parameters
+from attnx.graph.axes.projections import output_weights, projections
+from attnx.sites.recognise import find
 from tests import small_models as small
-from tests.commands.analysed import MINILM
+from tests.cli.analysed import MINILM
 
 RNG = np.random.default_rng(3)
 Q, H, D, E = 5, 3, 4, 6

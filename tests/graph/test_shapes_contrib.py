@@ -13,13 +13,15 @@ import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from attnx.graph import shapes, shapes_contrib, shapes_ort, shapes_sequences
-from attnx.graph.index import Graph
-from attnx.graph.infer import Fact
-from attnx.graph.load import Loaded
-from attnx.opened.outside import facts_by_onnxruntime
-from attnx.recurrent import describe
-from attnx.sites import find
+from attnx.graph.axes import shapes_contrib, shapes_sequences
+from attnx.graph.load.load import Loaded
+from attnx.graph.shapes import contrib_rules as shapes_ort
+from attnx.graph.shapes import rules as shapes
+from attnx.graph.shapes.index import Graph
+from attnx.graph.shapes.infer import Fact
+from attnx.session.outside import facts_by_onnxruntime
+from attnx.sites.recognise import find
+from attnx.sites.recurrent import describe
 from tests.graphs import RNG, G, softmax, trace
 
 MS, F, I8, U8, I32, I64 = "com.microsoft", 1, 3, 2, 6, 7

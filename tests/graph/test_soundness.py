@@ -14,9 +14,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import attnx
 from attnx.errors import ModelError
-from attnx.graph import soundness
-from attnx.graph.contrib import CONTRIB, TYPES, contrib_demand
-from attnx.sites import find
+from attnx.graph.load import soundness
+from attnx.graph.load.contrib import CONTRIB, TYPES, contrib_demand
+from attnx.sites.recognise import find
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", 16])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -166,7 +166,7 @@ def test_a_few_numbers_that_ask_for_a_huge_tensor_allocate_nothing(tmp_path: Pat
     nodes += [helper.make_node(op, names[op], ["t"], name="n"), helper.make_node("Identity", ["x"], ["y"], name="out")]
     path = saved(tmp_path, nodes, [big, one, last, zero, step, pads, axes, scales], opset=18)
     code = (
-        "import resource, sys\nfrom pathlib import Path\nfrom attnx.sites import find\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom attnx.sites.recognise import find\n"
         "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
         "found = find(Path(sys.argv[1]))\nfound.graph.facts\nprint(len(found.sites))"
     )
@@ -242,7 +242,7 @@ def test_a_walk_that_trips_on_damage_is_told_as_damage(tmp_path: Path, monkeypat
     def trip(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("attnx.sites.softmax.recognise", trip)
+    monkeypatch.setattr("attnx.sites.recognise.softmax.recognise", trip)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["t"], name="n"),
         helper.make_node("Softmax", ["t"], ["y"], name="s"),

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.sites import find
-from attnx.taps import tap
+from attnx.sites.recognise import find
+from attnx.taps.tap import tap
 
 RNG = np.random.default_rng(5)
 STEPS, B, S, D = 3, 2, 4, 6

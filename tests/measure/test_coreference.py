@@ -13,8 +13,8 @@ from attnx.measure.coref_accuracy import Judged, accuracy
 from attnx.measure.coref_contrast import contrast
 from attnx.measure.coreference import coreference
 from attnx.measure.mentions import find_candidates, find_pronouns
-from attnx.read.spans import find
 from attnx.records import Attention
+from attnx.tokens.spans import find
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
 

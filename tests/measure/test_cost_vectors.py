@@ -8,7 +8,7 @@ import pytest
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure.cost import cost
 from attnx.measure.vectors import contexts
-from attnx.read.spans import find
+from attnx.tokens.spans import find
 
 from .planted import site, tokens
 

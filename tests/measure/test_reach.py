@@ -12,9 +12,9 @@ import attnx
 from attnx import measure
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure import heads, induction, looks, norms, scaling
-from attnx.read.mentioned import candidates, mentions, pronouns
 from attnx.records import Axis, Measurement
 from attnx.run.states import states
+from attnx.study.mentioned import candidates, mentions, pronouns
 from tests.measure import planted
 
 
@@ -113,7 +113,7 @@ def test_states_are_what_each_block_reads() -> None:
     found = states(MODEL, "The cat sat.")
     assert list(found.vectors) == ["L0", "L1", "L2", "L3", "L4", "L5", "output"]
     assert all(array.shape == (len(found.tokens), 384) for array in found.vectors.values())
-    from tests.commands.analysed import bundled
+    from tests.cli.analysed import bundled
 
     want = bundled("The cat sat.")
     for layer in range(6):

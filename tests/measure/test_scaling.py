@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnx.errors import UnsupportedError, UsageError
+from attnx.measure import unscaled
 from attnx.measure.scaling import all_heads, row, strongest, strongest_head, sweep
 from attnx.measure.scaling_theory import numbers, theory
-from attnx.read import unscaled
-from attnx.read.unscaled import both_ways
+from attnx.measure.unscaled import both_ways
 from attnx.records import Attention
 
 from .planted import drawn, full, plain, site, softmax, tokens, trace

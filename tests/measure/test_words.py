@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from attnx.errors import InputError, UnsupportedError
 from attnx.measure.words import merge, merge_tokens, merge_trace, mute, mute_trace
-from attnx.read.spans import axis_labels, find, mention, word_text, words
 from attnx.records import Attention
+from attnx.tokens.spans import axis_labels, find, mention, word_text, words
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
 

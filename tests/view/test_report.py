@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from attnx.errors import UnsupportedError
-from attnx.read.choice import Verdict
-from attnx.read.spans import Mention
+from attnx.measure.choice import Verdict
 from attnx.records import Axis, Measurement, Trace
+from attnx.tokens.spans import Mention
 from attnx.view.report import Reference, Report, report
 from tests.view import samples
 

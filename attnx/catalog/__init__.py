@@ -1,0 +1,1 @@
+"""Where models are: files and folders, the bundled ones, the Hugging Face Hub."""

@@ -1,0 +1,241 @@
+"""The Typer app: a command a file, loaded when it is called, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from attnx import __version__
+from attnx.cli import commands, interrupt
+from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError, offer, offered
+
+ORDER = (
+    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
+    "scan", "cost", "models", "pull", "doctor",
+)  # fmt: skip
+"""How help lists commands; one that is not named here comes after them."""
+
+
+def names() -> list[str]:
+    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+    there = {module.name for module in iter_modules(commands.__path__)}
+    return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
+
+
+def summary(name: str) -> str:
+    """What a command does: the first line of its file after the colon. The file is read, not imported."""
+    loader: Any = getattr(find_spec(f"attnx.cli.commands.{name}"), "loader", None)
+    line = (loader.get_source(f"attnx.cli.commands.{name}") or "").split("\n", 1)[0]
+    said = line.partition(": ")[2].strip().rstrip('"')
+    return said[:1].upper() + said[1:]
+
+
+class _Command(TyperCommand):
+    """A command, which must not write over what it reads."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from attnx.cli.overwriting import check
+
+        offer(name for p in self.params for name in p.opts)
+        check(ctx.params, {str(p.name): getattr(p, "metavar", None) for p in self.params})
+        return super().invoke(ctx)
+
+
+class _Commands(TyperGroup):
+    """Finds a command by importing its file; help lists them without."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in names():
+            return None
+        module = import_module(f"attnx.cli.commands.{cmd_name}")
+        one = typer.Typer(add_completion=False, rich_markup_mode=None)
+        one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
+        return typer.main.get_command(one)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary(name)) for name in names()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in names():
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], names(), 1)
+            hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
+            raise UsageError(f"there is no command {args[0]!r}", hint)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"attnx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """See what each token attends to, in any Transformer exported to ONNX."""
+
+
+def report(error: AttnxError) -> None:
+    """Write an error and its hint to stderr, control characters made visible."""
+    from attnx.cli.plain import say
+
+    say(_short(error.message, 2000))
+    if error.hint:
+        say(error.hint, first="  ", under="  ")
+
+
+def _misused(error: Any, args: Sequence[str]) -> UsageError:
+    """What the option parser has to say of a command line, as one of our errors."""
+    context = getattr(error, "ctx", None)
+    # An option without its value is told without the command that it is of.
+    path = getattr(context, "command_path", None) or " ".join(["attnx", *(a for a in args[:1] if a in names())])
+    message: str = error.format_message()
+    if "unexpected extra argument" in message:
+        taken = getattr(getattr(context, "command", None), "params", ())
+        text = any(getattr(p, "metavar", None) == "TEXT" and p.param_type_name == "argument" for p in taken)
+        quotes = 'A text of several words goes in quotes: "The animal was tired." ' if text else ""
+        return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{quotes}`{path} --help` lists the options.")
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
+
+
+def _of_system(error: Exception) -> AttnxError | None:
+    """What memory, disk or the system's rules for names refused, as one of our errors; None for a bug."""
+    if isinstance(error, MemoryError):
+        return RunError(
+            "there is not enough memory for this",
+            f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+        )
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    what = f"{_short(str(error.filename), 200)}: " if error.filename is not None else ""
+    said = f"{what}{error.strerror or error}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return UsageError(said, "Give another path.")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBADF):
+        where = "the output" if error.filename is None else f"{_short(str(error.filename), 200)}"
+        return RunError(f"{where} cannot be written: {error.strerror}", "Free some space, or write it elsewhere.")
+    return RunError(said, "Check that path, and who may read and write it.") if what else None
+
+
+def _short(text: str, most: int) -> str:
+    """A text without its middle, where it is long."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
+
+
+def run(args: list[str]) -> int:
+    """Run a command line and say how it went.
+
+    Args:
+        args: Without the program's name; none at all asks for help.
+
+    Returns:
+        The exit code. An error that is no user's mistake is raised, and shows its traceback.
+    """
+    try:
+        try:
+            code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")
+            sys.stdout.flush()
+            if interrupt.came():  # and somebody else (an event loop) took it for a wish to end
+                code = INTERRUPTED
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+        except SystemExit as ended:
+            if isinstance(ended.__context__, OSError) and ended.__context__.errno == errno.EPIPE:
+                return OK  # the reader of the help has gone
+            raise
+        except Exception as error:
+            if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+                raise _misused(error, args) from None
+            raise
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has gone; what it did not read is nobody's loss.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        if interrupt.came():  # and a library made another error of it
+            code = INTERRUPTED
+        elif isinstance(error, AttnxError):
+            report(error)
+            return error.exit_code
+        elif (told := _of_system(error)) is not None:
+            if isinstance(error, OSError) and error.filename is None:  # what stdout still holds would fail once more
+                with contextlib.suppress(OSError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            report(told)
+            return told.exit_code
+        else:
+            raise
+    finally:
+        offer(None)
+    if code == INTERRUPTED:
+        sys.stderr.write("attnx: interrupted\n")
+    return code if isinstance(code, int) else OK
+
+
+def main() -> None:
+    """Run the command line that the process was started with."""
+    from attnx.cli.containment import contained
+
+    _open_streams()
+    code = contained(_begin, sys.argv[1:])
+    interrupt.done()
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Stand in for streams that the caller closed (`>&-`).
+
+    Else the next file that is opened would get the number of stdout, and a library's chatter would be written into it.
+    What is written to a closed stdout is an error when it is written; a closed stdin has no text, a closed stderr is
+    silent.
+    """
+    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, mode)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        opened = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        setattr(sys, name, opened)
+
+
+def _begin(args: list[str]) -> int:
+    try:
+        interrupt.watch()
+        code = run(args)
+        interrupt.done()
+    except KeyboardInterrupt:
+        interrupt.done()
+        code = INTERRUPTED
+    return code

@@ -1,0 +1,189 @@
+"""`attnx coref TEXT`: it -> animal: which candidate each head and layer points at, against baselines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.cli.options import TopOption, starts
+from attnx.cli.start import Start
+
+if TYPE_CHECKING:
+    from attnx.measure.coref_contrast import Contrast
+    from attnx.measure.coreference import Coreference
+
+TOP = 8
+"""Heads that are listed where --top does not say."""
+
+
+@starts("json")
+def coref(
+    run: Start,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WORD", help="The word to look from; else every pronoun found.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="WORD,WORD", help="The candidates; else the content words it can see.")
+    ] = None,
+    contrast: Annotated[
+        str | None, typer.Option("--contrast", metavar="TEXT", help="The other text of a minimal pair.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="FILE",
+            help="Accuracy over a dataset: .jsonl, Winograd .xml or .json, GAP .tsv, WinoBias; pairs: our own.",
+        ),
+    ] = None,
+    top: TopOption = None,
+) -> None:
+    """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
+    from attnx.cli import output
+    from attnx.cli.unused_options import refuse
+    from attnx.errors import UsageError
+
+    if dataset is not None:
+        if run.text is not None or contrast is not None:
+            raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
+        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
+        _dataset(run.open(), dataset, run.json)
+        return
+
+    from attnx.cli.inputs import take
+    from attnx.study.antecedents import resolve
+    from attnx.study.coref_rows import point
+    from attnx.view.reporting import base, heading, text_of
+
+    if contrast is not None:
+        take(contrast)
+    opened = run.opened
+    pointing = point(opened, run.feed, from_)
+    trace = pointing.trace
+    found, left = resolve(trace, from_, to, pointing.maps, pointing.received)
+    notes = [*trace.notes, *pointing.notes, *left]
+    if to is None:
+        words = ", ".join(dict.fromkeys(c.text for one in found for c in one.candidates))
+        notes.append(f"every content word is a candidate: {words}; --to WORD,WORD names those that are meant")
+    alone = dict.fromkeys(one.candidates[0].text for one in found if len(one.candidates) == 1)
+    if alone:
+        notes.append(f"{' and '.join(alone)} is the only candidate, so every head points at it: --to takes two or more")
+    output.notes(notes)
+    pairs = None
+    if contrast is not None:
+        pairs = _contrasted(opened, contrast, found, run.target)
+    if run.json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            **base(trace),
+            "pronouns": [_object(one) for one in found],
+            "contrast": None if pairs is None else [_contrast_object(two, moved) for two, moved in pairs],
+            "notes": notes,
+        }
+        output.emit_json(document("attnx/coref", body))
+        return
+    from attnx.view import coref_tables as tables
+    from attnx.view.line import line
+
+    text_shown = text_of(trace.memory or trace.tokens)
+    shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
+    for at, one in enumerate(found):
+        if len(one.unseen) == len(one.candidates):
+            shown += ["", tables.unseen(one)]
+            continue
+        # What it comes to stands last, where a terminal that scrolls still shows it.
+        shown += ["", tables.heads(one, top or TOP), "", tables.layers(one)]
+        if pairs is not None:
+            two, moved = pairs[at]
+            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP)]
+        shown += ["", tables.verdicts(one)]
+    output.show(*shown)
+
+
+def _contrasted(opened: Any, text: str, found: list[Coreference], target: str | None) -> list[Any]:
+    """The same pronouns and candidates in the other text, and how the heads changed."""
+    from attnx.errors import InputError
+    from attnx.measure.coref_contrast import contrast
+    from attnx.measure.coreference import coreference
+    from attnx.study.antecedents import ARRAYS, maps, same_mentions
+    from attnx.study.antecedents import text_of as read_from
+    from attnx.study.selection import trusted
+
+    told = {"target": target} if target is not None else {}
+    trace, _ = trusted(opened.trace(text, **told, quantities=ARRAYS))
+    made, _ = maps(opened, trace, None)
+    tokens = read_from(trace)
+    out = []
+    for one in found:
+        same = same_mentions(tokens, one)
+        if same is None:
+            words = ", ".join([one.pronoun.text, *(c.text for c in one.candidates)])
+            raise InputError(
+                f"the other text lacks one of: {words}", "Name candidates that are in both texts: --to animal,street."
+            )
+        two = coreference(trace, *same, maps=made, tokens=tokens)
+        out.append((two, contrast(one.weights, two.weights)))
+    return out
+
+
+def _object(one: Coreference) -> dict[str, Any]:
+    return {
+        "pronoun": one.pronoun,
+        "candidates": one.candidates,
+        "weights": one.weights,
+        "shares": one.shares,
+        "aside": one.aside,
+        "margin": one.margin,
+        "layer_means": one.layer_means,
+        "layer_best": one.layer_best,
+        "ranked": one.ranked,
+        "verdicts": one.verdicts,
+        "baselines": one.baselines,
+        "unseen": one.unseen,
+        "notes": one.notes,
+    }
+
+
+def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
+    return {
+        "other": _object(two),
+        "change": moved.change,
+        "moved": moved.moved,
+        "fixed": moved.fixed,
+    }
+
+
+def _dataset(opened: Any, name: str, json: bool) -> None:
+    """Accuracy of every head and method over a dataset."""
+    from attnx.cli import output
+    from attnx.measure import coref_data
+    from attnx.study.judging import judge
+
+    data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
+    with output.progress(len(data.examples), "examples") as tell:
+        found, skipped = judge(opened, data.examples, tell)
+    notes = [*data.skipped, *skipped]
+    output.notes(notes[:5])
+    if len(notes) > 5:
+        output.note(f"{len(notes) - 5} more examples were left out")
+    if json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            "model": opened.name,
+            "dataset": data.name,
+            "examples": found.examples,
+            "groups": found.groups,
+            "methods": found.methods,
+            "heads": found.heads,
+            "layers": found.layers,
+            "chosen": found.chosen,
+            "notes": [*found.notes, *notes],
+        }
+        output.emit_json(document("attnx/coref", body))
+        return
+    from attnx.view import coref_tables as tables
+
+    output.show(tables.accuracy(opened.name, data.name, found))

@@ -1,0 +1,180 @@
+"""`attnx cost MODEL`: what attention costs as the text grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.cli.options import MODEL, DeviceOption, JsonOption, TokenizerOption
+
+if TYPE_CHECKING:
+    from attnx.measure.cost import Cost
+    from attnx.records import Measurement
+    from attnx.run.timing import Timing
+    from attnx.view.columns import Columns
+
+
+def cost(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An .onnx file, a folder as on the Hub, or a bundled model's name.")
+    ] = MODEL,
+    lengths: Annotated[
+        str, typer.Option("--lengths", metavar="N,N,...", help="Numbers of tokens.")
+    ] = "64,256,512,1024,4096",
+    measured: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Also run the model at those lengths.")
+    ] = True,
+    longest: Annotated[
+        int, typer.Option("--longest", metavar="N", help="Do not run the model on more tokens than that.", min=1)
+    ] = 1024,
+    tokenizer: TokenizerOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
+
+    Cells and operations of attention grow with the square of the length, the rest with the length.
+    """
+    from attnx import model as pipeline
+    from attnx.cli import output
+    from attnx.errors import UnsupportedError, UsageError
+    from attnx.graph.axes.parameters import parameters
+    from attnx.measure import cost as measure
+
+    try:
+        sizes = sorted({int(part) for part in lengths.split(",")})
+    except ValueError:
+        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "Try --lengths 64,256,1024") from None
+    if sizes[0] < 1 or sizes[-1] > 1 << 40:
+        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "Try --lengths 64,256,1024")
+    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    graph = opened.graph().opened
+    count = parameters(graph)
+    sites = [*opened.encoder_sites, *opened.sites]
+    if opened.encoder is not None:
+        count += parameters(opened.encoder.graph().opened)
+    try:
+        found = measure.cost(sites, sizes, parameters=count or None)
+    except UnsupportedError:
+        if (recurrent := opened.find().note) is None:
+            raise
+        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json)
+        return
+    timing, notes = None, list[str]()
+    if measured and sizes[0] > longest:
+        notes.append(f"not measured: every length is more than --longest {longest}")
+    elif measured:
+        from attnx.run.timing import measure as run
+
+        try:
+            timing = run(opened, [size for size in sizes if size <= longest])
+        except UnsupportedError as error:
+            notes.append(f"not measured: {error.message}. {error.hint}")
+    notes += [] if timing is None else timing.notes
+    output.notes(notes)
+    if json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            "model": opened.name,
+            "parameters": count or None,
+            "attention": found.attention,
+            "paths": found.paths,
+            "crossover": found.crossover,
+            "measured": None if timing is None else timing.table,
+            "notes": [*found.notes, *notes],
+        }
+        output.emit_json(document("attnx/cost", body))
+        return
+    output.show(_table(opened.name, count, found, timing), "", _paths(found.paths))
+
+
+def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
+    """Of a model whose only costs of this sort are those of its recurrent layers: their steps, against attention's."""
+    from attnx.cli import output
+
+    output.note(said)
+    if json:
+        from attnx.view.json import document
+
+        body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
+                "measured": None, "notes": [said]}  # fmt: skip
+        output.emit_json(document("attnx/cost", body))
+        return
+    output.show(_paths(paths))
+
+
+def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Columns:
+    """Worked out, and beside it what was measured."""
+    from attnx.view.columns import column, columns
+
+    values, labels = found.attention.values, found.attention.axes[0].labels
+    parts = [
+        column("tokens", labels, whole=True),
+        column("cells", [_short(v) for v in values[:, 0]], whole=True),
+        column("their bytes", [_bytes(v) for v in values[:, 1]], whole=True),
+        column("FLOPs of attention", [_short(v) for v in values[:, 2]], whole=True),
+        column("FLOPs of the rest", [_short(v) for v in values[:, 3]], whole=True),
+        column("attention's share", values[:, 4], bar=(0.0, 1.0)),
+    ]
+    if timing is not None:
+        known = dict(zip(timing.table.axes[0].labels, timing.table.values, strict=True))
+        nothing = (float("nan"), float("nan"))
+        parts.append(column("time", [_seconds(known.get(label, nothing)[0]) for label in labels], whole=True))
+        parts.append(column("peak memory", [_bytes(known.get(label, nothing)[1]) for label in labels], whole=True))
+    cross = found.crossover
+    even = f"attention takes as much as the rest at {cross:,.0f} tokens" if cross == cross else ""
+    return columns(
+        f"{model} · {_short(count)} parameters that every token is multiplied with" if count else model,
+        parts,
+        said=[
+            f"{found.attention.formula} ({found.attention.source})",
+            even,
+            f"time and memory: {timing.table.formula} ({timing.table.source})" if timing is not None else "",
+            *found.notes,
+        ],
+    )
+
+
+def _paths(found: Measurement) -> Columns:
+    """Steps that cannot be done at once, and the longest way between two tokens."""
+    from attnx.view.columns import column, columns
+
+    values, labels = found.values, found.axes[0].labels
+    names = found.axes[1].labels
+    parts = [column("tokens", labels, whole=True)]
+    for at, name in enumerate(names):
+        parts.append(column(f"{name}: steps", values[:, at, 0], decimals=0))
+        parts.append(column(f"{name}: path", values[:, at, 1], decimals=0))
+    return columns(
+        "sequential steps and longest path between two tokens, one layer",
+        parts,
+        said=[f"{found.formula} ({found.source})"],
+    )
+
+
+def _short(value: float) -> str:
+    """A count in few characters: 1.2k, 3.4M, 5.6G."""
+    if value != value:
+        return "-"
+    for limit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{letter}"
+    return f"{value:.0f}"
+
+
+def _bytes(value: float) -> str:
+    """A number of bytes in few characters."""
+    if value != value:
+        return "-"
+    for limit, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _seconds(value: float) -> str:
+    if value != value:
+        return "-"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"

@@ -1,0 +1,40 @@
+"""`attnx doctor`: providers, CUDA libraries, cache, versions: what works, and how to mend what does not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from attnx.cli.options import JsonOption
+
+
+def doctor(
+    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Empty the cache first.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Try what attnx needs: versions, devices, CUDA libraries, the cache, the bundled models, a self-test.
+
+    Exits with 5 where something is bad.
+    """
+    from attnx.cli import output
+    from attnx.errors import RUN
+    from attnx.study.health import examine
+
+    if clear_cache:
+        from attnx.session import cache
+
+        count, size = cache.clear()
+        output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
+    found = list(examine())
+    if json:
+        from attnx.view.json import document
+
+        output.emit_json(document("attnx/doctor", {"findings": [asdict(f) for f in found]}))
+    else:
+        from attnx.view.health import health
+
+        output.show(health([(f.part, f.name, f.state, f.said, f.remedy) for f in found]))
+    if any(f.state == "bad" for f in found):
+        raise typer.Exit(RUN)

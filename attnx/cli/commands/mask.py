@@ -1,0 +1,136 @@
+"""`attnx mask TEXT`: who may look at whom; causal, bidirectional, window, padding - read off the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnx.cli.options import SENSES, LayerOption, SiteOption, starts
+from attnx.cli.start import Start
+
+if TYPE_CHECKING:
+    from attnx.measure.visibility import Visibility
+    from attnx.records import Trace
+    from attnx.view.columns import Columns
+
+
+@starts("generate", *SENSES, "json")
+def mask(
+    run: Start,
+    layer: LayerOption = None,
+    site: SiteOption = None,
+) -> None:
+    """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
+
+    Layers with the same mask are shown once.
+    """
+    from attnx.cli import output
+    from attnx.study.mask_map import masks
+    from attnx.study.request import parse_layers
+    from attnx.view.reporting import base, heading, site_object
+
+    layers = None if layer is None else parse_layers(layer)
+    trace, found, doubts = masks(run, layers, site)
+    output.notes((*trace.notes, *doubts))
+    if run.json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            **base(trace),
+            "masks": [site_object(trace, at) | _object(one) for at, one in enumerate(found)],
+            "notes": [*trace.notes, *doubts],
+        }
+        output.emit_json(document("attnx/mask", body))
+        return
+    from attnx.view.line import line
+    from attnx.view.visible import visible
+
+    groups = _groups(found)
+    shown: list[Any] = [line(heading(trace)), _table(trace, found, groups)]
+    for group in groups[:3]:
+        shown += [
+            "",
+            line(f"{_span(trace, group)}: {found[group[0]].said}", "bold"),
+            visible(found[group[0]].matrix),
+        ]
+    if len(groups) > 3:
+        shown += ["", f"{len(groups) - 3} more masks: choose one with --layer"]
+    output.show(*shown)
+
+
+def _groups(found: list[Visibility]) -> list[list[int]]:
+    """Sites whose masks are the same, cell by cell, in order."""
+    import numpy as np
+
+    out: list[list[int]] = []
+    for at, one in enumerate(found):
+        same = next(
+            (
+                group
+                for group in out
+                if np.array_equal(found[group[0]].matrix.values, one.matrix.values)
+                and found[group[0]].matrix.axes == one.matrix.axes
+                and (found[group[0]].statement, found[group[0]].notes) == (one.statement, one.notes)
+            ),
+            None,
+        )
+        if same is None:
+            out.append([at])
+        else:
+            same.append(at)
+    return out
+
+
+def _span(trace: Trace, group: list[int]) -> str:
+    """The labels of a group: "L0 to L5", "L0, L2"."""
+    labels = [trace.labels[at] for at in group]
+    if len(group) > 2 and group == list(range(group[0], group[-1] + 1)):
+        return f"{labels[0]} to {labels[-1]}"
+    return ", ".join(labels)
+
+
+def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Columns:
+    """A line a mask: the pattern, what is hidden, and by what."""
+    from attnx.view.columns import column, columns
+
+    kinds = [found[group[0]] for group in groups]
+    return columns(
+        "who may look at whom",
+        [
+            column("layers", [_span(trace, group) for group in groups]),
+            column("pattern", [one.said for one in kinds], whole=True),
+            column("hidden cells", [f"{one.hidden} of {one.cells}" for one in kinds], whole=True),
+            column("hidden by", [_by(one.stand_in, one.hidden) for one in kinds], whole=True),
+            column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
+        ],
+        said=[
+            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})",
+            *dict.fromkeys(note for one in kinds for note in one.notes),
+        ],
+    )
+
+
+def _by(stand_in: float | None, hidden: int) -> str:
+    if not hidden:
+        return "-"
+    return "not known" if stand_in is None else f"{stand_in:g}"
+
+
+def _object(one: Visibility) -> dict[str, Any]:
+    import math
+
+    infinite = one.stand_in is not None and math.isinf(one.stand_in)
+    return {
+        "pattern": one.pattern,
+        "window": one.window,
+        "prefix": one.prefix,
+        "ahead": one.ahead,
+        "padding": one.padding,
+        "hidden": one.hidden,
+        "cells": one.cells,
+        "empty_rows": one.empty_rows,
+        "stand_in": "-inf" if infinite else one.stand_in,
+        "heads_differ": one.heads_differ,
+        "statement": one.statement,
+        "matrix": one.matrix,
+        "notes": one.notes,
+    }

@@ -1,0 +1,24 @@
+"""`attnx models`: what models are here: the bundled ones, and those in the Hub's cache."""
+
+from __future__ import annotations
+
+from attnx.cli.options import JsonOption
+
+
+def models(json: JsonOption = False) -> None:
+    """List the models that -m takes by name, with their size, layers and heads, kind and precision."""
+    from attnx.cli import output
+    from attnx.study.shelf import list_models
+
+    found = list_models()
+    if json:
+        from attnx.view.json import document
+
+        output.emit_json(document("attnx/models", {"models": found}))
+    else:
+        from attnx.view.shelf import shelf
+
+        rows = [
+            (m.name, m.source, m.size, m.layers, m.heads, m.kind, m.precision, m.revision, m.problem) for m in found
+        ]
+        output.show(shelf(rows))

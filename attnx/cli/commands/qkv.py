@@ -1,0 +1,236 @@
+"""`attnx qkv TEXT`: one query-key pair taken apart: q, k, q*k by dimension, v, context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.cli.options import SENSES, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.start import Start
+
+if TYPE_CHECKING:
+    from attnx.graph.axes.projections import Projection, Projections
+    from attnx.measure.pair import Pair
+    from attnx.records import Site, Trace
+    from attnx.view.columns import Columns
+
+TOP = 8
+"""Dimensions that are listed where --top does not say."""
+
+
+@starts("generate", *SENSES, "json")
+def qkv(
+    run: Start,
+    query: QueryOption = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TOKEN", help="The token that is looked at; else the strongest.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else the one with the largest weight.")
+    ] = None,
+    site: SiteOption = None,
+    top: TopOption = None,
+) -> None:
+    """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output."""
+    from attnx.cli import output
+    from attnx.measure import looks
+    from attnx.measure import pair as measure
+    from attnx.records import QUANTITIES
+    from attnx.study.output_weights import output_projection, surroundings
+    from attnx.study.selection import head_of, layers_of, position
+    from attnx.study.strongest import strongest_layer
+    from attnx.view.reporting import base, heading, site_object
+
+    opened, feed = run.opened, run.feed
+    layers = layers_of([head] if head else [], None)
+    if head is None and site is None and (there := strongest_layer(run, query, key)) is not None:
+        layers = (there[0],)
+        head = None if there[1] is None else f"{there[0]}.{there[1]}"
+    trace, doubts = run.trace(QUANTITIES, layers=layers, site=site)
+    chosen = None if head is None else head_of(trace, head)
+    last = trace.attentions[-1 if chosen is None else chosen[0]]
+    at = looks.strongest(
+        trace,
+        head=chosen,
+        query=None if query is None else position(trace.queries_of(last), query),
+        key=None if key is None else position(trace.keys_of(last), key, option="--key"),
+    )
+    assert at.query is not None
+    attention = trace.attentions[at.site]
+    weights = output_projection(opened, attention.site, feed.get("inputs"))
+    found = measure.pair(trace, at.site, at.head, at.query, at.key, weights)
+    around = surroundings(opened, attention.site, feed.get("inputs"))
+    notes = [*trace.notes, *doubts]
+    output.notes(notes)
+    if run.json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            **base(trace),
+            "head": site_object(trace, at.site, at.head),
+            "query": {"position": at.query, "piece": found.query.strip()},
+            "key": {"position": at.key, "piece": found.key.strip()},
+            "steps": found.steps,
+            "products": found.products,
+            "vectors": found.vectors,
+            "largest": found.largest,
+            "heads": found.heads,
+            "projections": _shapes(around, attention.site),
+            "notes": [*notes, *found.notes, *found.heads.notes],
+        }
+        output.emit_json(document("attnx/qkv", body))
+        return
+    from attnx.view.line import line
+
+    where = f"{trace.labels[at.site]} H{at.head}"
+    title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
+    output.show(
+        line(heading(trace)),
+        _steps(title, found, attention.site),
+        "",
+        _strip(found),
+        _products(found, top or TOP),
+        "",
+        _heads(found, trace, at.site),
+        "",
+        _projections(around, attention.site),
+    )
+
+
+def _steps(title: str, found: Pair, site: Site) -> Columns:
+    """From the sizes of q and k to the weight, and on to the context."""
+    from attnx.view.columns import column, columns
+
+    scale = site.scale
+    said = "scale not known" if scale is None else f"× {scale:.4g}" if isinstance(scale, float) else "× a scale a head"
+    meaning = {
+        "|q|": "size of the query vector",
+        "|k|": "size of the key vector",
+        "cosine": "q·k / (|q| |k|)",
+        "q·k": "the score: products of all dimensions, added",
+        "scaled": said,
+        "masked": "softmax's input, mask and bias added",
+        "weight": "after the softmax",
+        "|v|": "size of the key's value vector",
+        "|weight v|": "what of it is carried over",
+        "share of context": "(weight v)·context / |context|²",
+        "|context|": "size of the head's output",
+    }
+    names = found.steps.axes[0].labels
+    return columns(
+        title,
+        [
+            column("step", names, whole=True),
+            column("value", found.steps.values, decimals=4),
+            column("", [meaning[name] for name in names], whole=True),
+        ],
+        said=[f"{found.steps.formula} ({found.steps.source})", *found.notes],
+    )
+
+
+def _strip(found: Pair) -> Any:
+    """Q x k by dimension as one strip."""
+    from attnx.view.strip import strip
+
+    return strip(found.products)
+
+
+def _products(found: Pair, count: int) -> Columns:
+    """The dimensions with the largest products."""
+    from attnx.view.columns import column, columns
+    from attnx.view.length import counted
+
+    kept = found.largest[:count]
+    q, k, _ = found.vectors.values
+    products = found.products.values
+    reach = float(abs(products).max(initial=0.0))
+    left = len(products) - len(kept)
+    rest = float(products.sum() - products[list(kept)].sum())
+    return columns(
+        "",
+        [
+            column("dimension", [str(at) for at in kept], whole=True),
+            column("q", q[list(kept)]),
+            column("k", k[list(kept)]),
+            column("q × k", products[list(kept)], bar=(-reach, reach)),
+        ],
+        said=[
+            (f"{counted(left, 'more dimension')}, {rest:.3f} together; " if left else "")
+            + f"the sum is the score, {float(products.sum()):.3f}",
+            f"{found.products.formula} ({found.products.source})",
+        ],
+    )
+
+
+def _heads(found: Pair, trace: Trace, site: int) -> Columns:
+    """Every head's share of what the layer writes at this token."""
+    from attnx.view.columns import column, columns
+
+    low = min(0.0, float(found.heads.values.min(initial=0.0)))
+    high = max(1e-9, float(found.heads.values.max(initial=0.0)))
+    return columns(
+        f"{trace.labels[site]}: each head's share of the layer's output at {found.query.strip()}",
+        [column("head", found.heads.axes[0].labels), column("share", found.heads.values, bar=(low, high))],
+        said=[f"{found.heads.formula} ({found.heads.source})", *found.heads.notes],
+    )
+
+
+def _projections(around: Projections | None, site: Site) -> Columns:
+    """Shapes of X, W_Q, W_K, W_V and W_O, and how the heads are put together."""
+    from attnx.view.columns import column, columns
+
+    shapes = _shapes(around, site)
+    names = [name for name, shape in shapes.items() if shape is not None]
+    made = next((shape for name, shape in shapes.items() if shape is not None and name != "output"), None)
+    missing = [name for name, shape in shapes.items() if shape is None]
+    said = [f"not found for sure in the graph: {', '.join(missing)}" if missing else ""]
+    if site.heads and site.head_size:
+        wide = site.heads * site.head_size
+        said.append(
+            f"heads: {site.heads} of {site.head_size} side by side, {wide} wide, then W_O adds them up "
+            "(Vaswani et al. 2017, section 3.2.2)"
+        )
+    return columns(
+        "the matrices around it",
+        [
+            column("", [*(["X"] if made else []), *(_LETTERS[name] for name in names)], whole=True),
+            column(
+                "shape",
+                [*([f"tokens x {made['rows']}"] if made else []), *(_written(shapes[name]) for name in names)],
+                whole=True,
+            ),
+            column(
+                "in the graph",
+                [*([made["reads"]] if made else []), *(str((shapes[name] or {})["weight"]) for name in names)],
+            ),
+        ],
+        said=said,
+    )
+
+
+_LETTERS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
+
+
+def _written(shape: dict[str, Any] | None) -> str:
+    shape = shape or {}
+    packed = ", W_Q W_K W_V in one" if shape["packed"] else ""
+    return f"{shape['rows']} x {shape['columns']}{packed}"
+
+
+def _shapes(around: Projections | None, site: Site) -> dict[str, dict[str, Any] | None]:
+    """Each projection with its rows and columns; None for one that was not found for sure."""
+
+    def one(made: Projection | None) -> dict[str, Any] | None:
+        if made is None:
+            return None
+        return {
+            "weight": made.weight,
+            "rows": made.rows,
+            "columns": made.columns,
+            "packed": made.packed,
+            "reads": made.source,
+        }
+
+    names = ("query", "key", "value", "output")
+    return {name: None if around is None else one(getattr(around, name)) for name in names}

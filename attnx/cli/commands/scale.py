@@ -1,0 +1,173 @@
+"""`attnx scale TEXT`: the softmax before and after scaling: scores, weights, entropy, saturation, gradient."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.start import Start
+
+ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
+
+
+@starts("generate", *SENSES, "json")
+def scale(
+    run: Start,
+    head: Annotated[
+        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else where scaling changes most.")
+    ] = None,
+    query: QueryOption = None,
+    layer: LayerOption = None,
+    site: SiteOption = None,
+    every: Annotated[bool, typer.Option("--all", help="A line for every head, not only for every layer.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Entropy and saturation as the divisor goes to d_k.")] = False,
+    as_if: Annotated[
+        str, typer.Option("--as-if", metavar="SCALE", help="site: the model's own scale; sqrt: 1/sqrt(d_k).")
+    ] = "site",
+    similarity: Annotated[
+        str, typer.Option("--similarity", metavar="KIND", help="dot, or cosine in place of the dot product.")
+    ] = "dot",
+    numbers: Annotated[
+        str | None, typer.Option("--numbers", metavar="X,Y,...", help="No model: the softmax of these numbers.")
+    ] = None,
+    divide: Annotated[
+        float | None,
+        typer.Option("--divide", metavar="D", help="What --numbers are divided by; sqrt(64) where not given."),
+    ] = None,
+    theory: Annotated[
+        str | None, typer.Option("--theory", metavar="D,D,...", help="No model: random q and k of these sizes.")
+    ] = None,
+    top: TopOption = None,
+) -> None:
+    """Show what dividing the scores by sqrt(d_k) does to the softmax, the mask on in both.
+
+    One token's row in one head, then every layer; with --head L.H its layer alone, unless --layer names more.
+    --numbers and --theory do the arithmetic without a model.
+    """
+    from attnx.cli import output
+    from attnx.cli.unused_options import refuse
+    from attnx.errors import UsageError
+
+    if as_if not in ("site", "sqrt"):
+        raise UsageError(f"--as-if {as_if!r} is no scale", "Give site or sqrt.")
+    if similarity not in ("dot", "cosine"):
+        raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
+    if numbers is not None or theory is not None:
+        if run.text is not None or (numbers is not None and theory is not None):
+            raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
+        idle = {
+            "--head": head, "--query": query, "--layer": layer, "--site": site, "--all": every, "--sweep": sweep,
+            "--as-if": as_if != "site", "--similarity": similarity != "dot", "--top": top,
+            "--divide": None if numbers is not None else divide,
+        }  # fmt: skip
+        refuse("with --numbers" if numbers is not None else "with --theory", idle)
+        _without_model(numbers, 8.0 if divide is None else divide, theory, run.json)
+        return
+    refuse("without --numbers", {"--divide": divide})
+
+    from dataclasses import replace
+
+    from attnx.measure import scaling
+    from attnx.study.request import parse_layers
+    from attnx.study.selection import head_of, layers_of, position
+    from attnx.view.reporting import base, heading, query_labels, site_object
+
+    layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
+    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
+    output.notes((*trace.notes, *doubts))
+    table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
+    if head is not None:
+        at, number = head_of(trace, head)
+        where = position(trace.queries_of(trace.attentions[at]), query) if query is not None else None
+        if where is None:
+            _, _, where = scaling.strongest(trace, [at], number)
+    elif query is not None:
+        where = position(trace.queries_of(trace.attentions[-1]), query)
+        at, number = scaling.strongest_head(trace, where)
+    elif (as_if, similarity) == ("site", "dot") and table.strongest is not None:
+        at, number, where = table.strongest
+    else:
+        at, number, where = scaling.strongest(trace)
+    row = scaling.row(trace, at, number, where, as_if, similarity)  # type: ignore[arg-type]
+    swept = scaling.sweep(trace) if sweep else None
+    table = replace(table, notes=_as_shown(table.notes, as_if))
+    row = replace(row, notes=_as_shown(row.notes, as_if))
+    piece = query_labels(trace, trace.attentions[at])[where].strip()
+    if run.json:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            **base(trace),
+            "head": site_object(trace, at, number),
+            "query": {"position": where, "piece": piece},
+            "as_if": as_if,
+            "similarity": similarity,
+            "row": row,
+            "size": table.size,
+            "heads": [table.spread, table.entropy, table.largest, table.saturated, table.gradient, table.divergence],
+            "layers": table.layers,
+            "sweep": swept,
+            "notes": [*trace.notes, *doubts, *table.notes],
+        }
+        output.emit_json(document("attnx/scale", body))
+        return
+    from attnx.view import scale_tables as tables
+    from attnx.view.line import line
+
+    chosen = "" if head is not None else ", where scaling changes most"
+    title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"
+    shown: list[Any] = [line(heading(trace)), tables.one_row(title, row, trace, at, top), "", tables.layers(table)]
+    if every:
+        shown += ["", tables.heads(table)]
+    if swept is not None:
+        shown += ["", tables.sweep(swept)]
+    output.show(*shown)
+
+
+def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
+    """What is said of the scale, once for all layers of which it holds; under --as-if, that it is not the model's."""
+    from attnx.view.reporting import grouped
+
+    if as_if == "site" or not any("--as-if" in note for note in notes):
+        return grouped(notes)
+    rest = tuple(note for note in notes if "--as-if" not in note)
+    return (*grouped(rest), "shown as if scaled by 1/sqrt(d_k), which is not what this model does")
+
+
+def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
+    from attnx.cli import output
+    from attnx.measure import scaling_theory
+    from attnx.view import scale_tables as tables
+
+    if numbers is not None:
+        found = scaling_theory.numbers(_parsed(numbers, "--numbers", float), divide)
+        if json:
+            from attnx.view.json import document
+
+            output.emit_json(document("attnx/scale", {"numbers": found.row, "summary": found.summary}))
+        else:
+            output.show(tables.given_numbers(found.row, found.summary))
+        return
+    drawn = scaling_theory.theory([int(d) for d in _parsed(theory or "", "--theory", int)])
+    if json:
+        from attnx.view.json import document
+
+        output.emit_json(document("attnx/scale", {"theory": drawn}))
+    else:
+        output.show(tables.theory(drawn))
+
+
+def _parsed(text: str, option: str, kind: type) -> list[float]:
+    """Numbers separated by commas.
+
+    Raises:
+        UsageError: One is no number.
+    """
+    from attnx.errors import UsageError
+
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.") from None

@@ -1,0 +1,60 @@
+"""`attnx trace MODEL`: every array of a run, for scripts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnx.cli.options import SENSES, WRITING, ForceOption, LayerOption, SaveOption, starts
+from attnx.cli.start import Start
+
+
+@starts(*WRITING, *SENSES, "json", first=("model", "text"))
+def trace(
+    run: Start,
+    save: SaveOption = None,
+    layer: LayerOption = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="NAMES", help="Only these arrays: weights,scores,..."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also compare the model's outputs with and without taps.")
+    ] = False,
+    force: ForceOption = False,
+) -> None:
+    """Run a model once, write the arrays of every attention to .npz or .safetensors, and say what they are.
+
+    The arrays are called attention.N.QUANTITY: N counts sites in execution order, and QUANTITY is query, key, value,
+    scores, scaled, capped, masked, weights or context.
+    """
+    from attnx.study.request import parse_layers, parse_quantities
+
+    assert run.given  # before anything else is looked at
+    layers = None if layer is None else parse_layers(layer)
+    quantities = parse_quantities(only)
+
+    from attnx.cli import output
+    from attnx.feed.arrays import check_target, save_trace
+
+    if save is not None:
+        check_target(save, force=force)
+    result = run.opened.trace(
+        **run.feed,
+        layers=layers,
+        quantities=quantities,
+        verify_outputs=verify,
+        required=False,
+    )
+    if save is not None:
+        save_trace(result, save, force=force)
+    if run.json:
+        from attnx.view.contract import trace_document
+
+        output.notes(result.notes)
+        output.emit_json(trace_document(result, save))
+    else:
+        from attnx.view.traced import traced
+
+        output.show(traced(result, saved=[] if save is None else [f"wrote {save}"]))

@@ -1,0 +1,1 @@
+"""Text, pictures, sound and arrays to a graph's inputs."""

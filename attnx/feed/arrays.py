@@ -1,0 +1,182 @@
+"""Arrays in and out of files: .npz feeds, .npz and .safetensors results, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from attnx.errors import InputError, RunError, UsageError
+from attnx.records import QUANTITIES, Array, Trace
+
+
+def load_feed(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, by name.
+
+    Raises:
+        InputError: No such file, or not an .npz file of plain arrays.
+    """
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} holds one array without a name", "Save it with numpy.savez(FILE, name=array).")
+        with archive:
+            _foresee(path, archive)
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}", "--inputs takes an .npz file.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise InputError(
+            f"{path} is not an .npz file of plain arrays: {str(error)[:150]}",
+            "Save it with numpy.savez(FILE, name=array).",
+        ) from None
+
+
+def _foresee(path: Path, archive: Any) -> None:
+    """Hold what an archive says of its arrays against what is in it, and against memory, before any is made.
+
+    Raises:
+        InputError: An array that is larger than its bytes, or arrays that do not fit in memory.
+    """
+    from attnx.session import memory
+
+    total = 0
+    for item in archive.zip.infolist():
+        total += item.file_size
+        with archive.zip.open(item) as file:
+            check_declared(file, item.file_size, f"{item.filename.removesuffix('.npy')} in {path}")
+    free = memory.available()
+    if free is not None and total > free:
+        raise InputError(
+            f"{path} unpacks to {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free",
+            "Give a smaller feed, or free some memory.",
+        )
+
+
+def check_declared(file: IO[bytes], size: int, name: str) -> None:
+    """Hold the shape that the head of a .npy file declares against the bytes that are there.
+
+    Raises:
+        InputError: More are needed.
+        ValueError: It is no .npy file.
+    """
+    kind = np.lib.format
+    version = kind.read_magic(file)
+    read = kind.read_array_header_1_0 if version == (1, 0) else kind.read_array_header_2_0
+    shape, _, dtype = read(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > size and not dtype.hasobject:
+        raise InputError(
+            f"{name} declares the shape {list(shape)} of {dtype}, which takes {needed} bytes; there are {size}",
+            "The file is cut short or damaged; save it again with numpy.",
+        )
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool = False) -> None:
+    """Write a file whole or not at all: beside its place first, then moved there.
+
+    Raises:
+        UsageError: It exists and `force` is not given.
+        RunError: It cannot be written (folder missing, no right, disk full).
+    """
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "Give the name of a file.")
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".attnx-", suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        mode = 0o666 & ~_umask()
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+        temporary = None
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written: {error.strerror or error}", "Choose another folder, or free some space."
+        ) from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def trace_arrays(trace: Trace) -> dict[str, Array]:
+    """The arrays of a trace under the names that scripts rely on: "attention.{i}.{quantity}", "output.{name}"."""
+    out: dict[str, Array] = {}
+    for attention in trace.attentions:
+        for quantity in QUANTITIES:
+            array = getattr(attention, quantity)
+            if array is not None:
+                out[f"attention.{attention.site.index}.{quantity}"] = array
+    out |= {f"output.{name}": array for name, array in trace.outputs.items()}
+    return out
+
+
+def check_target(path: Path, *, force: bool = False) -> None:
+    """Tell before a long run whether its arrays can be written there.
+
+    Raises:
+        UsageError: Another ending, the file exists and is not to be replaced, or its folder does not exist.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise UsageError(
+            f"arrays are written to .npz or .safetensors, not {path.suffix or 'a name without an ending'}",
+            "For example: --save arrays.npz.",
+        )
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist", f"Create it: mkdir -p {path.parent}")
+
+
+def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
+    """Write the arrays of a trace to .npz or .safetensors.
+
+    Raises:
+        UsageError: Another ending, or the file exists.
+    """
+    arrays = trace_arrays(trace)
+    if path.suffix == ".npz":
+        write_whole(path, lambda file: np.savez(file, **arrays), force=force)  # type: ignore[arg-type]
+    elif path.suffix == ".safetensors":
+        write_whole(path, lambda file: _write_safetensors(file, arrays), force=force)
+    else:
+        check_target(path, force=True)
+
+
+_SAFETENSORS = {
+    "float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
+    "bool": "BOOL",
+}  # fmt: skip
+
+
+def _write_safetensors(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Source: the safetensors format: 8 bytes of header length, a JSON header padded to 8, then the arrays' bytes."""
+    header: dict[str, object] = {}
+    at = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for array in arrays.values():
+        file.write(np.ascontiguousarray(array).tobytes())

@@ -1,0 +1,111 @@
+"""A chat template applied to a text: the tokenizer's own, run by jinja2 in its sandbox (extra `chat`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attnx.errors import ModelError, UsageError
+from attnx.records import Tokens
+from attnx.session.protocol import Runs
+from attnx.tokens.files import read_config, search_folders, token_text
+
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
+_LONGEST = 1 << 20
+
+
+def find_template(place: Path) -> str | None:
+    """The chat template beside a model: chat_template.jinja, chat_template.json, or in tokenizer_config.json.
+
+    Args:
+        place: The model's file, or its tokenizer's.
+    """
+    for folder in search_folders(place):
+        if (folder / "chat_template.jinja").is_file():
+            return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found = read_config(place, name).get("chat_template")
+        if isinstance(found, list):  # several by name; "default" is for plain chats
+            named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
+            found = named.get("default", next(iter(named.values()), None))
+        if isinstance(found, str):
+            return found
+    return None
+
+
+def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[str, str]) -> str:
+    """Run a template.
+
+    A template comes with a model from anywhere, so it runs where it can reach neither Python's insides nor files.
+
+    Args:
+        template: jinja2 source.
+        messages: {"role", "content"} each.
+        roles: Texts of special tokens by role.
+
+    Raises:
+        UsageError: jinja2 is not installed.
+        ModelError: The template cannot be read, refuses the messages, or fails.
+    """
+    try:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise UsageError("--chat needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
+
+    def refuse(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    def tojson(value: Any, indent: int | None = None, **_: object) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    try:
+        text = environment.from_string(template).render(
+            messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **roles
+        )
+    except TemplateError as error:
+        raise ModelError(
+            f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
+            "Leave out --chat, and write the whole prompt yourself.",
+        ) from None
+    except Exception as error:  # whatever a stranger's template does wrong
+        raise ModelError(
+            f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", "Leave out --chat."
+        ) from None
+    if len(text) > _LONGEST:
+        raise ModelError(f"the chat template made {len(text)} characters of the text", "Leave out --chat.")
+    return text
+
+
+def encode_chat(model: Runs, text: str, system: str | None = None) -> Tokens:
+    """A text as a user's message of a chat, up to where the assistant begins.
+
+    Args:
+        model: Its tokenizer's files hold the template.
+        text: What the user says.
+        system: What the system says first.
+
+    Raises:
+        ModelError: There is no template.
+    """
+    place = model.tokenizer.path
+    template = find_template(place) or find_template(model.path)
+    if template is None:
+        raise ModelError(
+            f"{model.name} comes without a chat template", "Leave out --chat; not every model is one to chat with."
+        )
+    config = read_config(place, "tokenizer_config.json")
+    roles = {role: told for role in _ROLES if (told := token_text(config.get(role)))}
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    prompt = render(template, [*messages, {"role": "user", "content": text}], roles)
+    tokens: Tokens = model.tokenizer.encode(prompt, add_special=False)
+    return tokens

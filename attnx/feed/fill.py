@@ -1,0 +1,125 @@
+"""Tokens, arrays -> model inputs: every input filled by the rule that knows it; and the check of a given feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attnx.errors import InputError, offered
+from attnx.feed.inputs import Needs, batch_of, encoder_side, is_ids
+from attnx.feed.rules import RULES, memory
+from attnx.records import Array
+from attnx.session.ort import Slot
+
+_HOW = "`attnx sites MODEL --feed-template` writes a program that makes such a feed."
+_TEXTS = "Choose a model that takes a text and nothing else: here is nothing else to give it."
+__all__ = ["Needs", "batch_of", "check", "derive"]
+
+
+def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """Fill every input of a model.
+
+    Args:
+        slots: The model's inputs.
+        needs: What there is to fill them with.
+        given: Inputs that are given outright.
+
+    Raises:
+        InputError: An input that no rule knows; it is named with its type and shape.
+    """
+    feed: dict[str, Array] = dict(given or {})
+    of_encoder = encoder_side(slots)
+    for slot in slots:
+        if slot.name in feed:
+            continue
+        value = memory(slot, needs) if slot.name in of_encoder else None
+        if value is None:
+            side = needs.encoder if slot.name in of_encoder else needs
+            if slot.name in of_encoder and needs.memory_mask is None:
+                raise InputError(
+                    f"the model takes two texts, and there is one: it wants {slot.describe()} for the encoder",
+                    f"Give what the decoder says as well: --target TEXT{offered('--generate', ', or --generate N')}.",
+                )
+            value = next((v for rule in RULES if (v := rule(slot, side)) is not None), None)
+        if value is None:
+            raise InputError(
+                f"the model wants an input that cannot be made from text: {slot.describe()}",
+                f"{_sense(slot)}--inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
+                "`attnx sites MODEL --feed-template` lists all inputs."
+                if offered("--set")
+                else offered("--inputs", "Give it: --inputs FEED.npz with an array of that name.", _TEXTS),
+            )
+        feed[slot.name] = _typed(slot, value)
+    return check(slots, feed)
+
+
+def _sense(slot: Slot) -> str:
+    """Which option fills an input that takes a picture or a sound."""
+    from attnx.feed.audio import sound_slot
+    from attnx.feed.vision import picture_slot
+
+    if picture_slot([slot]) is not None:
+        return offered("--image", "Give a picture, if it takes one: --image FILE; or else ", "Give it: ")
+    if sound_slot([slot]) is not None:
+        return offered("--audio", "Give a sound: --audio FILE.wav; or else ", "Give it: ")
+    return "Give it: "
+
+
+def _typed(slot: Slot, value: Array) -> Array:
+    """An array of the input's type, repeated where the model was exported for a batch of more."""
+    rows = slot.shape[0] if slot.shape else None
+    if isinstance(rows, int) and rows > 1 and value.shape[0] == 1:
+        value = np.repeat(value, rows, axis=0)
+    return np.ascontiguousarray(value.astype(slot.dtype or value.dtype)).reshape(value.shape)
+
+
+def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Hold a feed against a model's inputs.
+
+    Returns:
+        The feed, integers and floats brought to the model's types where that loses nothing.
+
+    Raises:
+        InputError: A name, shape or type that does not fit, or NaN in a float input.
+    """
+    wanted = {s.name: s for s in slots}
+    unknown = [name for name in feed if name not in wanted]
+    missing = [s.describe() for s in slots if s.name not in feed]
+    if missing:
+        raise InputError(
+            f"the feed lacks {'; '.join(missing[:6])}{' ...' if len(missing) > 6 else ''}",
+            f"It has: {', '.join(feed) or 'nothing'}."
+            + (" Give a text as well." if any(is_ids(s) for s in slots if s.name not in feed) else ""),
+        )
+    if unknown:
+        raise InputError(f"the model has no input {', '.join(unknown[:6])}", f"It takes: {', '.join(wanted)}.")
+    bound: dict[str, tuple[int, str]] = {}
+    out: dict[str, Array] = {}
+    for name, slot in wanted.items():
+        out[name] = _fit(slot, np.asarray(feed[name]), bound)
+    return out
+
+
+def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
+    shape = list(array.shape)
+    if slot.shape or array.ndim == 0:
+        if len(shape) != len(slot.shape):
+            raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
+        for have, want in zip(shape, slot.shape, strict=True):
+            if isinstance(want, int) and have != want:
+                raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
+    if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and end the process
+        raise InputError(f"input {slot.name} has shape {shape}: there is no row to run on", "Give at least one.")
+    if array.dtype.kind not in "biuf" and array.dtype != slot.dtype:  # text, times, records; bfloat16 is of kind V
+        raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}", _HOW)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise InputError(
+            f"input {slot.name} has NaN in it", "Every weight behind it would be NaN. Check how it was made."
+        )
+    if slot.dtype is not None and array.dtype != slot.dtype:
+        cast = array.astype(slot.dtype)
+        if array.size and not np.array_equal(cast.astype(array.dtype), array):
+            raise InputError(f"input {slot.name} is {array.dtype}, and its values do not fit into {slot.type}", _HOW)
+        return cast
+    return array

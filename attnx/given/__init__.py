@@ -1,1 +1,0 @@
-"""What a model is fed besides tokens: pictures, sound, arrays, chats; and the rules that fill its inputs."""

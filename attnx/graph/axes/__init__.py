@@ -1,0 +1,1 @@
+"""What each axis of a tensor is: batch, heads, queries, keys, features."""

@@ -1,0 +1,99 @@
+"""Pair the product that made a softmax's scores with the one that uses its weights, by following their axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.origins import streams
+from attnx.graph.axes.paths import Way
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+
+
+class Candidate:
+    """A product that may have made the scores, with the axes of the softmax's input in its terms."""
+
+    __slots__ = ("axes", "key", "key_axes", "keys", "query", "query_axes", "way")
+
+    def __init__(self, way: Way, axes: Axes, keys: list[Atom], left_is_key: bool) -> None:
+        p = way.product
+        self.way, self.axes, self.keys = way, axes, keys
+        self.key, self.query = (p.left, p.right) if left_is_key else (p.right, p.left)
+        self.key_axes, self.query_axes = (p.left_axes, p.right_axes) if left_is_key else (p.right_axes, p.left_axes)
+
+
+def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
+    """Follow the product's axes to the softmax; the operand that holds what is normalised is the key.
+
+    Args:
+        graph: The graph.
+        way: From a product to the softmax.
+        over: The axes that it normalises, in order.
+    """
+    axes: Axes | None = way.product.out_axes
+    for step in way.steps:
+        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
+    if axes is None or max(over) >= len(axes):
+        return None
+    keys = [leaf for axis in over for leaf in leaves(axes[axis])]
+    left = {id(leaf) for side in way.product.left_axes for leaf in leaves(side)}
+    right = {id(leaf) for side in way.product.right_axes for leaf in leaves(side)}
+    in_left = all(id(k) in left for k in keys)
+    in_right = all(id(k) in right for k in keys)
+    if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
+        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: told by its place alone
+    if in_left == in_right:
+        return None
+    return Candidate(way, axes, keys, in_left)
+
+
+def content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candidate:
+    """Of several products that are summed, the one whose key comes from where the value comes from."""
+    if len(candidates) == 1 or not on:
+        return candidates[0]
+    way = on[0]
+    carried = way.steps[-1].target if way.steps else None
+    value = way.product.right if carried in (None, way.product.left) else way.product.left
+    source = streams(graph, value)
+
+    def rank(c: Candidate) -> tuple[bool, int, int]:
+        moved = sum(s.node.op_type in ("GatherElements", "Gather", "Pad", "Slice") for s in c.way.steps)
+        return (not (streams(graph, c.key) & source), moved, len(c.way.steps))
+
+    return min(candidates, key=rank)
+
+
+class Use:
+    """The product of weights and value, with the axes of both in the scores' terms."""
+
+    __slots__ = ("value", "value_axes", "way", "weights_axes")
+
+    def __init__(self, way: Way, weights_axes: Axes, value: str, value_axes: Axes) -> None:
+        self.way, self.weights_axes, self.value, self.value_axes = way, weights_axes, value, value_axes
+
+
+def use_of(graph: Graph, way: Way, chosen: Candidate, weights: str) -> Use | None:
+    """Follow the weights to a product; it is the one with the value where it contracts over the keys."""
+    axes: Axes | None = chosen.axes
+    carried = weights
+    for step in way.steps:
+        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
+        carried = step.target
+    p = way.product
+    if axes is None:
+        return None
+    weights_left = carried == p.left
+    mine = p.left_axes if weights_left else p.right_axes
+    if len(mine) != len(axes):
+        return None
+    for own, traced in zip(mine, axes, strict=True):
+        for atom in own:
+            if not atom.parts and traced and len(own) == 1:
+                atom.parts = tuple(leaves(traced))
+    contracted = {id(leaf) for atom in p.contracted for leaf in atom.leaves()}
+    if contracted != {id(k) for k in (leaf for key in chosen.keys for leaf in key.leaves())}:
+        return None
+    value, value_axes = (p.right, p.right_axes) if weights_left else (p.left, p.left_axes)
+    return Use(way, axes, value, value_axes)

@@ -1,0 +1,1 @@
+"""An .onnx file to a flat, checked graph."""

@@ -1,0 +1,280 @@
+"""Whether a model is put together as ONNX demands, checked once at opening, before anything relies on it.
+
+Text that is text, data types that exist, sizes that are sizes, and nodes with the inputs and attributes that their
+operators cannot do without. Everything behind this may index inputs and attributes without looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from attnx.errors import ModelError
+from attnx.graph.load.contrib import Demand, contrib_demand
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+_HINT = "The file is damaged, or was not written by an exporter; export the model again."
+MOST_NODES = 1_000_000
+"""Nodes that a model may have once its local functions are written out."""
+
+
+_COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
+"""Attributes of onnxruntime's operators that count something there must be at least one of."""
+
+
+def check_model(proto: ModelProto) -> None:
+    """Check what every reader of a model relies on: names, data types, sizes, functions that end.
+
+    Raises:
+        ModelError: Says what is wrong, and where.
+    """
+    _text(proto.opset_import, "opset import", "domain")
+    if any(o.version < 1 for o in proto.opset_import if o.domain in ("", "ai.onnx")):
+        raise ModelError("the model imports an opset below 1", _HINT)
+    _check_graph(proto.graph)
+    for function in proto.functions:
+        _text([function], "function", "name", "domain", "input", "output", "attribute")
+        _check_nodes(function.node)
+        _text(function.opset_import, "opset import", "domain")
+    _check_functions(proto)
+
+
+def check_nodes(nodes: Iterable[NodeProto], opset: int) -> None:
+    """Check that each node has the inputs and attributes that its operator demands.
+
+    Args:
+        nodes: Nodes of a model whose local functions were written out.
+        opset: Version of the default domain.
+
+    Raises:
+        ModelError: Names the first node that does not.
+    """
+    for node in nodes:
+        fault = fault_of(node, opset)
+        if fault:
+            raise ModelError(f"node {node.name or node.op_type!r} ({node.op_type}) is malformed: {fault}", _HINT)
+        for graph in _inner(node):
+            check_nodes(graph.node, opset)
+
+
+def fault_of(node: NodeProto, opset: int) -> str:
+    """What a node lacks that its operator demands; "" where it lacks nothing, or the operator is not known."""
+    if not any(node.output):
+        return "it has no output"
+    demand = _demand(node.op_type, node.domain, opset)
+    if demand is None:
+        return ""
+    for at in demand.inputs:
+        if at >= len(node.input) or not node.input[at]:
+            return f"it lacks its input {at} (it has {sum(map(bool, node.input))})"
+    given = {a.name: a for a in node.attribute}
+    for name, (kind, needed) in demand.attributes.items():
+        attribute = given.get(name)
+        if attribute is None:
+            if needed:
+                return f"it lacks its attribute {name}"
+        elif attribute.type != kind:
+            return f"its attribute {name} is of the wrong type"
+        elif node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
+            return f"its attribute {name} is {attribute.i}"
+        elif name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
+            return f"its attribute {name} is {list(attribute.ints)}"
+    return ""
+
+
+@cache
+def _demand(op_type: str, domain: str, opset: int) -> Demand | None:
+    if domain == "com.microsoft":
+        return contrib_demand(op_type)
+    if domain not in ("", "ai.onnx", "ai.onnx.preview"):
+        return None
+    from onnx import defs
+
+    schema = None
+    newest = defs.onnx_opset_version()
+    for version in (min(opset, newest), newest) if domain != "ai.onnx.preview" else (1,):
+        try:
+            schema = defs.get_schema(op_type, version, domain)
+            break
+        except defs.SchemaError:
+            continue  # not in that opset: held against what the operator demands since it exists
+    if schema is None:
+        return None
+    single = defs.OpSchema.FormalParameterOption.Single
+    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    inputs = tuple(i for i, p in enumerate(schema.inputs) if p.option == single)
+    if schema.inputs and schema.inputs[-1].option == variadic:
+        inputs = tuple(dict.fromkeys((*inputs, *range(len(schema.inputs) - 1, schema.min_input))))
+    attributes = {name: (int(a.type.value), bool(a.required)) for name, a in schema.attributes.items()}
+    return Demand(inputs, attributes)
+
+
+def ends_process(nodes: Iterable[NodeProto]) -> str | None:
+    """A node, in any subgraph, that makes onnxruntime end the process: com.microsoft Attention without its bias.
+
+    The schema calls the bias optional; the CPU kernel of onnxruntime 1.31 reads it all the same. attnx replaces such
+    nodes by primitive ones where it can, and must not run what is left. Source: onnxruntime issue 25005.
+    """
+    for node in nodes:
+        if node.op_type == "Attention" and node.domain == "com.microsoft" and not any(node.input[2:3]):
+            return str(node.name or node.op_type)
+        for graph in _inner(node):
+            if (found := ends_process(graph.node)) is not None:
+                return found
+    return None
+
+
+def contradiction(proto: ModelProto) -> str | None:
+    """The first place where shapes, types or attributes contradict one another, as onnx's own inference finds it.
+
+    Returns:
+        One line; None where onnx has nothing to say against the model.
+    """
+    from onnx import shape_inference
+
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return (lines[0] if lines else type(error).__name__)[:300]
+    return None
+
+
+def _check_graph(graph: GraphProto) -> None:
+    _text([graph], "graph", "name")
+    for tensor in graph.initializer:
+        _check_tensor(tensor)
+    for sparse in graph.sparse_initializer:
+        _check_tensor(sparse.values)
+        _check_tensor(sparse.indices)
+    for infos in (graph.input, graph.output, graph.value_info):
+        for info in infos:
+            _check_info(info)
+    _check_nodes(graph.node)
+
+
+def _check_info(info: ValueInfoProto) -> None:
+    _text([info], "input or output", "name")
+    tensor = info.type.tensor_type
+    _text(tensor.shape.dim, f"shape of {info.name!r}", "dim_param")
+    if tensor.elem_type and tensor.elem_type not in _known_types():
+        raise ModelError(f"the value {info.name!r} has the unknown data type {tensor.elem_type}", _HINT)
+
+
+def _check_nodes(nodes: Iterable[NodeProto]) -> None:
+    for node in nodes:
+        _text([node], "node", "name", "op_type", "domain", "input", "output")
+        _text(node.attribute, f"node {node.name or node.op_type!r}", "name", "ref_attr_name")
+        if len({a.name for a in node.attribute}) < len(node.attribute):
+            raise ModelError(f"node {node.name or node.op_type!r} gives an attribute twice", _HINT)
+        for attribute in node.attribute:
+            if attribute.type == 4 and not attribute.ref_attr_name:
+                _check_tensor(attribute.t)
+            for tensor in attribute.tensors:
+                _check_tensor(tensor)
+        for graph in _inner(node):
+            _check_graph(graph)
+
+
+def _check_tensor(tensor: TensorProto) -> None:
+    _text([tensor], "weight", "name")
+    _text(tensor.external_data, f"weight {tensor.name!r}", "key", "value")
+    if tensor.data_type not in _known_types():
+        raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}", _HINT)
+    if any(d < 0 for d in tensor.dims):
+        raise ModelError(f"the weight {tensor.name!r} has a negative size: {list(tensor.dims)}", _HINT)
+    if tensor.data_location != 1 and tensor.HasField("raw_data"):
+        expected = expected_bytes(tensor)
+        if len(tensor.raw_data) != expected:
+            raise ModelError(
+                f"the weight {tensor.name!r} of shape {list(tensor.dims)} needs {expected} bytes, "
+                f"and {len(tensor.raw_data)} are stored",
+                _HINT,
+            )
+
+
+def expected_bytes(tensor: TensorProto) -> int:
+    """The bytes that a tensor of its shape and type takes.
+
+    Raises:
+        ModelError: Its type does not exist, or has no fixed size.
+    """
+    import numpy as np
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)  # UINT4, INT4, FLOAT4E2M1, UINT2, INT2
+    if bits:
+        return (count * bits + 7) // 8
+    try:
+        return count * int(np.dtype(tensor_dtype_to_np_dtype(tensor.data_type)).itemsize)
+    except (KeyError, TypeError):
+        raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}", _HINT) from None
+
+
+@cache
+def _known_types() -> frozenset[int]:
+    from onnx import TensorProto
+
+    return frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+
+
+def _text(messages: Iterable[Any], where: str, *fields: str) -> None:
+    """Names that are no valid UTF-8 come as bytes (proto2 lets them pass)."""
+    for message in messages:
+        for field in fields:
+            value = getattr(message, field)
+            values = (value,) if isinstance(value, (str, bytes)) else value
+            for text in values:
+                if isinstance(text, bytes):
+                    raise ModelError(f"a {field} of a {where} is not valid text: {text[:40]!r}", _HINT)
+
+
+def _inner(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == 5 and attribute.HasField("g"):
+            yield attribute.g
+        elif attribute.type == 10:
+            yield from attribute.graphs
+
+
+def _check_functions(proto: ModelProto) -> None:
+    """Refuse local functions that call themselves, or that multiply to more nodes than a model may have."""
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    open_: set[tuple[str, str]] = set()
+
+    def size_of(key: tuple[str, str], depth: int) -> int:
+        if key in sizes:
+            return sizes[key]
+        if key in open_ or depth > 256:
+            raise ModelError(f"the local function {key[1]!r} calls itself", _HINT)
+        open_.add(key)
+        sizes[key] = total(functions[key].node, depth + 1)
+        open_.discard(key)
+        return sizes[key]
+
+    def total(nodes: Iterable[NodeProto], depth: int) -> int:
+        count = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            count += size_of(key, depth) if key in functions else 1
+            for graph in _inner(node):
+                count += total(graph.node, depth + 1)
+            if count > MOST_NODES:
+                raise ModelError(
+                    f"the model's local functions multiply to more than {MOST_NODES:,} nodes",
+                    "attnx refuses to write them out; do not trust this file.",
+                )
+        return count
+
+    if functions:
+        total(proto.graph.node, 0)
+
+
+__all__ = ["check_model", "check_nodes", "contradiction", "ends_process", "expected_bytes", "fault_of"]

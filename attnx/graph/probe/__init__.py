@@ -1,0 +1,1 @@
+"""Masks evaluated on their own: causal, windows, biases."""

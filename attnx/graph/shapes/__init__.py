@@ -1,0 +1,1 @@
+"""Shapes, types and constants of every value."""

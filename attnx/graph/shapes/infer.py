@@ -1,0 +1,279 @@
+"""Shapes, types and small numbers of every value, found by walking the graph once - nothing is run.
+
+Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor tells
+which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
+the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
+small sizes and the masks given, evaluates what a site hides (see sites.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.shapes.evaluate import evaluate, steady
+from attnx.graph.shapes.index import attributes
+from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+Shape = tuple[int | None, ...]
+SMALL_VALUE = 8192
+"""Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
+
+_AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
+"""Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value without running the model."""
+
+    shape: Shape | None = None
+    dtype: int | None = None
+    """ONNX's TensorProto data type."""
+    value: Array | None = None
+
+
+UNKNOWN = Fact()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a graph to walk, and what is known beforehand of the values around it."""
+
+    nodes: Sequence[NodeProto]
+    """In the graph's order."""
+    known: Mapping[str, Fact] = field(default_factory=dict)
+    """What a walk over the rest has found; nothing where empty."""
+
+
+def infer(
+    graph: Graph,
+    sizes: Mapping[str, int] | None = None,
+    given: Mapping[str, Fact] | None = None,
+    limit: int = SMALL_VALUE,
+    wanted: Collection[str] | None = None,
+    seen: Callable[[str, dict[str, Fact]], None] | None = None,
+    part: Part | None = None,
+) -> dict[str, Fact]:
+    """Walk the graph once.
+
+    Args:
+        graph: The flat graph.
+        sizes: A size for each named input dimension; probe primes where None.
+        given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
+        limit: Largest number of elements of a value whose numbers are carried.
+        wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
+        seen: Called with the name of each value and all facts so far as soon as it is known. Numbers of `wanted` are
+            then forgotten when nothing later in the graph reads them, so that one site's matrices are held at a time.
+        part: Walk these nodes alone.
+
+    Returns:
+        A fact for each value; values about which nothing is known may be absent.
+    """
+    if sizes is None:
+        bound = probe_sizes(graph)
+        for _ in range(12):
+            clashes: list[tuple[int, int]] = []
+            facts = _walk(graph, bound, given or {}, limit, clashes, None)
+            rebound = reconcile(bound, clashes)
+            if rebound == bound:
+                break
+            bound = rebound
+        graph.sizes = bound
+        return facts
+    return _walk(graph, sizes, given or {}, limit, None, wanted, seen, part)
+
+
+def _walk(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    given: Mapping[str, Fact],
+    limit: int,
+    clashes: list[tuple[int, int]] | None,
+    wanted: Collection[str] | None,
+    seen: Callable[[str, dict[str, Fact]], None] | None = None,
+    part: Part | None = None,
+) -> dict[str, Fact]:
+    nodes = graph.nodes if part is None else part.nodes
+    last = _last_reads(nodes, wanted) if seen is not None and wanted is not None else {}
+    facts = {} if part is None else dict(part.known)
+    if not facts:
+        for name, info in graph.inputs.items():
+            facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
+    for name, tensor in graph.initializers.items():
+        if name in facts and (wanted is None or name not in wanted):
+            continue
+        shape = tuple(int(d) for d in tensor.dims)
+        most = limit if wanted is None or name in wanted else SMALL_VALUE
+        small = prod(shape) <= most
+        facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+    facts.update(given)
+    for at, node in enumerate(nodes):
+        most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
+        results = _node(graph, node, facts, most)
+        if clashes is not None:
+            shapes = [facts[n].shape for n in node.input if n in facts]
+            if node.op_type in _AGREEING and not node.domain:
+                note_clash(shapes, clashes)
+            elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
+                note_clash([s for s in shapes if s], clashes)
+            elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
+                note_clash([s[:-2] for s in shapes if s is not None], clashes)
+        for name, fact in zip(node.output, results, strict=False):
+            if name and name not in given:
+                facts[name] = fact
+        if seen is not None:
+            for name in node.output:
+                if name in facts:
+                    seen(name, facts)
+            for name in (*node.input, *node.output):
+                if last.get(name) == at and name in facts:
+                    facts[name] = Fact(facts[name].shape, facts[name].dtype)
+    return facts
+
+
+def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str, int]:
+    """The place of the last node that reads each wanted value that is large; of its maker where none does."""
+    last: dict[str, int] = {}
+    inside = 0
+    for at, node in enumerate(nodes):
+        if any(a.type == 5 for a in node.attribute):
+            inside = at  # a body may read any value outside it
+        for name in (*node.input, *node.output):
+            if name in wanted:
+                last[name] = at
+    return {name: max(at, inside) for name, at in last.items()}
+
+
+def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+    from attnx.graph.shapes.rules import infer_shape
+
+    inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
+    if node.op_type == "If" and not node.domain:
+        return _branch(graph, node, facts, limit)
+    if node.op_type == "Constant" and not node.domain:
+        value = graph.constant_of(node)
+        if value is None:
+            return [_constant_shape(node)]
+        return [_from_array(value)]
+    if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
+        return [_size(node, _whole(inputs[0].shape))]
+    if node.op_type == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
+        return [_from_array(found)]
+    shaped = infer_shape(graph, node, inputs)
+    if node.op_type == "CastLike" and len(inputs) == 2:
+        inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers say nothing
+    wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
+    if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
+        values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
+        if not steady(node, values, _count(shaped), limit):
+            return shaped
+        evaluated = _evaluated(node, values, graph.opset)
+        if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
+            return evaluated
+    return shaped
+
+
+def _example(fact: Fact) -> Fact:
+    """Some array of a tensor's type, where that is known."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    if fact.value is not None or not fact.dtype:
+        return fact
+    try:
+        return Fact((), fact.dtype, np.zeros((), tensor_dtype_to_np_dtype(fact.dtype)))
+    except (KeyError, TypeError):
+        return fact
+
+
+def _sizes_of(graph: Graph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:
+    """What is gathered of a shape of which other sizes are unknown: the batch, where the number of patches is not."""
+    source = graph.producer(node.input[0])
+    if source is None or source.op_type != "Shape" or source.attribute or index.value is None:
+        return None
+    shape = facts.get(source.input[0], UNKNOWN).shape
+    if shape is None or None not in shape or any(not -len(shape) <= i < len(shape) for i in index.value.ravel()):
+        return None
+    found = [shape[int(i)] for i in index.value.ravel()]
+    return None if None in found else np.array(found, dtype=np.int64).reshape(index.value.shape)
+
+
+def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+    """The outputs of an If: of the branch that runs where the condition is known, else of one whose shapes are."""
+    condition = facts.get(node.input[0], UNKNOWN).value
+    sides = {a.name: a.g for a in node.attribute if a.type == 5}
+    names = (
+        ["then_branch", "else_branch"]
+        if condition is None
+        else ["then_branch" if condition.ravel()[0] else "else_branch"]
+    )
+    best: list[Fact] = [UNKNOWN] * len(node.output)
+    for name in names:
+        inner = dict(facts)
+        side = sides[name]
+        for tensor in side.initializer:
+            shape = tuple(int(d) for d in tensor.dims)
+            inner[tensor.name] = Fact(shape, tensor.data_type, graph.read_small(tensor))
+        for child in side.node:
+            for out, fact in zip(child.output, _node(graph, child, inner, limit), strict=False):
+                inner[out] = fact
+        best = [inner.get(o.name, UNKNOWN) for o in side.output]
+        if condition is None:
+            best = [Fact(f.shape, f.dtype) for f in best]
+        if all(f.shape is not None for f in best):
+            break
+    return best
+
+
+def _whole(shape: Shape) -> tuple[int, ...]:
+    return tuple(d for d in shape if d is not None)
+
+
+def _size(node: NodeProto, shape: tuple[int, ...]) -> Fact:
+    """What a Shape or Size node says of a tensor."""
+    if node.op_type == "Size":
+        return _from_array(np.array(count, dtype=np.int64)) if (count := prod(shape)) < 1 << 63 else Fact(())
+    a = attributes(node)
+    return _from_array(np.array(shape[a.get("start", 0) : a.get("end")], dtype=np.int64))
+
+
+def _count(shaped: list[Fact] | None) -> int | None:
+    """The number of elements of a first output, where its shape is known."""
+    if not shaped or shaped[0].shape is None or None in shaped[0].shape:
+        return None
+    return prod(_whole(shaped[0].shape))
+
+
+def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[Fact] | None:
+    try:
+        return [_from_array(v) for v in evaluate(node, values, opset)]
+    except Exception:
+        # An operator, type or size that numpy or the reference refuses: the value is unknown, nothing else.
+        return None
+
+
+def _from_array(value: Array) -> Fact:
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    try:
+        dtype: int | None = int(np_dtype_to_tensor_dtype(value.dtype))
+    except (KeyError, ValueError, TypeError):
+        dtype = None
+    return Fact(tuple(value.shape), dtype, value)
+
+
+def _constant_shape(node: NodeProto) -> Fact:
+    for a in node.attribute:
+        if a.name == "value":
+            return Fact(tuple(int(d) for d in a.t.dims), a.t.data_type)
+    return UNKNOWN

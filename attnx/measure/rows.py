@@ -1,0 +1,213 @@
+"""What the measures read from a trace: the rows of the first sequence, and how values per head become a Measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.formula import average, visible
+from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
+from attnx.tokens.spans import axis_labels
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What each key of a site gets of all its rows, reduced in the graph."""
+
+    sums: Array
+    """[H,K]: the weight of all rows on each key."""
+    seers: Array
+    """[H,K]: how many rows see each key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The weights of one site for the first sequence of the batch: the one that the trace's tokens describe."""
+
+    attention: Attention
+    weights: Array
+    """[H,Q,K]."""
+    real: Array
+    """bool [H,Q]: rows that say something. Left out: padding, fully hidden rows (no weight), rows with NaN."""
+    queries: Tokens
+    keys: Tokens
+    position: Array | None
+    """int [Q]: the key position at which each query itself stands (K - Q keys are past); None across two texts."""
+    broken: int
+    """How many rows of real tokens hold a NaN."""
+    received: Received | None = None
+    """What the keys get of all rows, where only some were kept."""
+
+    @property
+    def query_labels(self) -> tuple[str, ...]:
+        """A label a query, [Q]."""
+        return axis_labels(self.queries, self.weights.shape[1])
+
+    @property
+    def key_labels(self) -> tuple[str, ...]:
+        """A label a key, [K]."""
+        return axis_labels(self.keys, self.weights.shape[2])
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """A label a head, [H]."""
+        return head_labels(self.weights.shape[0])
+
+    @property
+    def visible(self) -> Array:
+        """Which keys each query may look at, bool [H,Q,K]: read off masked (see `formula.visible`).
+
+        Without masked it follows the site (causal, window) and the tokens' padding; where the site does not say, a
+        cell is hidden if no head gives it weight.
+        """
+        a = self.attention
+        if a.masked is not None:
+            return visible(a.masked[0], None if a.capped is None else a.capped[0], self.weights)
+        if a.site.causal is None or (a.site.causal and self.position is None):
+            return np.broadcast_to((self.weights != 0).any(axis=0), self.weights.shape)
+        seen = np.broadcast_to(_flags(self.keys.mask, self.weights.shape[2], front=True, fill=True), self.weights.shape)
+        if self.position is not None:
+            behind = self.position[:, None] - np.arange(self.weights.shape[2])[None, :]
+            if a.site.causal:
+                seen = seen & (behind >= 0)
+                seen = seen & (behind < a.site.window) if a.site.window else seen
+        return np.asarray(seen)
+
+    def key_flags(self, flags: Sequence[bool]) -> Array:
+        """Flags of the key tokens as bool [K]; past keys, and axes that are not these tokens, are False."""
+        return _flags(flags, self.weights.shape[2], front=True, fill=False)
+
+    def importance(self, leaving_out: Sequence[int] = (), at_least: int = 1) -> Array:
+        """Importance of every key for every head: alpha_k = mean over the real rows that see key k of a_ik.
+
+        Args:
+            leaving_out: Queries that do not count, as rows of `weights`.
+            at_least: A key that fewer rows see is NaN.
+
+        Returns:
+            float64 [H,K].
+
+        Source: Gu et al. 2025, "When Attention Sink Emerges in Language Models", section 3.
+        """
+        seen = self.visible & self.real[..., None]
+        if self.received is not None:
+            own = seen[:, list(leaving_out)]
+            count = self.received.seers - own.sum(axis=1)
+            sums = self.received.sums - np.where(own, self.weights[:, list(leaving_out)], 0.0).sum(axis=1)
+            return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
+        seen[:, list(leaving_out)] = False
+        return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+
+    def mean(self, values: Array) -> Array:
+        """Mean over the real rows: [H,Q] to [H]; NaN where no row is left."""
+        return average(values, axis=1, where=self.real)
+
+
+def head_labels(heads: int) -> tuple[str, ...]:
+    """H0, H1, ..."""
+    return tuple(f"H{at}" for at in range(heads))
+
+
+def _flags(flags: Sequence[bool], size: int, front: bool, fill: bool) -> Array:
+    """Flags laid along an axis of `size`: missing places are filled in front; a shorter axis is filled throughout."""
+    if size < len(flags):
+        return np.full(size, fill)
+    extra = np.full(size - len(flags), fill)
+    return np.concatenate([extra, np.asarray(flags, bool)] if front else [np.asarray(flags, bool), extra])
+
+
+def read(trace: Trace, attention: Attention, received: Received | None = None) -> Rows:
+    """The rows of one site.
+
+    Args:
+        trace: Gives the tokens.
+        attention: One of its sites.
+        received: What its keys get of all rows, where the trace has only some.
+
+    Raises:
+        UnsupportedError: The site has no weights.
+    """
+    weights = attention.need("weights")[0]
+    _, count, keys = weights.shape
+    queries = trace.queries_of(attention)
+    padding = ~_flags(queries.mask, count, front=True, fill=True)
+    nan = np.isnan(weights).any(axis=-1)
+    real = ~padding[None, :] & ~nan & (np.where(np.isnan(weights), 0, weights).sum(axis=-1) > 0)
+    own = attention.site.kind == "self" and keys >= count
+    return Rows(
+        attention=attention,
+        weights=weights,
+        real=real,
+        queries=queries,
+        keys=trace.keys_of(attention),
+        position=_positions(trace, count, keys) if own else None,
+        broken=int((nan & ~padding[None, :]).sum()),
+        received=received,
+    )
+
+
+def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
+    """Whether a site is a self-attention over this text."""
+    side = trace.queries_of(attention) if trace.rows is None else trace.keys_of(attention)
+    return attention.site.kind == "self" and side is text
+
+
+def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:
+    """Which of the rows that a trace has are those of these positions of the text."""
+    return list(positions) if trace.rows is None else [trace.rows.index(at) for at in positions]
+
+
+def _positions(trace: Trace, count: int, keys: int) -> Array:
+    """Where the queries stand among the keys: the last of them are the text, where some are cached."""
+    if trace.rows is None:
+        return np.arange(count) + keys - count
+    return np.asarray(trace.rows) + keys - len(trace.tokens)
+
+
+def by_head(
+    trace: Trace,
+    compute: Callable[[Rows], Array],
+    *,
+    name: str,
+    unit: str,
+    formula: str,
+    source: str,
+    bounds: tuple[float | None, float | None] = (None, None),
+    notes: Sequence[str] = (),
+) -> Measurement:
+    """One number a head of every site, [S,H]: what `compute` makes of a site's rows.
+
+    Sites with fewer heads than the widest are filled up with NaN. Rows with NaN are left out, and a note says how many.
+    """
+    rows = [read(trace, attention) for attention in trace.attentions]
+    columns = [np.asarray(compute(row), np.float64) for row in rows]
+    broken = sum(row.broken for row in rows)
+    said = (*notes, *((f"{broken} rows hold NaN and are left out",) if broken else ()))
+    return Measurement(
+        name=name,
+        unit=unit,
+        axes=head_axes(trace, [len(column) for column in columns]),
+        values=stack(columns),
+        bounds=bounds,
+        source=source,
+        formula=formula,
+        notes=said,
+    )
+
+
+def head_axes(trace: Trace, heads: Sequence[int]) -> tuple[Axis, Axis]:
+    """The axes (layer, head) of a measurement over all sites, given the number of heads of each."""
+    return Axis("layer", trace.labels), Axis("head", head_labels(max(heads, default=0)))
+
+
+def stack(parts: Sequence[Array]) -> Array:
+    """Arrays [H_i,...] of all sites as one [S,H,...], filled up with NaN where a site has fewer heads."""
+    if not parts:
+        return np.zeros((0, 0))
+    widest = max(len(part) for part in parts)
+    out = np.full((len(parts), widest, *parts[0].shape[1:]), np.nan)
+    for at, part in enumerate(parts):
+        out[at, : len(part)] = part
+    return out

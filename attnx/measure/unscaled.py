@@ -1,0 +1,202 @@
+"""A site's softmax with and without its scale: what `measure/scaling.py` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.formula import added, capped, log_softmax, repeat_heads, scaled, scores, softmax
+from attnx.measure.rows import read
+from attnx.records import Array, Attention, Trace
+
+AsIf = Literal["site", "sqrt"]
+Similarity = Literal["dot", "cosine"]
+BLOCK = 1 << 20
+"""Cells that are worked on at once: 8 MB for each array of `Ways`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """One site's rows both ways, first sequence, float64."""
+
+    product: Array
+    """[H,Q,K]: query x key (or their cosine), unscaled."""
+    divided: Array
+    """[H,Q,K]: the product times the scale, before softcap, bias and mask."""
+    unscaled: Array
+    """[H,Q,K]: log of the softmax of the unscaled scores."""
+    scaled: Array
+    """[H,Q,K]: log of the softmax of the scaled scores."""
+    seen: Array
+    """bool [H,Q,K]: visible keys."""
+    real: Array
+    """bool [H,Q]: rows that count: no padding, not fully hidden, no NaN."""
+    size: int | None
+    """d_k."""
+    bias: Array
+    """[H,Q,K]: what mask and bias add; -inf where hidden."""
+    sink: Array | None
+    """[H,1,1]: the sink's logit; None without a sink."""
+    softcap: float | None
+    """The site's softcap."""
+
+    def softmax(self, scores: Array) -> Array:
+        """Log of the softmax of other scores [H,Q,K] under this site's softcap, mask, bias and sink."""
+        return _logits(scores, self.softcap, self.bias, self.sink)
+
+
+def both_ways(
+    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot", heads: slice = slice(None)
+) -> Ways:
+    """The softmax of one site with and without the scale; mask, bias, softcap and sink stay on in both.
+
+    Mask and bias are masked - capped. A sink's logit is found from what the rows lack to 1.
+
+    Args:
+        trace: With scores (or query and key), scaled and masked; capped where the site has a softcap; weights.
+        site: Position in `trace.attentions`.
+        as_if: "site" for the site's own scale, "sqrt" for 1/sqrt(d_k) whatever the site has.
+        similarity: "dot", or "cosine": query x key / (|query| |key|), with the same scale.
+        heads: Which heads: H stands for their number in what is returned.
+
+    Returns:
+        See `Ways`; logarithms, so that a weight too small for a float still has a KL.
+
+    Raises:
+        UnsupportedError: An array is missing that this needs, or d_k is not known.
+        UsageError: There is no such site.
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+    if not 0 <= site < len(trace.attentions):
+        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+    a = _some(trace.attentions[site], heads)
+    size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
+    plain = _product(a).astype(np.float64)
+    own = a.need("scaled")[0].astype(np.float64) if a.site.scale is None else scaled(plain, a.site.scale)
+    soft = own if a.capped is None and not a.site.softcap else a.need("capped")[0]
+    bias = added(a.need("masked")[0], soft)
+    product, divided = plain, own
+    if similarity == "cosine":
+        product = _cosine(a)
+        if a.site.scale is None and as_if == "site":
+            raise UnsupportedError(f"the scale of {trace.labels[site]} is not known", "Use --as-if sqrt.")
+        divided = product if a.site.scale is None else scaled(product, a.site.scale)
+    if as_if == "sqrt":
+        if size is None:
+            raise UnsupportedError(
+                f"the head size of {trace.labels[site]} is not known, so neither is sqrt(d_k)",
+                "--as-if site takes the model's own scale.",
+            )
+        divided = product / np.sqrt(size)
+    seen = ~np.isneginf(bias)
+    weighed = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))
+    # A model may give a fully hidden row uniform weights (its mask is finite): such a row says nothing about scaling.
+    real = read(trace, weighed).real & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
+    sink = _sink(a, real)
+    untouched = as_if == "site" and similarity == "dot"
+    masked = np.where(seen, a.need("masked")[0], -np.inf)
+    return Ways(
+        product=product,
+        divided=divided,
+        unscaled=_logits(product, a.site.softcap, bias, sink),
+        scaled=log_softmax(masked, sink) if untouched else _logits(divided, a.site.softcap, bias, sink),
+        seen=seen,
+        real=real,
+        size=size,
+        bias=bias,
+        sink=sink,
+        softcap=a.site.softcap,
+    )
+
+
+def in_blocks(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot") -> Iterator[Ways]:
+    """`both_ways` of a few heads at a time, from the first to the last: what a long text takes stays small."""
+    a = trace.attentions[site]
+    shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
+    step = max(1, BLOCK // max(1, shape[2] * shape[3]))
+    for start in range(0, max(shape[1], 1), step):
+        yield both_ways(trace, site, as_if, similarity, slice(start, start + step))
+
+
+def _some(a: Attention, heads: slice) -> Attention:
+    """Some heads of the first sequence of an attention."""
+    whole = next((x for x in (a.weights, a.masked, a.scores) if x is not None), None)
+    count = a.site.heads if whole is None else whole.shape[1]
+    if heads == slice(None) or count is None:
+        return a
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else repeat_heads(array[:1], count)[:, heads]
+
+    scale = a.site.scale[heads] if isinstance(a.site.scale, tuple) else a.site.scale
+    return replace(
+        a, site=replace(a.site, scale=scale), query=cut(a.query), key=cut(a.key), value=None, context=None,
+        scores=cut(a.scores), scaled=cut(a.scaled), capped=cut(a.capped), masked=cut(a.masked), weights=cut(a.weights),
+    )  # fmt: skip
+
+
+def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
+    """What is to be said of a site's scale: none, one of its own, or not known; nothing where it is 1/sqrt(d_k)."""
+    scale, label = trace.attentions[site].site.scale, trace.labels[site]
+    if scale is None:
+        return [f"{label}: the scale is not known"]
+    values = np.atleast_1d(np.asarray(scale, np.float64))
+    if np.allclose(values, 1.0, rtol=1e-4):
+        return [f"{label}: no scale, so both ways are the same; --as-if sqrt shows what 1/sqrt(d_k) would do"]
+    if size is not None and np.allclose(values, size**-0.5, rtol=1e-3):
+        return []
+    own = ", ".join(f"{value:.4g}" for value in dict.fromkeys(values.tolist()))
+    usual = "" if size is None else f" (1/sqrt(d_k) would be {size**-0.5:.4g}: --as-if sqrt)"
+    return [f"{label}: a scale of its own, {own}{usual}"]
+
+
+def scale_said(attention: Attention, size: int | None, as_if: AsIf) -> str:
+    """The scale in words, for a formula line: "1/sqrt(64)", "0.0625", "its scale"."""
+    scale = attention.site.scale
+    if size is not None and (as_if == "sqrt" or (isinstance(scale, float) and np.isclose(scale, size**-0.5, 1e-3))):
+        return f"1/sqrt({size})"
+    return f"{scale:.4g}" if isinstance(scale, float) else "its scale"
+
+
+def _logits(scores: Array, softcap: float | None, bias: Array, sink: Array | None) -> Array:
+    with np.errstate(invalid="ignore"):
+        return log_softmax(capped(scores, softcap) + bias, sink)
+
+
+def _product(a: Attention) -> Array:
+    """Unscaled scores [H,Q,K] of the first sequence: as traced, or from query and key."""
+    if a.scores is None and a.query is not None and a.key is not None:
+        return np.asarray(scores(a.query[:1], a.key[:1])[0])
+    return np.asarray(a.need("scores")[0])
+
+
+def _cosine(a: Attention) -> Array:
+    """Cosine of query and key, [H,Q,K]; 0 where one of them is a zero vector."""
+    query = a.need("query")[:1].astype(np.float64)
+    key = repeat_heads(a.need("key")[:1], query.shape[1]).astype(np.float64)
+    sizes = np.linalg.norm(query, axis=-1)[0][..., None] * np.linalg.norm(key, axis=-1)[0][:, None, :]
+    product = np.matmul(query, np.swapaxes(key, -1, -2))[0]
+    return np.asarray(
+        np.where(sizes > 0, product / np.where(sizes > 0, sizes, 1.0), np.where(np.isnan(sizes), np.nan, 0.0))
+    )
+
+
+def _sink(a: Attention, real: Array) -> Array | None:
+    """The sink's logit a head, [H,1,1]: from a row's sum s, logit = ln(sum exp masked) + ln((1 - s) / s)."""
+    if not a.site.sink:
+        return None
+    sums = a.need("weights")[0].sum(axis=-1, dtype=np.float64)
+    masked = a.need("masked")[0].astype(np.float64)
+    with np.errstate(all="ignore"):
+        top = masked.max(axis=-1, initial=-np.inf)
+        all_keys = top + np.log(np.exp(masked - top[..., None]).sum(axis=-1))
+        # A share within float32's rounding of a sum of 1 is no sink at all.
+        lacks = np.where(1.0 - sums > 1e-6, 1.0 - sums, 0.0)
+        logit = all_keys + np.log(lacks) - np.log(sums)
+    heads = [np.median(line[keep]) if keep.any() else -np.inf for line, keep in zip(logit, real, strict=True)]
+    return np.asarray(heads, np.float64).reshape(-1, 1, 1)

@@ -1,1 +1,0 @@
-"""One file a way attention is written in ONNX graphs."""

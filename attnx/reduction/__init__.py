@@ -1,1 +1,0 @@
-"""What is asked of a long text, reduced inside the graph: no matrix of every head leaves the session."""

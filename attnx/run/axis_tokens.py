@@ -1,0 +1,155 @@
+"""What each site's axes stand for: tokens, the encoder's, patches of a picture, cached ones; else numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnx.feed.inputs import encoder_side, is_ids
+from attnx.feed.patches import Frame, grid_of, grid_tokens
+from attnx.records import Array, Attention, Tokens
+from attnx.session.ort import Slot
+
+FromIds = Callable[[Array], Tokens]
+
+
+def numbered(length: int, mark: str = "") -> Tokens:
+    """Tokens without meaning: "0", "1", ...; no padding among them."""
+    return labelled([f"{mark}{i}" for i in range(length)])
+
+
+def labelled(pieces: Sequence[str], special: Sequence[bool] | None = None) -> Tokens:
+    """Tokens that are only names: no text, no ids of their own; each a word."""
+    count = len(pieces)
+    flags = tuple(special) if special is not None else (False,) * count
+    words = tuple(None if flag else i for i, flag in enumerate(flags))
+    return Tokens(np.arange(count), tuple(pieces), ((0, 0),) * count, words, flags, (True,) * count)
+
+
+def join(first: Tokens, second: Tokens) -> Tokens:
+    """Two sequences as one, the second's words counted on and its places in the text kept."""
+    shift = max((w for w in first.words if w is not None), default=-1) + 1
+    return Tokens(
+        ids=np.concatenate([first.ids, second.ids]),
+        pieces=first.pieces + second.pieces,
+        offsets=first.offsets + second.offsets,
+        words=first.words + tuple(None if w is None else w + shift for w in second.words),
+        special=first.special + second.special,
+        mask=first.mask + second.mask,
+        type_ids=(first.type_ids or (0,) * len(first)) + (second.type_ids or (0,) * len(second)),
+        text=first.text or second.text,
+        notes=first.notes + second.notes,
+    )
+
+
+def masked(tokens: Tokens, mask: Array) -> Tokens:
+    """Tokens of which those that a mask [Q] has 0 for are padding: special, and of no word."""
+    real = tuple(bool(m) for m in mask)
+    special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
+    words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))
+    return replace(tokens, mask=real, special=special, words=words)
+
+
+def lengths(attention: Attention) -> tuple[int, int] | None:
+    """Q and K of a site, from any array that has both."""
+    for name in ("weights", "masked", "scaled", "scores"):
+        array: Any = getattr(attention, name)
+        if array is not None:
+            return int(array.shape[2]), int(array.shape[3])
+    if attention.query is not None and attention.key is not None:
+        return int(attention.query.shape[2]), int(attention.key.shape[2])
+    return None
+
+
+def read_tokens(
+    slots: Sequence[Slot], feed: Mapping[str, Array], from_ids: FromIds
+) -> tuple[Tokens | None, Tokens | None]:
+    """The token sequences in a feed: the decoder's (or the only one), and the encoder's; the first row of each."""
+    memory = encoder_side(slots)
+    sides: list[Tokens | None] = []
+    for wanted in (False, True):
+        slot = next((s for s in slots if is_ids(s) and (s.name in memory) is wanted and feed[s.name].size), None)
+        if slot is None:
+            sides.append(None)
+            continue
+        tokens = from_ids(feed[slot.name][0])
+        masks = (feed[s.name] for s in slots if "mask" in s.name.lower() and (s.name in memory) is wanted)
+        mask = next((m[0] for m in masks if m.ndim == 2 and m.shape[1] == len(tokens)), None)
+        sides.append(tokens if mask is None else masked(tokens, mask))
+    return sides[0], sides[1]
+
+
+def name_axes(
+    attentions: Sequence[Attention],
+    tokens: Tokens | None,
+    memory: Tokens | None,
+    frames: Sequence[Frame] = (),
+    otherwise: Callable[[int], Tokens] | None = None,
+    windowed: Collection[int] = (),
+    joint: Callable[[int], Tokens | None] = lambda _: None,
+) -> tuple[Tokens, Tokens | None, dict[int, tuple[Tokens, Tokens]]]:
+    """Find what each site's axes stand for, by their lengths.
+
+    Args:
+        attentions: The sites with their arrays.
+        tokens: The query side, where it is known.
+        memory: The encoder side, where it is known.
+        frames: Pictures or latents that the model was fed.
+        otherwise: Names positions of which nothing is known; they are numbered where None.
+        windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
+        joint: Names a text and a picture in one sequence; None for a length that is none.
+
+    Returns:
+        The tokens, the memory, and the sides of those sites that are neither; see `Trace.sides`.
+    """
+    known = {a.site.index: both for a in attentions if (both := lengths(a)) is not None}
+    parts = {i: (numbered(known[i][0]), numbered(known[i][1])) for i in windowed if i in known}
+    if len(parts) < len(known):
+        attentions = [a for a in attentions if a.site.index not in parts]
+    elif frames:
+        frames = ()
+    made: dict[tuple[int, str], Tokens] = {}
+
+    pictures = list(frames)
+
+    def find(length: int, first: Tokens | None, second: Tokens | None, extra: Tokens | None = None) -> Tokens:
+        for side in (first, second, extra):
+            if side is not None and len(side) == length:
+                return side
+        if (length, "") not in made:
+            both = grid_tokens(length, pictures, labelled) or joint(length)
+            if both is not None:
+                made[length, ""] = both
+        if (length, "") in made:
+            return made[length, ""]
+        if first is not None and length > len(first):  # what is cached stands before what is new
+            made.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
+            return made[length, "past"]
+        made[length, ""] = (otherwise or numbered)(length)
+        return made[length, ""]
+
+    if memory is None:
+        crosses = [known[a.site.index][1] for a in attentions if a.site.kind == "cross" and a.site.index in known]
+        memory = find(crosses[0], None, None) if crosses else None
+        if memory is not None and grid_of(memory) is not None:
+            # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
+            pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
+    if tokens is None:
+        own = [known[a.site.index] for a in attentions if a.site.index in known]
+        decoders = [known[a.site.index] for a in attentions if a.site.component == "decoder" and a.site.index in known]
+        length = (decoders or own or [(1, 1)])[0][0]
+        tokens = find(length, None, None)
+    sides: dict[int, tuple[Tokens, Tokens]] = dict(parts)
+    for a in attentions:
+        if a.site.index not in known or a.site.index in parts:
+            continue
+        queries, keys = known[a.site.index]
+        encoder = a.site.component == "encoder" and memory is not None
+        query_side = memory if encoder else tokens
+        key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
+        if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
+            sides[a.site.index] = (find(queries, query_side, tokens, memory), find(keys, key_side, tokens, memory))
+    return tokens, memory, sides

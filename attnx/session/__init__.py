@@ -1,0 +1,1 @@
+"""onnxruntime: sessions, their cache, their memory, their devices."""

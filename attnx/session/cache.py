@@ -1,0 +1,213 @@
+"""A cache on disk that may vanish at any time: small entries, each one file, written whole or not at all.
+
+What is kept: which attention computations a model file holds, and tapped graphs. A tapped graph refers to the weights
+in the model's own files; no weight is ever copied here. An entry that cannot be read, or was damaged, is as good as
+none.
+
+`ATTNX_CACHE` names the folder; "off" turns the cache off. By default it is the platform's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import attnx
+from attnx.paths import expand
+
+VARIABLE = "ATTNX_CACHE"
+BOUND = 256 << 20
+"""Bytes that the cache may hold; the entries that were not used for longest go first."""
+HASHED = 4 << 20
+"""A model file of at most this many bytes is known by its content too, not only by its size and time of change."""
+_MAGIC = b"attnx cache 1\n"
+_ENDING = ".attnx"
+_STALE = 3600.0
+"""Seconds after which an unfinished file is nobody's; and how old a time of last use may be before it is renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was kept under a key."""
+
+    head: Mapping[str, Any]
+    """JSON values."""
+    body: bytes
+
+
+def folder() -> Path | None:
+    """Where the cache is; None where it is turned off."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        if named.strip().lower() in ("", "off", "0", "no", "none"):
+            return None
+        where = expand(named)
+        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of nobody
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("attnx", appauthor=False))
+
+
+def key(*parts: Any) -> str:
+    """Names what follows from `parts` (JSON values), this version of attnx and its code."""
+    return json.dumps([attnx.__version__, _code(), *parts], sort_keys=True, default=str)
+
+
+def identity(path: Path) -> list[Any] | None:
+    """What tells one state of a file from another: its real path, size, time of change, and content where it is small.
+
+    Returns:
+        JSON values; None where there is no such file.
+    """
+    try:
+        real = os.path.realpath(path)
+        found = Path(real).stat()
+        content = zlib.crc32(Path(real).read_bytes()) if found.st_size <= HASHED else 0
+    except (OSError, ValueError):
+        return None
+    return [real, found.st_size, found.st_mtime_ns, content]
+
+
+def read(name: str) -> Entry | None:
+    """The entry of that key; None where there is none, or it is damaged."""
+    where = folder()
+    if where is None:
+        return None
+    path = where / _file(name)
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    entry = _unpack(raw, name)
+    if entry is not None:
+        _touch(path)
+    return entry
+
+
+def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
+    """Keep an entry. Other processes see all of it or nothing.
+
+    Returns:
+        Whether it was kept; a cache that is off, full or read-only keeps nothing, and that is no error.
+    """
+    import tempfile
+
+    where = folder()
+    raw = _pack(name, head, body)
+    if where is None or len(raw) > BOUND // 4:
+        return False
+    part = ""
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(suffix=".part", dir=where)
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        Path(part).replace(where / _file(name))
+    except OSError:
+        if part:
+            with contextlib.suppress(OSError):
+                Path(part).unlink()
+        return False
+    _bound(where)
+    return True
+
+
+def clear() -> tuple[int, int]:
+    """Remove every entry.
+
+    Returns:
+        How many there were, and how many bytes.
+    """
+    where = folder()
+    count = size = 0
+    for path, found in list(_entries(where)) if where is not None else ():
+        with contextlib.suppress(OSError):
+            path.unlink()
+            count, size = count + 1, size + found.st_size
+    return count, size
+
+
+def held() -> tuple[int, int]:
+    """How many entries there are, and how many bytes."""
+    where = folder()
+    sizes = [found.st_size for _, found in _entries(where)] if where is not None else []
+    return len(sizes), sum(sizes)
+
+
+def _file(name: str) -> str:
+    raw = name.encode()
+    return f"{zlib.crc32(raw):08x}{zlib.crc32(raw[::-1]):08x}{_ENDING}"
+
+
+def _pack(name: str, head: Mapping[str, Any], body: bytes) -> bytes:
+    text = json.dumps([name, head]).encode()
+    inner = len(text).to_bytes(8, "little") + text + body
+    return _MAGIC + zlib.crc32(inner).to_bytes(4, "little") + inner
+
+
+def _unpack(raw: bytes, name: str) -> Entry | None:
+    """The parts of a file, where it is whole and of that key (two keys may share a file's name)."""
+    start = len(_MAGIC) + 4
+    if not raw.startswith(_MAGIC) or len(raw) < start + 8:
+        return None
+    inner = memoryview(raw)[start:]
+    if zlib.crc32(inner).to_bytes(4, "little") != raw[len(_MAGIC) : start]:
+        return None
+    size = int.from_bytes(inner[:8], "little")
+    try:
+        of, head = json.loads(bytes(inner[8 : 8 + size]))
+    except ValueError:
+        return None
+    return Entry(head, bytes(inner[8 + size :])) if of == name else None
+
+
+def _touch(path: Path) -> None:
+    """Note that an entry was used: now and then, not at every read."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > _STALE:
+            os.utime(path)
+
+
+def _entries(where: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    try:
+        names = list(os.scandir(where))
+    except OSError:
+        return
+    for item in names:
+        if item.name.endswith((_ENDING, ".part")):
+            with contextlib.suppress(OSError):
+                yield Path(item.path), item.stat()
+
+
+def _bound(where: Path) -> None:
+    """Make room: unfinished files that nobody writes any more, then the entries unused for longest."""
+    entries = sorted(_entries(where), key=lambda pair: pair[1].st_mtime)
+    total = sum(found.st_size for _, found in entries)
+    now = time.time()
+    for path, found in entries:
+        left_over = path.suffix == ".part" and now - found.st_mtime > _STALE
+        if left_over or (total > BOUND and path.suffix != ".part"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= found.st_size
+
+
+@functools.cache
+def _code() -> str:
+    """The state of attnx's own code, so that a change of it makes old entries unreachable."""
+    here = Path(__file__).parents[1]
+    seen = []
+    for part in (here, *(here / name for name in ("graph", "ops", "opened", "reduction", "run"))):
+        for item in sorted(os.scandir(part), key=lambda item: item.name):
+            if item.name.endswith(".py"):
+                found = item.stat()
+                seen.append((item.name, found.st_size, found.st_mtime_ns))
+    return f"{zlib.crc32(repr(seen).encode()):08x}"

@@ -1,0 +1,281 @@
+"""onnxruntime: open, run, read back. The only file that imports it.
+
+onnxruntime falls back from CUDA to the CPU without an exception, lists providers that cannot load, and writes notes of
+its own to stdout. Here it is silent, and what it really uses is what is reported. Facts: measured on onnxruntime 1.31.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnx.errors import DeviceError, InputError, ModelError, RunError, offered
+from attnx.records import Array
+from attnx.session.device import parse_device
+
+_CODES = {
+    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64,
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input or output of a model."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    """Numbers, names of symbolic dimensions, or None."""
+    type: str
+    """As onnxruntime writes it: "tensor(int64)"."""
+
+    @property
+    def dtype(self) -> Any:
+        """The numpy type, or None where numpy has none (bfloat16, strings)."""
+        return _CODES.get(self.type)
+
+    def describe(self) -> str:
+        """Name, type and shape: "past.0.key: tensor(float) [batch, 4, past, 16]"."""
+        return f"{self.name}: {self.type} [{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what native libraries write to file descriptor 1 away from the result on stdout."""
+    try:
+        sys.stdout.flush()
+        real = os.dup(1)
+    except (OSError, ValueError):
+        yield
+        return
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 1)
+        yield
+    finally:
+        os.dup2(real, 1)
+        os.close(real)
+        os.close(sink)
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is on this machine: the cheap question before CUDA is tried at all."""
+    import ctypes
+
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def built_in() -> list[str]:
+    """The providers that this onnxruntime was built with, whether or not they can load."""
+    with quiet():
+        import onnxruntime as ort
+
+        found: list[str] = ort.get_available_providers()
+    return found
+
+
+def on_cuda(device: str) -> bool:
+    """Whether a session on this device is to run on a GPU."""
+    kind = parse_device(device).kind
+    return kind == "cuda" or (kind == "auto" and "CUDAExecutionProvider" in built_in() and has_driver())
+
+
+def cuda_version() -> str:
+    """The CUDA version that this onnxruntime was built for; "" where that is not said."""
+    with quiet(), contextlib.suppress(ImportError):
+        from onnxruntime.capi import build_and_package_info
+
+        return str(getattr(build_and_package_info, "cuda_version", "") or "")
+    return ""
+
+
+class Session:
+    """One opened model.
+
+    Attributes:
+        inputs: What it takes.
+        outputs: Names of what it gives.
+        device: What it really runs on: "cpu", "cuda:0".
+    """
+
+    def __init__(self, raw: Any, device: str) -> None:
+        self._raw = raw
+        self.device = device
+        self.inputs = [Slot(i.name, tuple(i.shape), i.type) for i in raw.get_inputs()]
+        self.outputs: list[str] = [o.name for o in raw.get_outputs()]
+
+    def run(self, feed: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Run once.
+
+        Args:
+            feed: An array for each input.
+            names: The outputs wanted; all where None.
+
+        Raises:
+            RunError: onnxruntime refused the feed or failed; its message, without its noise.
+            InputError: An id or a position that the model has no entry for.
+        """
+        wanted = list(names) if names is not None else self.outputs
+        if not wanted:
+            return {}  # onnxruntime takes "no output" for an error
+        try:
+            values = self._raw.run(wanted, dict(feed))
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise _run_error(error) from None
+        return dict(zip(wanted, values, strict=True))
+
+
+def _run_error(error: Exception) -> RunError | InputError:
+    text = _plain(error)
+    if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
+        return InputError(
+            f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
+            "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
+        )
+    if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
+        return RunError(
+            "the model ran out of memory", f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}."
+        )
+    if "BFCArena" in text or "CUDA out of memory" in text:
+        return RunError(
+            "the GPU ran out of memory",
+            f"Use --device cpu, or a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+        )
+    return RunError(
+        f"onnxruntime could not run the model: {text}",
+        f"Check the feed{offered('--inputs', ' (--inputs)')} against `attnx sites`.",
+    )
+
+
+def _plain(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:500] if lines else type(error).__name__
+
+
+def open_session(
+    model: bytes | Path,
+    folder: Path | None = None,
+    device: str = "auto",
+    *,
+    thorough: bool = True,
+    threads: int | None = None,
+    save_to: Path | None = None,
+) -> Session:
+    """Open a model.
+
+    Args:
+        model: Serialised model, or its path.
+        folder: Where the external data of a serialised model is.
+        device: As `attnx.session.device.parse_device` reads it: auto, cpu, cuda, cuda:N, cuda:N,tf32,memory=8G.
+        thorough: Prepare for many runs or a long one: fuse operators, convert weights once, lay them out for the
+            processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
+            mapped into memory; a short run then takes a little longer.
+        threads: Threads inside an operator; onnxruntime's choice where None.
+        save_to: Write the optimised model there.
+
+    Raises:
+        DeviceError: CUDA was asked for and the session did not get it.
+        ModelError: onnxruntime cannot load the model.
+    """
+    with quiet():
+        import onnxruntime as ort
+
+        ort.set_default_logger_severity(4)
+    wanted = parse_device(device)
+    kind, number = wanted.kind, wanted.number
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    # Peak memory: each reduction right behind its site, so that no matrix is kept alive until the end.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough else level.ORT_ENABLE_BASIC
+    # Fused quantised products round activations as well; what is shown is what the graph says.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if not thorough:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if threads:
+        options.intra_op_num_threads = threads
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    if save_to is not None:
+        options.optimized_model_filepath = str(save_to)
+    providers: list[Any] = ["CPUExecutionProvider"]
+    wants_cuda = on_cuda(device)
+    if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise DeviceError(
+            "--device cuda: this onnxruntime is built without CUDA",
+            "Install the GPU build: pip uninstall onnxruntime; pip install 'attnx[cuda]' onnxruntime-gpu.",
+        )
+    if wants_cuda:
+        with quiet():
+            _preload(ort)
+        providers.insert(0, ("CUDAExecutionProvider", wanted.cuda_options()))
+    source: Any = model if isinstance(model, bytes) else str(model)
+    try:
+        with quiet():
+            raw = ort.InferenceSession(
+                source, options, providers=providers, disabled_optimizers=[] if thorough else ["ConstantFolding"]
+            )
+    except Exception as error:  # as in run
+        raise _load_error(error) from None
+    real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
+    if kind == "cuda" and real != "cuda":
+        raise DeviceError(_why_no_cuda(number), "Run `attnx doctor` to see what is missing, or use --device cpu.")
+    return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
+
+
+def outputs_of(model: bytes) -> list[Slot]:
+    """What onnxruntime says that a model gives, by its own inference; nothing where it cannot open it on the CPU."""
+    with quiet(), contextlib.suppress(Exception):
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        raw = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return [Slot(o.name, tuple(o.shape), o.type) for o in raw.get_outputs()]
+    return []
+
+
+def _preload(ort: Any) -> None:
+    """Load CUDA and cuDNN from the nvidia-* wheels, where they are installed."""
+    with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):
+        ort.preload_dlls()
+
+
+def _why_no_cuda(number: int) -> str:
+    if not has_driver():
+        return "--device cuda: there is no NVIDIA driver on this machine, so onnxruntime would have used the CPU"
+    return (
+        f"--device cuda:{number}: onnxruntime could not load its CUDA provider and would have used the CPU; "
+        "it needs the CUDA 13 and cuDNN 9 libraries (pip install 'attnx[cuda]') and a GPU of that number"
+    )
+
+
+def _load_error(error: Exception) -> ModelError:
+    text = _plain(error)
+    if "Could not find an implementation" in text or "is not a registered function/op" in text:
+        narrow = " (the graph computes in bfloat16)" if "bfloat16" in text else ""
+        return ModelError(
+            f"onnxruntime has no kernel for an operator of this model{narrow}: {text}", "It may need another provider."
+        )
+    if "opset" in text.lower() and "support" in text.lower():
+        return ModelError(
+            f"onnxruntime does not support the model's opset: {text}", "Update onnxruntime, or export again."
+        )
+    return ModelError(f"onnxruntime cannot load the model: {text}", "Export the model again, or check its weights.")

@@ -1,0 +1,203 @@
+"""model.onnx -> what it holds, and sessions on it: from the cache where it was opened before, else from its graph.
+
+A model that was seen before is run without reading its graph: neither onnx nor any code of graph/ and ops/ is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnx.errors import AttnxError
+from attnx.records import Array, Site
+from attnx.session import model_summary as inventories
+from attnx.session.branches import Chooser, chooser
+from attnx.session.model_summary import Inventory
+from attnx.session.ort import Session, on_cuda, open_session
+from attnx.taps.tap import Tapped, places_for, tap
+
+if TYPE_CHECKING:
+    from attnx.sites.recognise import Found
+
+LANES = 4
+"""Batches that run at once on the CPU, at most. Threads that share one small product wait for one another more than
+those that have a batch each."""
+FEW = 2
+"""A session that is opened for one or two runs skips what pays only later: see `Opening.session`."""
+
+
+@dataclass(slots=True)
+class _Open:
+    session: Session
+    tapped: Tapped
+    thorough: bool
+    runs: int = 0
+
+
+KEPT = 4
+"""Sessions that stay open, the last used: each may hold the weights."""
+
+
+class Opening:
+    """One model file, opened as far as it was needed so far."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.path, self.device = path, device
+        self.threads: int | None = None
+        """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
+        self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
+        self._inventories: dict[tuple[bool, ...], Inventory] = {}
+        self._graphs: dict[tuple[bool, ...], Found] = {}
+        self._sessions: dict[object, _Open] = {}
+        self._opens = threading.RLock()
+        self._pending: threading.Thread | None = None
+        self.batches: bool | None = None
+        """Whether a text comes out of a batch as it does alone; None until a batch was held against that."""
+
+    def find(self, inputs: Mapping[str, Array] | None = None) -> Inventory:
+        """What the model holds; `inputs` decides which branch of an If runs.
+
+        Raises:
+            ModelError: The file cannot be read as an ONNX model.
+        """
+        choose = chooser(self.path, inputs)
+        branch = choose.key
+        self._choosers.setdefault(branch, choose if inputs is not None else None)
+        if branch not in self._inventories:
+            name = inventories.key_of(self.path, branch)
+            known = inventories.load(name, branch)
+            if known is None:
+                found = self.graph(branch)
+                known = inventories.take(found, name, branch)
+                inventories.save(known, found)
+            self._inventories[branch] = known
+        return self._inventories[branch]
+
+    def graph(self, branch: tuple[bool, ...] = ()) -> Found:
+        """The graph itself, read when it is first needed."""
+        if branch not in self._graphs:
+            from attnx.session.outside import facts_by_onnxruntime
+            from attnx.sites.recognise import find
+
+            choose = self._choosers.get(branch)
+            chosen = choose.choose if choose is not None else None
+            self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime)
+        return self._graphs[branch]
+
+    def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
+        """Begin to open the session that a run will need, beside what the caller does next (imports, tokens).
+
+        onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is said
+        there.
+        """
+
+        def work() -> None:
+            with contextlib.suppress(Exception):
+                sites = [s for s in known.sites if layers is None or s.layer in layers]
+                self._session(known, sites, quantities, False, rows=rows)
+
+        with contextlib.suppress(AttnxError):
+            known = self.find()
+            self._pending = threading.Thread(target=work, name="attnx-open")
+            self._pending.start()
+
+    def session(
+        self,
+        known: Inventory,
+        sites: Sequence[Site],
+        quantities: Collection[str] | Mapping[int, Collection[str]],
+        outputs: bool,
+        *,
+        many: bool = False,
+        rows: bool = False,
+    ) -> tuple[Session, Tapped]:
+        """A session with the taps that these sites and quantities need; kept for the next run.
+
+        Args:
+            known: What the model holds.
+            sites: The sites looked at.
+            quantities: What is wanted of each, or by a site's index: quantities, and statistics of `reduce.STATS`.
+            outputs: Whether the model's own outputs are wanted. Without them, what only they need is not computed.
+            rows: Only the rows of chosen queries.
+            many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
+                as can be, and opened again where it then runs more than `FEW` times after all.
+        """
+        if self._pending is not None:
+            self._pending.join()
+            self._pending = None
+        have = self._session(known, sites, quantities, outputs, many, rows)
+        have.runs += 1
+        return have.session, have.tapped
+
+    def _session(
+        self,
+        known: Inventory,
+        sites: Sequence[Site],
+        quantities: Collection[str] | Mapping[int, Collection[str]],
+        outputs: bool,
+        many: bool = False,
+        rows: bool = False,
+    ) -> _Open:
+        each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
+        wanted = {s.index: places_for(s, each[s.index]) for s in sites}
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many)
+        with self._opens:  # batches run side by side: the first opens the session for all
+            return self._kept(known, wanted, key, outputs, rows, many)
+
+    def _kept(
+        self,
+        known: Inventory,
+        wanted: Mapping[int, Collection[str]],
+        key: object,
+        outputs: bool,
+        rows: bool,
+        many: bool,
+    ) -> _Open:
+        """The session of that key, opened where it is not, and what was used longest ago closed."""
+        have = self._sessions.get(key)
+        if have is None:
+            wide = not on_cuda(self.device)
+            tapped = inventories.load_tapped(known, wanted, [outputs, rows, wide])
+            if tapped is None:
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows, wide=wide)
+                inventories.save_tapped(known, wanted, [outputs, rows, wide], tapped)
+            have = self._sessions[key] = self._open(tapped, many)
+        elif not have.thorough and have.runs >= FEW:
+            tapped = have.tapped
+            del have, self._sessions[key]  # the old one goes first: each may hold the weights
+            have = self._sessions[key] = self._open(tapped, False, thorough=True)
+        self._sessions[key] = self._sessions.pop(key)  # the last used stands last
+        while len(self._sessions) > KEPT:
+            del self._sessions[next(iter(self._sessions))]
+        return have
+
+    def lanes(self) -> int:
+        """How many batches run at once on the CPU, each in a thread of the caller's."""
+        return min(LANES, self._processors())
+
+    def _processors(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        try:
+            return len(os.sched_getaffinity(0))
+        except AttributeError:  # not Linux
+            return os.cpu_count() or 1
+
+    def plain(self, known: Inventory) -> Session:
+        """A session on the model without taps (CUDA-only operators decomposed all the same)."""
+        tapped = tap(self.graph(known.branch), {}, wide=not on_cuda(self.device))
+        return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
+
+    def _open(self, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
+        thorough = thorough or many or not tapped.plain
+        threads = self.threads
+        if many:
+            # The threads that run the lanes compute as well: together they make up the processors.
+            threads = self._processors() - self.lanes() + 1
+        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=threads)
+        return _Open(session, tapped, thorough)

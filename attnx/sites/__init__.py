@@ -1,0 +1,1 @@
+"""Recognises attention: fused operators, and attention spelled out in plain ones."""

@@ -1,0 +1,80 @@
+"""What a file of ops/ hands back: a site without a number yet, and, for a fused node, the nodes to put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from attnx.records import Kind, Miss, Place
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
+    from attnx.graph.shapes.index import Graph
+
+
+@dataclass(slots=True)
+class Replacement:
+    """Primitive nodes that compute what a fused node computes, with every stage under a name of its own.
+
+    They make every output of the fused node, under the same names, so that the rest of the graph does not notice.
+    """
+
+    nodes: list[NodeProto]
+    initializers: list[TensorProto]
+    required: bool = False
+    """The fused node cannot run on the CPU as it is (or answers wrongly), so it is replaced even when not looked at."""
+    at: str = ""
+    """An output of the node that is replaced, where that is not the one that the finding is known by."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """A recognised attention computation. What stays None is worked out by sites.py from dataflow, or by a probe."""
+
+    node: NodeProto
+    """The node that it is known by: the Softmax, or the fused node."""
+    places: dict[str, Place]
+    """Quantity -> where it lives (for a fused node: in the replacement)."""
+    query_from: str = ""
+    """A value upstream of the query alone, from which dataflow tells self from cross; likewise the two below."""
+    key_from: str = ""
+    value_from: str = ""
+    kind: Kind | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+    scale: float | tuple[float, ...] | None = None
+    scale_place: str = ""
+    softcap: float | None = None
+    causal: bool | None = None
+    """Known here only where an attribute says so and nothing else can add to the mask; None: probed on the masked
+    stage."""
+    window: int | None = None
+    bias: str | None = None
+    sink: bool = False
+    gated: bool = False
+    """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
+    linear: bool = False
+    """A fused operator multiplies `query_from` and `key_from` as they come in: moved, turned, cached, rounded or
+    repeated at most, so that what multiplies them before it multiplies its scores."""
+    product: str = ""
+    """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
+    replacement)."""
+    pieces: int = 1
+    """How many products stand side by side in its softmax, each over keys of its own."""
+    carries: str = ""
+    """What the rest of the graph reads of it, where its places are not read by anything (they are put beside)."""
+    beside: tuple[str, ...] = ()
+    """Products that are summed with it, which a probe overwrites too."""
+    replacement: Replacement | None = None
+    also: list[Finding] = field(default_factory=list)
+    """Further sites that the same node makes (Longformer: the global queries)."""
+    absent: tuple[str, ...] = ()
+    """Quantities that do not exist here and must not be computed."""
+    notes: list[str] = field(default_factory=list)
+
+
+Recogniser = Callable[["Graph", "NodeProto"], Finding | Miss | None]
+"""None: not this file's business. A Miss: it looked like attention, and why it is none that can be shown."""

@@ -1,0 +1,1 @@
+"""Fused attention operators: one file an operator, each with its decomposition."""

@@ -1,0 +1,230 @@
+"""Graph -> Sites and Misses: every attention computation in a model, numbered in execution order. Nothing is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnx.errors import AttnxError, ModelError
+from attnx.graph.load.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
+from attnx.graph.load.load import Loaded, Outside, load
+from attnx.graph.load.soundness import check_nodes, contradiction
+from attnx.graph.shapes.index import Graph, op_name
+from attnx.graph.shapes.unroll import unroll
+from attnx.records import Miss, Site
+from attnx.sites.finding import Finding, Replacement
+from attnx.sites.fused.prescaled import take_out
+from attnx.sites.fused.registry import FUSED, REWRITES
+from attnx.sites.numbering import key_of, number
+from attnx.sites.spelled import softmax, unnormalised
+from attnx.sites.strided import bands
+from attnx.sites.strided.cell_map import Places
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+_NESTED = 3
+"""How deep loops within loops are unrolled."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found in a model: the flat graph as it is, the sites, and what taps.py needs to open each of them."""
+
+    loaded: Loaded
+    graph: Graph
+    """Flat and otherwise as it is in the file."""
+    opened: Graph
+    """The same with every fused node replaced by primitives; what `graph` itself is where there are none."""
+    sites: tuple[Site, ...]
+    misses: tuple[Miss, ...]
+    replacements: dict[str, tuple[NodeProto, Replacement]] = field(default_factory=dict)
+    """First output of a fused node -> the node and what stands in for it."""
+    fused_of: dict[int, str] = field(default_factory=dict)
+    """Site index -> key in `replacements`."""
+    branches: tuple[str, ...] = ()
+    """Names of the If nodes that were replaced by one of their branches."""
+
+
+def find(path: Path, choose: Choose | None = None, outside: Outside | None = None) -> Found:
+    """Every attention computation in the model at `path`.
+
+    Args:
+        path: The .onnx file.
+        choose: Says which branch of an If runs; without it the branch is taken that runs without a cache.
+        outside: Asked for the shapes of operators that no rule knows.
+
+    Raises:
+        ModelError: The file cannot be read as an ONNX model.
+    """
+    loaded = load(path)
+    loaded.outside = outside
+    try:
+        return _find(loaded, choose or without_cache)
+    except AttnxError:
+        raise
+    except Exception as error:
+        # Whatever a walk over the graph trips on is either damage, and is told as such, or a bug, and shows itself.
+        if (fault := contradiction(loaded.proto)) is not None:
+            raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
+        raise
+
+
+def _find(loaded: Loaded, choose: Choose) -> Found:
+    graph, branches = _flat(loaded, choose)
+    replacements, fused, misses = _replace_fused(graph)
+    opened = _opened(graph, replacements) if replacements else graph
+    for finding in fused:
+        take_out(graph, finding)
+    hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
+    findings = list(fused)
+    places = Places(opened)
+    for node in opened.nodes:
+        if node.output and node.output[0] in hidden:
+            continue
+        found = softmax.recognise(opened, node)
+        if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
+            stands_in = None if isinstance(moved, Miss) else moved.replacement
+            if isinstance(moved, Miss):
+                # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
+                cut = isinstance(found, Finding) and found.pieces > 1 and not found.causal
+                found = moved if cut or not isinstance(found, Finding) else found
+            elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
+                found, replacements[key_of(node)] = moved, (own, stands_in)
+        if isinstance(found, Miss):
+            misses.append(found)
+        elif found is not None:
+            findings.append(found)
+    if any(f.replacement is not None for f in findings[len(fused) :]):
+        opened = _opened(graph, replacements)
+    misses += unnormalised.misses(opened, _products(findings))
+    misses += _inside_subgraphs(graph)
+    sites, fused_of = number(opened, findings)
+    return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+
+
+def _products(findings: list[Finding]) -> list[str]:
+    """The products of sites, which are looked at no further."""
+    contexts = [f.places["context"].value for f in findings if "context" in f.places]
+    return [*contexts, *(f.product for f in findings), *(name for f in findings for name in f.beside)]
+
+
+def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
+    from onnx import ModelProto
+
+    proto = inline_functions(loaded.proto)
+    check_nodes(proto.graph.node, next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1))
+    branches: list[str] = []
+    if any(node.op_type == "If" for node in proto.graph.node):
+        copy = ModelProto()
+        copy.CopyFrom(proto)
+        proto = copy
+        branches = splice_ifs(proto.graph, choose)
+    graph = _indexed(loaded, proto)
+    for _ in range(_NESTED):
+        unrolled = unroll(graph, lambda body: _may_attend(list(body.node)))
+        if unrolled is None:
+            break
+        branches += splice_ifs(unrolled.graph, choose)
+        graph = _indexed(loaded, unrolled)
+    return graph, branches
+
+
+def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
+    graph = proto.graph
+    known = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    known |= {t.values.name for t in graph.sparse_initializer}
+    if not graph.node:
+        raise ModelError(f"{loaded.path} has no nodes: there is nothing to run", "Export the model again.")
+    return Graph(loaded, proto, sort_nodes(graph.node, known))
+
+
+def without_cache(node: NodeProto) -> bool | None:
+    """The branch of an If that holds attention; of two, the one that reads no past (the first call)."""
+    sides = dict(subgraphs(node))
+    if set(sides) != {"then_branch", "else_branch"}:
+        return None
+    heavy = {name: _has_attention(graph.node) for name, graph in sides.items()}
+    if not any(heavy.values()):
+        return None
+    if not all(heavy.values()):
+        return heavy["then_branch"]
+    reads = {name: sum("past" in outer for outer in outer_names(graph)) for name, graph in sides.items()}
+    return reads["then_branch"] < reads["else_branch"]
+
+
+def _has_attention(nodes: list[NodeProto]) -> bool:
+    return any(
+        n.op_type == "Softmax" or "Attention" in n.op_type or any(_has_attention(g.node) for _, g in subgraphs(n))
+        for n in nodes
+    )
+
+
+def _may_attend(nodes: list[NodeProto]) -> bool:
+    """Whether a body holds attention, or a softmax that is written out between two products."""
+    ops = [n.op_type for n in nodes]
+    written = "Exp" in ops and "ReduceSum" in ops and sum(op in ("MatMul", "Einsum", "Gemm") for op in ops) > 1
+    return _has_attention(nodes) or written or any(_may_attend(list(g.node)) for n in nodes for _, g in subgraphs(n))
+
+
+def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement]], list[Finding], list[Miss]]:
+    replacements: dict[str, tuple[NodeProto, Replacement]] = {}
+    findings: list[Finding] = []
+    misses: list[Miss] = []
+    for node in graph.nodes:
+        name = op_name(node)
+        recognise = FUSED.get(name)
+        if recognise is not None:
+            found = recognise(graph, node)
+            if isinstance(found, Miss):
+                misses.append(found)
+            elif found is not None:
+                for finding in (found, *found.also):
+                    findings.append(finding)
+                if found.replacement is not None:
+                    replacements[key_of(node)] = (node, found.replacement)
+            continue
+        write = REWRITES.get(name)
+        if write is not None:
+            replacement = write(graph, node)
+            if isinstance(replacement, Miss):
+                misses.append(replacement)
+            elif replacement is not None:
+                replacements[key_of(node)] = (node, replacement)
+    return replacements, findings, misses
+
+
+def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]], keys: set[str]) -> ModelProto:
+    """A copy of the model in which the fused nodes of `keys` are replaced by their primitives."""
+    from onnx import ModelProto, helper
+
+    proto = ModelProto()
+    proto.CopyFrom(graph.proto)
+    del proto.graph.node[:]
+    stand_ins = {id(replacements[key][0]): replacements[key][1] for key in keys}
+    for node in graph.nodes:
+        stand_in = stand_ins.get(id(node))
+        if stand_in is not None:
+            proto.graph.node.extend(stand_in.nodes)
+            proto.graph.initializer.extend(stand_in.initializers)
+        else:
+            proto.graph.node.append(node)
+    if not any(o.domain in ("", "ai.onnx") for o in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid("", 17))
+    return proto
+
+
+def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]) -> Graph:
+    return _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
+
+
+def _inside_subgraphs(graph: Graph) -> list[Miss]:
+    """Attention in subgraphs that were not spliced: loops, scans, generation operators."""
+    misses: list[Miss] = []
+    for node in graph.nodes:
+        for name, inner in subgraphs(node):
+            if _may_attend(list(inner.node)):
+                reason = f"holds attention in its {name}, which runs as often as {node.op_type} says; it is not tapped"
+                misses.append(Miss(node.name, op_name(node), reason))
+    return misses

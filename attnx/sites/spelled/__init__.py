@@ -1,0 +1,1 @@
+"""Attention spelled out in plain operators."""

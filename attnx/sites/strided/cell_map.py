@@ -1,0 +1,258 @@
+"""Which query and which key each cell of moved scores belongs to, seen by carrying their places to it.
+
+The steps between the product and the softmax are evaluated on short inputs with numbers that tell places (see
+carried.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
+attention; what the axes of query and key stand for comes with the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.axes.operands import matched
+from attnx.graph.probe.mask_probe import PROBE, keeping, small_sizes
+from attnx.graph.shapes.infer import Fact, infer
+from attnx.records import Array
+from attnx.sites.strided.cell_tracing import carriers, copied
+from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
+from attnx.sites.strided.subgraph_eval import enact
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+_MOST_NODES = 20_000
+_MOST_CELLS = 1 << 26
+_TRIES = 16
+_SHORT = 256
+"""Tokens up to which two texts are tried first, which tell more."""
+_SOURCES = ("attnx/query", "attnx/key")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What scores are made of."""
+
+    query: str
+    key: str
+    size: int
+    """Features that their product sums over."""
+    products: tuple[str, ...]
+    """The products, whose sizes tell the lengths at which such a graph runs."""
+    chosen: tuple[str, str] | None = None
+    """Where some tokens alone ask: the rows that their queries are projected from, and what these were taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What the weights are multiplied by."""
+
+    weights: str
+    value: str
+    contexts: tuple[str, ...]
+    """What may be the sums of values, the likeliest first."""
+
+
+class Places:
+    """Proves where the cells of moved scores belong, for one graph; sites that are written alike are proved once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
+        self._known: dict[tuple[tuple[str, int], ...], tuple[dict[str, Fact], dict[str, Fact]]] = {}
+
+    def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
+        """Follow places from query and key to the cells of the softmax's input, whose last axis is normalised.
+
+        Returns:
+            `Mixed` where rows are not those of one head, None where the graph cannot be evaluated or tells otherwise.
+        """
+        signature = [self._signature(logits, (source.query, source.key))]
+        if use is not None:
+            signature += [self._signature(name, (use.weights, use.value)) for name in use.contexts]
+        key = tuple(signature)
+        if key not in self._proved:
+            self._proved[key] = self._prove(logits, source, use)
+        return self._proved[key]
+
+    def _prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
+        nodes = carriers(self.graph, logits, {source.query, source.key})
+        made = copied(
+            self.graph, nodes, logits, dict(zip((source.query, source.key), _SOURCES, strict=True)), _SOURCES[0]
+        )
+        if made is None or len(nodes) > _MOST_NODES:
+            return None
+        for sizes in self._sizes(source.products):
+            seen = self._run(logits, source, sizes, made)
+            if seen is None:
+                continue
+            proof = read(seen)
+            if not isinstance(proof, Proof):
+                return proof
+            if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
+                continue
+            if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
+                return None  # rows of some queries, and nothing tells of which
+            return proof if use is None else self._weighed(proof, seen, use)
+        return None
+
+    def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Sizes of the inputs to try: two texts, or one, of each length; long ones alone first."""
+        tried: list[dict[str, int]] = []
+        for length in self._lengths(products):
+            named = small_sizes(self.graph, length)
+            for batch in (2, 1) if length <= _SHORT else (1, 2):
+                sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
+                if sizes not in tried:
+                    tried.append(sizes)
+                    yield sizes
+
+    def _facts(self, sizes: dict[str, int]) -> tuple[dict[str, Fact], dict[str, Fact]]:
+        """The inputs at these sizes, and what follows from them."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            given = keeping(self.graph, sizes, self.graph.inputs)
+            given |= {name: _marked(given[name]) for name in self._marks() if name in given}
+            self._known[key] = given, infer(self.graph, sizes, given)
+        return self._known[key]
+
+    def _marks(self) -> list[str]:
+        """Inputs that say which tokens attend to all others, and are attended to by all."""
+        return [name for name in self.graph.inputs if "global" in name.lower()]
+
+    def _lengths(self, products: Sequence[str]) -> list[int]:
+        """Lengths at which a graph may run that has the sizes of its blocks in it, short ones first."""
+        free = [size for size in self.graph.sizes.values() if size > PROBE]
+        sizes = {d for p in products for d in (self.graph.shape(p) or ()) if d is not None and 1 < d <= 2 * PROBE}
+        fixed = [d for d in sizes if all(d % size for size in free)]
+        found = {(n + 1) * d // 2 for n in fixed for d in fixed if n != d and d % 2 == 0}
+        found |= {times * d for times in (1, 2, 4) for d in fixed}
+        return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
+
+    def _run(
+        self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str]
+    ) -> Seen | None:
+        given, facts = self._facts(sizes)
+        one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
+        if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
+            return None
+        size, (copies, target) = source.size, made
+
+        def carried(query: Array, key: Array) -> Array | None:
+            return enact(self.graph, facts, copies, target, dict(zip(_SOURCES, (query, key), strict=True)))
+
+        asked = carried(_counted(one, size), _ones(two))
+        found = None if asked is None else carried(_ones(one), _counted(two, size))
+        masked = None
+        if found is not None:
+            zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
+            masked = enact(self.graph, facts, [], logits, zeros)
+        if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
+            return None
+        batch = next((f.shape[0] for f in given.values() if f.shape), None)
+        split = (one[-1] != size, two[-1] != size)
+        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts)
+
+    def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
+        """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
+        whole, few = _whole(seen.facts.get(hidden)), seen.query
+        made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _SOURCES[0]}, _SOURCES[1])
+        if whole is None or made is None or len(whole) != 3 or proof.query.heads != 2 or len(few) != 3:
+            return None
+        counted = enact(self.graph, seen.facts, *made, {_SOURCES[0]: _counted(whole, whole[-1])})
+        sizes = (few[proof.query.batch], seen.key[proof.key.length])
+        axes = [axis for axis in (0, 1) if (whole[1 - axis], whole[axis]) == sizes]
+        if counted is None or counted.shape[:-1] != few[:2] or len(axes) != 1:
+            return None
+        there = counted[..., 0] > 0
+        place = np.unravel_index(counted[..., 0][there].astype(np.int64) - 1, whole[:2])
+        same = place[1 - axes[0]] == np.nonzero(there)[proof.query.batch]
+        return replace(proof, tokens=axes[0], causal=False, window=None) if there.any() and same.all() else None
+
+    def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
+        """The proof with the layouts of value and context, where drawn weights and values tell them."""
+        fact = _whole(seen.facts.get(use.value))
+        one, two, cells = cells_of(seen)
+        if fact is None or cells is None:
+            return proof
+        drawn = np.random.default_rng(7)
+        row = np.zeros(seen.asked.shape, np.float32)
+        row[cells.reshape(row.shape)] = drawn.integers(1, 8, int(cells.sum()))
+        value = drawn.integers(-7, 8, fact).astype(np.float32)
+        asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
+        at, keys = proof.query, proof.key.length
+        head = np.zeros_like(one) if at.heads is None else asking[at.heads]
+        sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[keys])
+        flat = np.ravel_multi_index((asking[at.batch], head, asking[at.length], asked[keys]), sizes)
+        summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
+        whole = summed.reshape(sizes).astype(np.float32)
+        for i, name in enumerate(use.contexts):
+            made = enact(self.graph, seen.facts, [], name, {use.weights: row, use.value: value})
+            pair = None if made is None else matched(whole, value, made, proof.key, proof.query)
+            if pair is not None:
+                return replace(proof, value=pair[0], context=pair[1], at=i)
+        return proof
+
+    def _signature(self, target: str, sources: Sequence[str]) -> int:
+        """The same for values that are made of their sources alike."""
+        known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
+        stack = [target]
+        while stack:
+            name = stack[-1]
+            node = self.graph.producer(name)
+            if name in known:
+                stack.pop()
+                continue
+            if node is None or node.op_type in ("Constant", "Shape", "Size"):
+                held = self.graph.constant(name)
+                shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
+                said = name if held is None and (node is None or not node.input) else ""
+                known[name] = hash((said, shape, None if held is None else (held.dtype.str, held.tobytes())))
+                continue
+            waiting = [n for n in node.input if n and n not in known]
+            if waiting:
+                stack += waiting
+                continue
+            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+            at = list(node.output).index(name)
+            known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
+        return known[target]
+
+
+def _whole(fact: Fact | None) -> tuple[int, ...] | None:
+    if fact is None or not fact.shape or None in fact.shape:
+        return None
+    whole = tuple(int(d) for d in fact.shape if d is not None)
+    return whole if 0 < prod(whole) <= _MOST_CELLS else None
+
+
+def _view(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The sizes of a tensor's axes but for its features, heads split from them."""
+    return shape[:-1] if shape[-1] == size else (*shape[:-1], shape[-1] // size)
+
+
+def _counted(shape: tuple[int, ...], size: int) -> Array:
+    """1, 2, 3 ... in the order of the axes, in the first feature of each place; float32 of that shape."""
+    out = np.zeros((*_view(shape, size), size), np.float32)
+    out[..., 0] = np.arange(1, out[..., 0].size + 1).reshape(out.shape[:-1])
+    return out.reshape(shape)
+
+
+def _ones(shape: tuple[int, ...]) -> Array:
+    return np.ones(shape, np.float32)
+
+
+def _marked(fact: Fact) -> Fact:
+    """An input that says which tokens attend to all: the first of each text."""
+    if fact.value is None:
+        return fact
+    value = np.zeros_like(fact.value)
+    if value.ndim:
+        value[..., 0] = 1
+    return Fact(fact.shape, fact.dtype, value)

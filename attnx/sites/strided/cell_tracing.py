@@ -1,0 +1,188 @@
+"""What lies between tensors and what is made of their cells, written out once more for others in their place.
+
+Scores can be moved about between their product and the softmax: cut out of blocks, written into a band, put beside
+those of other keys. Nothing in the notation of such steps says what the axes of the result stand for, but the steps
+themselves do: fed with numbers that tell places in the place of query and key, they carry them to every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.paths import above, depends, scalar
+from attnx.graph.axes.product import find_product, float_source
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+_MOVES = {
+    **dict.fromkeys(
+        "Reshape Transpose Slice Gather GatherND GatherElements Unsqueeze Squeeze Identity Cast CastLike Flatten "
+        "Expand Pad Tile".split(),
+        (0,),
+    ),
+    "ScatterND": (0, 2),
+    "ScatterElements": (0, 2),
+    "Where": (1, 2),
+}
+"""Operators that put cells elsewhere and change none, and which of their inputs hold the cells."""
+_ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul")
+FLOAT, FLOAT16, BFLOAT16 = 1, 10, 16
+
+
+def origin(graph: Graph, value: str) -> str | None:
+    """The one tensor whose cells `value` holds, moved, cut, repeated or padded; None where it holds those of several.
+
+    A split ends the way: its parts may be query, key and value.
+    """
+    ends: set[str] = set()
+    seen: set[str] = set()
+    stack = [value]
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = graph.producer(name)
+        at = (
+            () if node is None else range(len(node.input)) if node.op_type == "Concat" else _MOVES.get(node.op_type, ())
+        )
+        live = [] if node is None else [node.input[i] for i in at if i < len(node.input)]
+        live = [n for n in live if depends(graph, n)]
+        if live:
+            stack += live
+        elif node is None or node.op_type != "ConstantOfShape":
+            ends.add(name)
+    return ends.pop() if len(ends) == 1 else None
+
+
+def _moved(node: NodeProto) -> list[str]:
+    """The inputs whose cells a node moves."""
+    if node.op_type == "Concat":
+        return list(node.input)
+    return [node.input[i] for i in _MOVES.get(node.op_type, ()) if i < len(node.input)]
+
+
+_PROJECTS = ("Add", "Mul", "Div", "Reshape", "Transpose", "Identity", "Cast")
+
+
+def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
+    """Of queries that some tokens alone ask: the rows that they are projected from, and what these were taken from.
+
+    The key must be projected from all rows of the same tensor.
+    """
+    rows = _projected(graph, query)
+    hidden = origin(graph, rows)
+    if hidden is None or hidden == rows or origin(graph, _projected(graph, key)) != hidden:
+        return None
+    picks = ("GatherND", "GatherElements", "Gather", "ScatterND", "ScatterElements")
+    return (rows, hidden) if any(n.op_type in picks for n in carriers(graph, rows, {hidden})) else None
+
+
+def _projected(graph: Graph, value: str) -> str:
+    """What a query or key is projected from, behind its bias and scale."""
+    for _ in range(12):
+        node = graph.producer(value)
+        product = find_product(graph, value)
+        if product is not None:
+            live = [n for n in (product.left, product.right) if depends(graph, n)]
+            if len(live) != 1:
+                break
+            value = float_source(graph, live[0])
+            continue
+        if node is None or node.op_type not in _PROJECTS:
+            break
+        live = [n for n in node.input if n and depends(graph, n)]
+        if len(live) != 1:
+            break
+        value = live[0]
+    return value
+
+
+def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
+    """The nodes through which `target` is made of the sources, in order; sizes that are read off them carry nothing."""
+    carried = set(sources)
+    found: list[NodeProto] = []
+    makers = {id(n): n for v in above(graph, [target], sources) if (n := graph.producer(v))}
+    for node in sorted(makers.values(), key=graph.position):
+        if node.op_type not in ("Shape", "Size") and not carried.isdisjoint(node.input):
+            carried.update(o for o in node.output if o)
+            found.append(node)
+    return found
+
+
+def copied(
+    graph: Graph, nodes: list[NodeProto], target: str, sources: Mapping[str, str], prefix: str
+) -> tuple[list[NodeProto], str] | None:
+    """The nodes once more, with other tensors in the place of their sources.
+
+    What is added to the cells (masks, biases) and the numbers that they are multiplied by are left out: the copy is
+    to move cells, exactly as the nodes do, and to change none.
+
+    Args:
+        graph: The graph.
+        nodes: Those between the sources and the target, see `carriers`.
+        target: What they make.
+        sources: What stands in the place of each source, in float32.
+        prefix: Leads the names of the copies.
+
+    Returns:
+        The copies, and the name of what they make; None where cells are rounded on the way, or taken from others.
+    """
+    from onnx import NodeProto, helper
+
+    names = dict(sources)
+    out: list[NodeProto] = []
+    cast: dict[str, str] = {}
+
+    def beside(name: str) -> str:
+        """What stands beside the cells, in their type."""
+        fact = graph.facts.get(name)
+        if fact is None or fact.dtype not in (FLOAT16, BFLOAT16):
+            return name
+        if name not in cast:
+            cast[name] = f"{prefix}/wide/{name}"
+            out.append(helper.make_node("Cast", [name], [cast[name]], name=cast[name], to=FLOAT))
+        return cast[name]
+
+    for node in nodes:
+        live = [n for n in node.input if n in names]
+        if node.op_type in _ROUNDS:
+            return None
+        if _leaves(graph, node, live):
+            names[node.output[0]] = names[live[0]]
+            continue
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        copy.name = f"{prefix}/{node.name or node.output[0]}"
+        for attribute in copy.attribute:
+            if node.op_type == "FusedMatMul" and attribute.name == "alpha":
+                attribute.f = 1.0
+        del copy.input[:], copy.output[:]
+        copy.input.extend([names.get(n) or (beside(n) if n else "") for n in node.input])
+        copy.output.extend([f"{prefix}/{o}" if o else "" for o in node.output])
+        names.update((o, f"{prefix}/{o}") for o in node.output if o)
+        out.append(copy)
+    return (out, names[target]) if target in names else None
+
+
+def _leaves(graph: Graph, node: NodeProto, live: list[str]) -> bool:
+    """Whether a node leaves cells where they are and adds to them, or multiplies them by a number, or their type."""
+    if len(live) != 1:
+        return False
+    op = node.op_type
+    if op == "CastLike" or (op == "Cast" and _to_float(node)):
+        return True
+    if op in ("Add", "Sum") or (op == "Sub" and node.input[0] == live[0]):
+        before, after = graph.shape(live[0]), graph.shape(node.output[0])
+        return before is None or after is None or len(before) == len(after)
+    if op == "Mul" or (op == "Div" and node.input[0] == live[0]):
+        return any(scalar(graph, n) is not None for n in node.input if n != live[0])
+    return False
+
+
+def _to_float(node: NodeProto) -> bool:
+    return any(a.name == "to" and a.i in (FLOAT, FLOAT16, BFLOAT16, 11) for a in node.attribute)

@@ -1,0 +1,122 @@
+"""What places that were carried to the cells of a softmax say of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from attnx.graph.axes.operands import Operand
+from attnx.graph.probe.window_probe import band_width
+from attnx.graph.shapes.infer import Fact
+from attnx.records import HIDES, Array
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was seen."""
+
+    query: Operand
+    key: Operand
+    heads: int
+    causal: bool
+    """No query sees a later key."""
+    window: int | None
+    """The width of the band that is seen, beside tokens that attend to all."""
+    biased: bool
+    """Something is added to visible cells."""
+    value: Operand | None = None
+    context: Operand | None = None
+    at: int = 0
+    """Which of the contexts it is."""
+    tokens: int | None = None
+    """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What was seen where a row holds scores of a query and keys of other heads or texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one evaluation on short inputs gave."""
+
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    """Sizes of both without their features."""
+    split: tuple[bool, bool]
+    """Whether heads were split from features for that."""
+    asked: Array
+    found: Array
+    """Which query, and which key, each cell belongs to, counted from 1; anything else where it belongs to none."""
+    masked: Array
+    """The softmax's input where all scores are 0."""
+    batch: int | None
+    facts: Mapping[str, Fact]
+
+
+def read(seen: Seen) -> Proof | Mixed | None:
+    """What the places say: see `Proof`."""
+    one, two, cells = cells_of(seen)
+    if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
+        return None
+    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
+    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
+    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
+    shown = seen.masked.reshape(cells.shape)[cells]
+    if len(apart) > 1:
+        visible = shown > HIDES
+        return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None
+    rows = np.nonzero(cells)[0]
+    # Each row is one query's, and each query has one row.
+    lowest = np.full(cells.shape[0], np.iinfo(np.int64).max)
+    np.minimum.at(lowest, rows, one)
+    if (lowest[rows] != one).any() or len(np.unique(one)) != len(np.unique(rows)):
+        return None
+    if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
+        return None
+    twice = one[shown > HIDES] * prod(seen.key) + two[shown > HIDES]
+    if len(np.unique(twice)) != len(twice):
+        return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
+    batch, heads = rest[0], rest[1] if len(rest) == 2 else None
+    if seen.batch is not None and seen.query[batch] != seen.batch:
+        return None
+    query, key = (Operand(apart[0], batch, heads, split) for split in seen.split)
+    visible = visible_of(seen, apart[0])
+    square = visible.shape[0] == visible.shape[1]
+    later = np.triu(np.ones(visible.shape, bool), 1)
+    return Proof(
+        query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
+        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
+    )  # fmt: skip
+
+
+def _width(visible: Array) -> int | None:
+    """The width of a band of visible cells, beside a first token that all see."""
+    width = band_width(visible)
+    return band_width(visible[:, 1:]) if width is None and visible[:, 0].all() and visible.shape[1] > 1 else width
+
+
+def visible_of(seen: Seen, length: int) -> Array:
+    """Which keys a query sees, in any text or head: bool [Q,K]."""
+    one, two, cells = cells_of(seen)
+    out = np.zeros((seen.query[length], seen.key[length]), bool)
+    if cells is not None:
+        shown = seen.masked.reshape(cells.shape)[cells] > HIDES
+        asking, asked = np.unravel_index(one, seen.query)[length], np.unravel_index(two, seen.key)[length]
+        out[asking[shown], asked[shown]] = True
+    return out
+
+
+def cells_of(seen: Seen) -> tuple[Array, Array, Array | None]:
+    """Query and key of each cell that has both, counted from 0, and which cells these are, bool [rows, columns]."""
+    with np.errstate(all="ignore"):
+        cells = (seen.asked > 0.5) & (seen.found > 0.5) & np.isfinite(seen.asked) & np.isfinite(seen.found)
+    one, two = seen.asked[cells], seen.found[cells]
+    whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
+    if not whole or one.max(initial=0) > prod(seen.query) or two.max(initial=0) > prod(seen.key):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), None
+    return one.astype(np.int64) - 1, two.astype(np.int64) - 1, cells.reshape(-1, cells.shape[-1])

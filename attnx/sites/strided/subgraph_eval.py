@@ -1,0 +1,139 @@
+"""Run a part of a graph on numpy arrays: without its weights and its inputs, on what is given alone.
+
+Where infer.py carries the numbers that follow from shapes and masks, this computes all of a few steps, with the sizes
+that depend on numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.load.flatten import sort_nodes
+from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
+from attnx.graph.shapes.index import attributes
+from attnx.graph.shapes.infer import Fact
+from attnx.graph.shapes.rules import infer_shape
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+_MOST = 20_000
+"""Nodes that are run at most."""
+_CELLS = 1 << 27
+"""Cells of a result, at most."""
+
+
+def enact(
+    graph: Graph, facts: Mapping[str, Fact], extra: Sequence[NodeProto], target: str, given: Mapping[str, Array]
+) -> Array | None:
+    """Compute one value.
+
+    Args:
+        graph: The graph.
+        facts: What is known of its values at the sizes that are meant: shapes, and the model's inputs.
+        extra: Nodes besides the graph's own.
+        target: The value.
+        given: Values in the place of what would make them.
+
+    Returns:
+        None where it needs a weight that is not small, an input that is not known, or an operator that is not ONNX's.
+    """
+    held: dict[str, Array | list[Array]] = dict(given)
+    nodes = _needed(graph, facts, extra, target, held)
+    if nodes is None:
+        return None
+    last = {name: i for i, node in enumerate(nodes) for name in node.input}
+    try:
+        for i, node in enumerate(nodes):
+            held.update(_outputs(graph, node, [held[n] if n else None for n in node.input]))
+            for name in node.input:
+                if last[name] == i and name != target:
+                    held.pop(name, None)
+        return np.asarray(held[target])
+    except Exception:
+        # Sizes that do not fit, an operator that the rules and the reference refuse: unknown, nothing else.
+        return None
+
+
+def _needed(
+    graph: Graph,
+    facts: Mapping[str, Fact],
+    extra: Sequence[NodeProto],
+    target: str,
+    held: dict[str, Array | list[Array]],
+) -> list[NodeProto] | None:
+    """The nodes that make `target`, in order; numbers that are known without them are added to `held`."""
+    makers = {o: node for node in extra for o in node.output if o}
+    needed: dict[int, NodeProto] = {}
+    seen: set[str] = set()
+    stack = [target]
+    while stack:
+        name = stack.pop()
+        if name in seen or name in held:
+            continue
+        seen.add(name)
+        node = makers.get(name) or graph.producer(name)
+        fact = facts.get(name)
+        known = graph.constant(name) if graph.is_constant(name) else None
+        if known is None and (node is None or (node.op_type in ("Shape", "Size") and name not in makers)):
+            known = None if fact is None else fact.value  # an input, or a size of what is not computed
+        if known is not None:
+            held[name] = known
+        elif node is None or not _known(node) or len(needed) > _MOST:
+            return None
+        elif graph.is_constant(name):
+            return None  # a large weight
+        else:
+            needed[id(node)] = node
+            stack += [n for n in node.input if n]
+    return sort_nodes(list(needed.values()), set(held))
+
+
+def _known(node: NodeProto) -> bool:
+    """Whether a node may be run by a rule of its operator's name."""
+    own = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type == "FusedMatMul")
+    return own and node.op_type not in NEVER
+
+
+def _outputs(graph: Graph, node: NodeProto, values: list[Array | list[Array] | None]) -> dict[str, Array | list[Array]]:
+    """What one node makes; a sequence is a list of arrays."""
+    first = values[0] if values else None
+    if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
+        return {node.output[0]: _split(node, first, values[1] if len(values) > 1 else None)}
+    if node.op_type == "SequenceAt" and isinstance(first, list):
+        return {node.output[0]: first[int(np.asarray(values[1]))]}
+    arrays = [v for v in values if not isinstance(v, list)]
+    if len(arrays) != len(values):
+        raise TypeError(f"{node.op_type} of a sequence")
+    most = prod(max(1, v.size) for v in arrays if v is not None)
+    large = most > _CELLS or node.op_type in SIZED_BY_VALUE
+    if large and not steady(node, arrays, _size(graph, node, arrays), _CELLS):
+        raise ValueError(f"{node.op_type} makes too much")
+    return dict(zip(node.output, evaluate(node, arrays, graph.opset), strict=False))
+
+
+def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
+    """How many cells the first output has, told without making it."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    known = [Fact() if v is None else Fact(v.shape, int(np_dtype_to_tensor_dtype(v.dtype)), v) for v in values]
+    shaped = infer_shape(graph, node, known)
+    shape = shaped[0].shape if shaped else None
+    return None if shape is None or None in shape else prod(d for d in shape if d is not None)
+
+
+def _split(node: NodeProto, array: Array, sizes: object) -> list[Array]:
+    """Source: ONNX operator specifications, SplitToSequence-11: pieces of one length, or of given lengths."""
+    a = attributes(node)
+    axis = a.get("axis", 0)
+    given = np.asarray(1 if sizes is None else sizes)
+    step = [int(given)] * -(-array.shape[axis] // int(given)) if given.ndim == 0 else [int(n) for n in given]
+    parts = np.split(array, np.cumsum(step)[:-1], axis=axis)
+    return [p.squeeze(axis) for p in parts] if sizes is None and not a.get("keepdims", 1) else list(parts)

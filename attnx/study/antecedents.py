@@ -1,0 +1,115 @@
+"""Coreference of one text: a run, its maps (rollout, value norms), and what every head says of each pronoun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.errors import AttnxError, UnsupportedError
+from attnx.formula import average
+from attnx.measure import rollout
+from attnx.measure.coreference import Coreference, coreference
+from attnx.measure.norms import value_norms
+from attnx.measure.rows import Received, is_over
+from attnx.records import Array, Tokens, Trace
+from attnx.study.mentioned import candidates, pronouns
+from attnx.study.output_weights import output_projection
+from attnx.tokens.spans import Mention
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+ARRAYS = ("masked", "weights", "value")
+
+
+def text_of(trace: Trace) -> Tokens:
+    """The text that is read for pronouns: the encoder's where its self-attentions are there, else the query side."""
+    for text in (trace.memory, trace.tokens):
+        if text is not None and any(a.site.kind == "self" and trace.queries_of(a) is text for a in trace.attentions):
+            return text
+    return trace.tokens
+
+
+def maps(
+    model: Model,
+    trace: Trace,
+    inputs: Mapping[str, Array] | None,
+    made: Mapping[str, Array] = MappingProxyType({}),
+    sizes: Mapping[int, Array] = MappingProxyType({}),
+) -> tuple[dict[str, Array], list[str]]:
+    """Rollout, and attention weighted by value norms, as matrices over the text; and what is to be said of them.
+
+    The value-norm map is the mean over layers and heads of ||a v W_O|| as shares of a row (Kobayashi et al. 2020).
+    `made` has those that were made in the graph, `sizes` by a site's index ||v W_O|| [H,K] where the graph made that.
+    """
+    out = dict(made)
+    said: list[str] = []
+    try:
+        if "rollout" not in out:
+            out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
+    except UnsupportedError as error:
+        said.append(f"no rollout: {error.message}")
+    text = text_of(trace)
+    shares, bare = [], False
+    for at, attention in enumerate(trace.attentions):
+        size = sizes.get(attention.site.index)
+        if not is_over(trace, attention, text) or (attention.value is None and size is None):
+            continue
+        output = output_projection(model, attention.site, inputs) if size is None else None
+        found = value_norms(trace, at, output, together=False, sizes=size).shares.values
+        if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
+            bare = bare or (output is None and size is None)
+            shares.append(average(found, axis=0))
+    if shares:
+        out["value norms"] = np.nan_to_num(average(np.stack(shares), axis=0))
+        if bare:
+            said.append("value norms: without W_O, of the value vectors alone")
+    return out, said
+
+
+def resolve(
+    trace: Trace,
+    from_: str | None,
+    to: str | None,
+    made: Mapping[str, Array],
+    received: Mapping[int, Received] = MappingProxyType({}),
+) -> tuple[list[Coreference], list[str]]:
+    """What the heads say of every pronoun asked for.
+
+    Candidates that were not named and that no layer lets the pronoun see (in a causal model, those after it) are left
+    out, and that is said.
+
+    Raises:
+        InputError: A word that is not in the text.
+        UsageError: Nothing to look from or to.
+    """
+    text = text_of(trace)
+    out, said = [], []
+    for pronoun in pronouns(text, from_):
+        there = candidates(text, to, pronoun)
+        found = coreference(trace, pronoun, there, maps=made, tokens=text, received=received)
+        if to is None and found.unseen and len(found.unseen) < len(there):
+            kept = [one for at, one in enumerate(there) if at not in found.unseen]
+            count = "1 content word" if len(found.unseen) == 1 else f"{len(found.unseen)} content words"
+            verb = "is" if len(found.unseen) == 1 else "are"
+            said.append(f"{count} that {pronoun.text!r} cannot see {verb} left out")
+            found = coreference(trace, pronoun, kept, maps=made, tokens=text, received=received)
+        out.append(found)
+    return out, said
+
+
+def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:
+    """The pronoun and candidates of one text in another, by their words and which occurrence they are; None if not."""
+    from attnx.tokens.spans import find
+
+    def nth(mention: Mention, before: tuple[Mention, ...]) -> Mention:
+        rank = sum(m.text.lower() == mention.text.lower() and m.start < mention.start for m in before)
+        return find(tokens, mention.text)[rank]
+
+    try:
+        return nth(one.pronoun, (one.pronoun,)), tuple(nth(c, one.candidates) for c in one.candidates)
+    except (AttnxError, IndexError):
+        return None

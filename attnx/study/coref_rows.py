@@ -1,0 +1,119 @@
+"""What coreference needs of a run: the pronouns' own rows, and what all rows together give each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.measure.rows import Received
+from attnx.records import Array, Site, Trace
+from attnx.run.dry_run import Fed, fed, reduce
+from attnx.run.query_rows import named
+from attnx.run.read import read as read_trace
+from attnx.study.antecedents import ARRAYS, maps
+from attnx.study.head_stats import read_stats, stages_of
+from attnx.study.mentioned import pronouns
+from attnx.study.selection import trusted
+from attnx.taps.reductions import NORMS, ROWS, START, fits
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+SEEN = tuple(name for name in ARRAYS if name != "value")
+"""What is fetched of the pronouns' rows; in place of the value what it carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointing:
+    """A run as `antecedents.resolve` takes it."""
+
+    trace: Trace
+    """Whole, or the pronouns' rows."""
+    maps: Mapping[str, Array]
+    notes: tuple[str, ...]
+    """What is to be said besides the trace's own notes."""
+    received: Mapping[int, Received] = field(default_factory=dict)
+    """By a site's index; empty where the trace is whole."""
+
+
+def point(model: Model, told: Mapping[str, Any], from_: str | None) -> Pointing:
+    """Run a model for the pronouns of a text.
+
+    Args:
+        model: The model.
+        told: What `Model.trace` would be given.
+        from_: The word to look from; every pronoun that is found where None.
+
+    Returns:
+        The pronouns' rows where the graph and the text allow it: then no matrix leaves the session, and the rollout is
+        followed inside it. Else whole matrices.
+
+    Raises:
+        InputError: There is no such word, or no pronoun.
+        UnsupportedError: No site can be trusted.
+    """
+    made = fed(model, told)
+    found = None if made is None else _rows(model, made, from_)
+    trace, rollout, received, sizes = found or (None, {}, {}, {})
+    doubts: tuple[str, ...] = ()
+    if trace is None or not all(a.trusted for a in trace.attentions):
+        trace, doubts = trusted(model.trace(**told, quantities=ARRAYS))
+        rollout, received, sizes = {}, {}, {}
+    by_name, about = maps(model, trace, told.get("inputs"), rollout, sizes)
+    return Pointing(trace, by_name, (*doubts, *about), received)
+
+
+def _rows(
+    model: Model, made: Fed, from_: str | None
+) -> tuple[Trace, Mapping[str, Array], Mapping[int, Received], Mapping[int, Array]] | None:
+    """The rows of the pronouns, the rollout's rows, what the keys receive, and by site ||v W_O|| [H,K] where the graph
+    gives it; None where it cannot be had so.
+    """
+    tokens, sites = made.tokens, made.sites(model)
+    if not sites or not all(tokens.mask) or not made.single or any(site.kind != "self" for site in sites):
+        return None
+    stats = ["total", "received", "rollout"]
+    if made.own or any(site.causal is None or site.window is not None for site in sites):
+        stats += ["visible", "seers"]
+    if not all(fits(site, stat) for site in sites for stat in stats):
+        return None
+    rows = sorted({piece for one in pronouns(tokens, from_) for piece in one.pieces})
+    count = len(tokens)
+    start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
+    found = reduce(model, made, sites, (*stats, *NORMS, *SEEN), start)
+    if found is None:
+        return None
+    trace, tapped, values = found
+    by_site = {site.index: read_stats(site, tapped, values) for site in sites}
+    # A row without weight is the rollout's special case, and no number of a row with NaN can be used.
+    if any(s["total"].shape[1] != count or not (s["total"] > 0).all() for s in by_site.values()):
+        return None
+    seen = [_seen(site, by_site[site.index], count) for site in sites]
+    sizes = {i: s["norms"] for i, s in by_site.items() if "norms" in s and (s["norms_left"] >= 0).all()}
+    if any("norms" in s and i not in sizes for i, s in by_site.items()):
+        return None  # too much of a vector cancels behind W_O for the graph's float32
+    attentions = read_trace([site for site, _ in seen], stages_of(tapped), values, ARRAYS, True, rows=rows)
+    rollout = next(s["rollout"] for s in by_site.values() if "rollout" in s)
+    received = {site.index: Received(by_site[site.index]["received"].astype(np.float64), seers) for site, seers in seen}
+    named_rows = named(replace(trace, attentions=attentions), rows)
+    return named_rows, {"rollout": rollout.astype(np.float64)}, received, sizes
+
+
+def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Array]:
+    """How many rows see each key, [H,K]; and the site, with what that says of a mask that the graph left open."""
+    heads = len(stats["total"])
+    after = np.arange(count, 0, -1.0)
+    if "seers" not in stats:
+        return site, np.broadcast_to(after if site.causal else np.full(count, float(count)), (heads, count))
+    seers = stats["seers"].astype(np.float64)
+    if site.causal is None and count > 1:
+        # Of all matrices of zeros and ones, the triangle alone has these sums.
+        triangle = bool((seers == after).all() and (stats["visible"] == np.arange(1, count + 1)).all())
+        site = replace(site, causal=triangle, notes=(*site.notes, "causal: measured on this input"))
+    return site, seers
+
+
+__all__: Sequence[str] = ("Pointing", "point")

@@ -1,0 +1,203 @@
+"""Measures of heads from reductions inside the graph: no matrix leaves the session.
+
+The numbers are those of attnx.measure on the whole matrices, to float32's rounding; where a model or a site does not
+allow the reduction, the matrices are fetched and measured there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.measure.rows import head_axes
+from attnx.records import Array, Attention, Check, Site, Tokens, Trace
+from attnx.run import read as tracing
+from attnx.run.dry_run import Fed, fed, reduce
+from attnx.study.head_table import asked, table, table_of
+from attnx.study.key_masks import Cells, cells_of, repeats
+from attnx.taps.reductions import AWAY, CELLS, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
+
+if TYPE_CHECKING:
+    from attnx.measure.heads import HeadTable
+    from attnx.model import Model
+    from attnx.run.batch import Batch
+    from attnx.taps.tap import Tapped
+
+CHECKED = ("masked", "weights")
+"""Of what a few rows are gathered, to hold against one another."""
+SAMPLED = 4
+"""How many rows these are."""
+TOGETHER = 512
+"""Tokens up to which distances are summed over all cells of a head at once: float32 was then off by 5e-5 of the sum at
+512 tokens and by 2e-6 at 128, and is by more in longer texts, which are summed row by row."""
+
+
+def heads(
+    model: Model,
+    told: Mapping[str, Any],
+    layers: Collection[int] | None = None,
+    choose: Callable[[Trace], Trace] = lambda trace: trace,
+) -> tuple[HeadTable, Trace]:
+    """Every measure of every head, without a matrix leaving the session.
+
+    Args:
+        model: The model.
+        told: What `Model.trace` would be given: text or tokens, and whatever else there is.
+        layers: Only sites of these layers.
+        choose: Which sites of the trace are measured, such as those whose checks hold.
+
+    Returns:
+        What `measure.describe_heads` gives of the whole matrices, and the trace, whose sites have no arrays but their
+        checks: that all rows sum to 1, and, of a few rows, that weights = softmax(masked).
+    """
+    from attnx.measure import describe_heads
+
+    made = fed(model, told)
+    found = None if made is None else reduced(model, made, made.sites(model, layers))
+    if made is None or found is None:
+        whole = choose(model.trace(**told, layers=layers, quantities=("masked", "weights")))
+        return describe_heads(whole), _bare(whole)
+    trace, stats, cells = found
+    trace = choose(trace)
+    return table_of(trace, stats, cells), trace
+
+
+def _bare(trace: Trace) -> Trace:
+    """A trace without arrays."""
+    return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
+
+
+def reduced(
+    model: Model,
+    made: Fed,
+    sites: Sequence[Site],
+    more: Mapping[int, Collection[str]] = MappingProxyType({}),
+    extra: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[Trace, Mapping[int, Mapping[str, Array]], Cells] | None:
+    """The trace without arrays, and statistics by site; None where the graph or the text does not allow it.
+
+    Args:
+        model: The model.
+        made: What it is fed.
+        sites: The sites.
+        more: By a site's index, statistics besides those that the measures need.
+        extra: The arrays that these need.
+    """
+    tokens = made.tokens
+    plan = _plan(sites, tokens, made.own) if made.single else None
+    if plan is None:
+        return None
+    cells, some = cells_of(tokens), sample(len(tokens))
+    wanted = {site.index: (*plan, *more.get(site.index, ()), *CHECKED) for site in sites}
+    done = reduce(model, made, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
+    if done is None:
+        return None
+    trace, tapped, values = done
+    stats = {site.index: read_stats(site, tapped, values) for site in sites}
+    if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
+        return None
+    attentions = tuple(
+        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:]))
+        for a in checked_rows(sites, tapped, values, some)
+    )
+    return replace(trace, attentions=attentions), stats, cells
+
+
+def sample(count: int) -> Array:
+    """A few rows of a matrix, from the first to the last, int64: what its checks are made on."""
+    return np.unique(np.linspace(0, count - 1, SAMPLED).astype(np.int64))
+
+
+def checked_rows(
+    sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
+) -> tuple[Attention, ...]:
+    """The rows gathered of what is `CHECKED`, checked against one another."""
+    return tracing.read(sites, stages_of(tapped), values, CHECKED, True, rows=rows.tolist())
+
+
+def stages_of(tapped: Tapped) -> Tapped:
+    """The taps without statistics."""
+    taps = {i: {q: name for q, name in names.items() if q not in STATS} for i, names in tapped.taps.items()}
+    return replace(tapped, taps=taps)
+
+
+def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
+    """The statistics that are needed; None where a site cannot be reduced in the graph."""
+    plan = ["total", "entropy", "largest", "marks", "cells"]
+    if any(tokens.special):
+        plan.append("kept")
+    if own or any(site.causal is not True for site in sites):
+        plan.append("apart" if len(tokens) <= TOGETHER else "away")
+    if own or any(site.causal is None or site.window is not None for site in sites):
+        plan += ["visible", "seen"]
+    good = sites and all(tokens.mask) and all(s.kind == "self" and fits(s, stat) for s in sites for stat in plan)
+    return plan if good else None
+
+
+def _inputs(tokens: Tokens, cells: Cells) -> dict[str, Array]:
+    from attnx.measure.special import is_punctuation
+
+    places = np.arange(len(tokens))
+    special = np.asarray(tokens.special, bool)
+    each = (special, np.asarray(is_punctuation(tokens), bool), places == 0, places, np.ones(len(tokens)))
+    marks = np.stack(each, axis=1)
+    return {
+        KEEP: (~special).astype(np.float32),
+        MARKS: marks.astype(np.float32),
+        CELLS: cells.flat,
+        AWAY: _apart(len(tokens)),
+        FIRST: np.zeros(1, np.int64),
+    }
+
+
+def _apart(count: int) -> Array:
+    """|i - j| of each cell, float32 [Q,K]."""
+    places = np.arange(count, dtype=np.float32)
+    gap = np.subtract.outer(places, places)
+    return np.asarray(np.abs(gap, out=gap))
+
+
+def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Statistics of one site for the first sequence: of rows [H,Q], marks [H,Q,M], cells [H,P], columns [H,K]; what is
+    over heads as it is.
+    """
+    from attnx.taps.reductions import source
+
+    out = {}
+    for stat, name in tapped.taps[site.index].items():
+        if stat in STATS:
+            found = read_stat(values[name], site.places[source(stat)], stat, 1)
+            out[stat] = found if stat in OVER_HEADS else found[0]
+    return out
+
+
+def rows_sum_to_one(some: Attention, total: Array) -> Check:
+    """That all rows sum to 1, to the tolerance that the check of a few rows has."""
+    over = total - 1.0 if some.site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
+    return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
+
+
+def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
+    """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
+    from attnx.measure import describe_heads
+    from attnx.study.batch_head_stats import measure
+
+    traces = list(batch.traces())
+    names = [one.name for one in asked()]
+    values = measure(batch, names) if all(a.trusted for a in batch.attentions) else None
+    if values is None:
+        kept = [choose(trace) for trace in traces]
+        return [(describe_heads(one), _bare(one)) for one in kept]
+    sites = {a.site.index: (at, a.need("weights").shape[1]) for at, a in enumerate(batch.attentions)}
+    out = []
+    for at, trace in enumerate(traces):
+        trace = choose(_bare(trace))
+        places = [sites[a.site.index] for a in trace.attentions]
+        columns = [{name: values[name][at, site, :heads] for name in names} for site, heads in places]
+        axes = head_axes(trace, [heads for _, heads in places])
+        out.append((table(columns, axes, repeats(cells_of(trace.tokens))), trace))
+    return out

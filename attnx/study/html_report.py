@@ -1,0 +1,225 @@
+"""A run -> its page: the measures of every head, what pronouns stand for, and where to look first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
+from attnx.measure import describe_heads
+from attnx.measure import heads as head_measures
+from attnx.measure.coreference import Coreference, coreference
+from attnx.measure.looks import gathered, strongest_pair
+from attnx.measure.rows import head_labels
+from attnx.records import Array, Axis, Site, Trace
+from attnx.study.mentioned import candidates, pronouns
+from attnx.study.selection import head_of, of_sort, position, trusted
+from attnx.tokens.spans import Mention
+from attnx.view.report import Page, Reference, Report, report
+
+if TYPE_CHECKING:
+    from attnx.measure.heads import HeadTable
+    from attnx.model import Model
+
+CELLS = 1 << 20
+"""Weights of one layer that are measured at once."""
+PRONOUNS = 3
+"""Pronouns that are looked from where none is named: the first so many."""
+CANDIDATES = 24
+"""Candidates where none are named: the nearest so many before and after the pronoun."""
+
+
+def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The quantities that a page needs: query and key give the rest; where a site's graph lacks them, the scores."""
+    whole = all("query" in s.places and "key" in s.places for s in sites if s.kind in ("self", "cross"))
+    return ("query", "key", *(() if whole else ("scores", "scaled", "capped")), "masked", "weights")
+
+
+def fewer(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The quantities that do where nothing is masked or added: half the memory. What is rebuilt tells whether so."""
+    open_ = all(
+        s.kind == "self" and s.causal is False and s.window is None and s.bias is None and not s.sink
+        and "query" in s.places and "key" in s.places
+        for s in sites
+    )  # fmt: skip
+    return ("query", "key", "weights") if open_ else wanted(sites)
+
+
+def compose(
+    model: Model,
+    feed: Mapping[str, Any],
+    layers: Sequence[int] | None = None,
+    site: str | None = None,
+    **asked: str | None,
+) -> tuple[Page, Report]:
+    """Run the model and put its page together.
+
+    Args:
+        model: The model.
+        feed: What `Model.trace` is to be given.
+        layers: Only these layers.
+        site: Only this sort of attention.
+        asked: As for `contents`.
+
+    Returns:
+        The page, and what it was made of.
+    """
+    sites = model.find(feed.get("inputs")).sites
+    # A mask may come in as an input; where none does and no token is padding, it is not read unless it turns out that
+    # weights do not follow without it.
+    for quantities in dict.fromkeys((fewer(sites) if feed.get("inputs") is None else wanted(sites), wanted(sites))):
+        trace, doubts = trusted(of_sort(model.trace(**feed, layers=layers, quantities=quantities), site))
+        light = "masked" not in quantities
+        if light and not all(trace.tokens.mask):
+            continue
+        shown = contents(trace, **asked)
+        shown = replace(shown, notes=(*doubts, *shown.notes))
+        page = report(shown)
+        if not light or not {"weights", "roots"} & set(page.packed):
+            break
+    return page, shown
+
+
+def contents(
+    trace: Trace, *, from_: str | None = None, to: str | None = None, head: str | None = None, query: str | None = None
+) -> Report:
+    """Measure what the page shows, and choose what is open first.
+
+    Args:
+        trace: With `wanted` quantities.
+        from_: The word to look from; else the first pronouns.
+        to: The candidates, by commas; else content words near the pronoun.
+        head: The head that is open first, L.H; else the one with the largest margin of the first pronoun, else the one
+            that gathers most on one token.
+        query: The token that is open first; else the pronoun.
+
+    Raises:
+        InputError: A word that is not in the text.
+        UsageError: No such head or token.
+    """
+    notes: list[str] = []
+    found = _references(trace, from_, to, notes)
+    site, number = head_of(trace, head) if head is not None else _first(trace, found)
+    where = _query(trace, site, number, query, found)
+    table = None
+    try:
+        table = _heads(trace)
+    except UnsupportedError as error:
+        notes.append(f"heads are not measured: {error.message}")
+    return Report(
+        trace=trace,
+        measures=table.measures if table is not None else (),
+        kinds=table.kinds if table is not None else (),
+        thresholds=table.thresholds if table is not None else (),
+        references=tuple(_reference(one) for one in found),
+        chosen=(site, number, where),
+        notes=(*notes, *dict.fromkeys(note for m in (table.measures if table else ()) for note in m.notes)),
+    )
+
+
+def _heads(trace: Trace) -> HeadTable:
+    """`describe_heads`, of a long text a few heads at a time, so that what it makes on the way stays small."""
+    shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
+    if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
+        return describe_heads(trace)
+    ((count, queries, keys),) = shapes
+    step = max(1, CELLS // (queries * keys))
+    if step >= count:
+        return describe_heads(trace)
+    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
+    joined = []
+    for parts in zip(*(one.measures for one in tables), strict=True):
+        axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
+        values = np.concatenate([part.values for part in parts], axis=1)
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
+    return head_measures.table(joined)
+
+
+def _some(trace: Trace, heads: slice) -> Trace:
+    """The trace with some of its heads."""
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else array[:, heads]
+
+    return replace(
+        trace,
+        attentions=tuple(
+            replace(
+                a, weights=cut(a.weights), masked=cut(a.masked), capped=cut(a.capped),
+                query=None, key=None, value=None, scores=None, scaled=None, context=None,
+            )
+            for a in trace.attentions
+        ),
+    )  # fmt: skip
+
+
+def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
+    """What the heads say of the pronouns; none where the text has none and none was asked for."""
+    text = trace.memory or trace.tokens
+    named = from_ is not None or to is not None
+    try:
+        there = pronouns(text, from_)
+    except AttnxError:
+        if named:
+            raise
+        return []
+    if from_ is None and len(there) > PRONOUNS:
+        notes.append(f"coreference: the first {PRONOUNS} of {len(there)} pronouns; --from WORD looks from another")
+        there = there[:PRONOUNS]
+    out = []
+    for pronoun in there:
+        try:
+            out.append(_of(trace, pronoun, candidates(text, to, pronoun), to is None, notes))
+        except (InputError, UnsupportedError, UsageError) as error:
+            if named:
+                raise
+            notes.append(f"coreference of {pronoun.text!r}: {error.message}")
+    return out
+
+
+def _of(trace: Trace, pronoun: Mention, there: Sequence[Mention], choose: bool, notes: list[str]) -> Coreference:
+    if choose and len(there) > CANDIDATES:
+        own = pronoun.pieces[0]
+        near = sorted(there, key=lambda one: (abs(one.pieces[-1] - own), one.pieces))[:CANDIDATES]
+        notes.append(f"coreference of {pronoun.text!r}@{own}: the {CANDIDATES} nearest of {len(there)} content words")
+        there = [one for one in there if one in near]
+    found = coreference(trace, pronoun, there)
+    if choose and 0 < len(found.unseen) < len(there):
+        found = coreference(trace, pronoun, [one for at, one in enumerate(there) if at not in found.unseen])
+    return found
+
+
+def _reference(one: Coreference) -> Reference:
+    return Reference(
+        one.pronoun, one.candidates, one.sites, one.shares, one.weights, one.verdicts, one.layer_means, one.baselines,
+        one.notes,
+    )  # fmt: skip
+
+
+def _first(trace: Trace, found: Sequence[Coreference]) -> tuple[int, int]:
+    """The head that is open first."""
+    for one in found:
+        if one.ranked:
+            layer, head = one.ranked[0]
+            return one.sites[layer], head
+    gathering = gathered(trace, special=False)
+    return (gathering[0].site, gathering[0].head) if gathering else (len(trace.attentions) - 1, 0)
+
+
+def _query(trace: Trace, site: int, head: int, query: str | None, found: Sequence[Coreference]) -> int:
+    """The query that is open first, on the axis of that site."""
+    attention = trace.attentions[site]
+    tokens = trace.queries_of(attention)
+    count = int(attention.need("weights").shape[2])
+    last, shift = count - 1, max(0, count - len(tokens))
+    if query is not None:
+        return min(last, position(tokens, query) + shift)
+    for one in found:
+        if tokens is (trace.memory or trace.tokens):
+            return min(last, one.pronoun.pieces[-1] + shift)
+    pair = strongest_pair(trace, site, head)
+    return pair.query if pair is not None and pair.query is not None else 0

@@ -1,0 +1,67 @@
+"""A coreference dataset put to a model: every example run, and what each head and method makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.errors import InputError
+from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
+from attnx.measure.coref_data import Example
+from attnx.measure.coreference import Coreference, coreference
+from attnx.study.antecedents import ARRAYS, maps, text_of
+from attnx.tokens.spans import mention
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+
+def judge(
+    model: Model, examples: Sequence[Example], tell: Callable[[int], None] = lambda _: None
+) -> tuple[Accuracy, tuple[str, ...]]:
+    """Run every example and score the heads.
+
+    Args:
+        model: With a tokenizer.
+        examples: At least two groups.
+        tell: Called with the number of examples that are done, after each.
+
+    Returns:
+        The accuracies; what is to be said of the maps, and for each example that was left out, why.
+
+    Raises:
+        InputError: None is left.
+    """
+    judged: list[Judged] = []
+    skipped: list[str] = []
+    said: dict[str, None] = {}
+    layers: tuple[str, ...] = ()
+    traces = model.trace_many((example.text for example in examples), quantities=ARRAYS)
+    for at, (example, trace) in enumerate(zip(examples, traces, strict=True), start=1):
+        text = text_of(trace)
+        try:
+            pronoun = mention(text, *example.pronoun)
+            candidates = [mention(text, *spot) for spot in example.candidates]
+        except InputError as error:
+            skipped.append(f"example {at} is left out: {error.message}")
+            continue
+        finally:
+            tell(at)
+        made, about = maps(model, trace, None)
+        said |= dict.fromkeys(about)
+        found = coreference(trace, pronoun, candidates, maps=made, tokens=text)
+        layers = found.weights.axes[0].labels
+        judged.append(Judged(found.weights.values, example.answer, example.pair, _others(found)))
+    if not judged:
+        raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
+    return accuracy(judged, layers), (*said, *skipped)
+
+
+def _others(found: Coreference) -> dict[str, np.ndarray]:
+    """Maps and baselines as weights of the candidates, by name."""
+    nothing = np.full(len(found.candidates), np.nan)
+    named = {v.method: np.asarray(v.shares) for v in (*found.verdicts, *found.baselines)}
+    kept = ("rollout", "value norms", "nearest", "first")
+    return {name: named.get(name, nothing) for name in kept if name in named or name in ("nearest", "first")}

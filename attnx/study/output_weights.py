@@ -1,0 +1,47 @@
+"""What stands around an attention in an opened model: its projections, and W_O's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from attnx.records import Array, Site
+
+if TYPE_CHECKING:
+    from attnx.graph.axes.projections import Projections
+    from attnx.graph.shapes.index import Graph
+    from attnx.model import Model
+
+
+_READ: WeakKeyDictionary[Model, dict[object, Array | None]] = WeakKeyDictionary()
+"""What `output_projection` read, for as long as its model is there."""
+
+
+def surroundings(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
+    """The projections of a site of a trace; None where its graph is not at hand."""
+    from attnx.graph.axes.projections import projections
+
+    return next((projections(graph, own) for graph, own in _graphs(model, site, inputs)), None)
+
+
+def output_projection(model: Model, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
+    """W_O as [H,Dv,E]; None where it was not found for sure. Read once for a model."""
+    from attnx.graph.axes.projections import output_weights
+
+    known = _READ.setdefault(model, {})
+    key = (model.find(inputs).branch, site.node, site.op, site.component, site.kind)
+    if key not in known:
+        known[key] = next((output_weights(graph, own) for graph, own in _graphs(model, site, inputs)), None)
+    return known[key]
+
+
+def _graphs(model: Model, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:
+    """The graph that a site of a trace is in, and the site as it is numbered there (an encoder may be its own file)."""
+    for one in (model, model.encoder):
+        if one is None:
+            continue
+        found = one.graph(inputs if one is model else None)
+        for own in found.sites:
+            if (own.node, own.op, own.component, own.kind) == (site.node, site.op, site.component, site.kind):
+                yield found.opened, own

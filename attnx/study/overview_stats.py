@@ -1,0 +1,91 @@
+"""The overview of a long text, reduced in the graph: what it points out, without a matrix of every head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.measure import looks
+from attnx.measure.looks import Look
+from attnx.records import Array, Site, Trace
+from attnx.run.dry_run import fed
+from attnx.session import memory
+from attnx.study.head_stats import reduced
+from attnx.study.head_table import table_of
+from attnx.taps.reductions import PAIRS, fits, outer_words
+
+if TYPE_CHECKING:
+    from attnx.measure.heads import HeadTable
+    from attnx.model import Model
+    from attnx.study.request import Request
+
+LARGE = 32 << 20
+"""Bytes of matrices up to which fetching them is the quicker way."""
+ALL = ("received", "pair", "pair_at")
+LAST = ("pairs", "pairs_head")
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What the overview needs, as `findings.findings` takes it."""
+
+    trace: Trace
+    """Without arrays."""
+    table: HeadTable
+    columns: tuple[looks.Column, ...]
+    """By site, what its keys get."""
+    looks: tuple[tuple[Look, ...], ...]
+    """Of the last site."""
+    pairs: Mapping[tuple[int, int], Look | None]
+    """Site's position and head -> the largest weight between two different tokens that are not special."""
+
+
+def glance(model: Model, told: Mapping[str, Any], asked: Request) -> Glance | None:
+    """Run a model for the overview of a long text.
+
+    Returns:
+        None where the matrices take no more than `LARGE`, where the graph or the text does not allow it, or where a
+        check does not hold.
+    """
+    made = fed(model, told)
+    sites = [] if made is None else made.sites(model, asked.traced_layers)
+    if made is None or not sites or not made.single or not all(_fits(site) for site in sites):
+        return None
+    if memory.needed(sites, made.feed, asked.quantities) <= LARGE:
+        return None
+    more = {site.index: ALL for site in sites} | {sites[-1].index: (*ALL, *LAST)}
+    found = reduced(model, made, sites, more, {PAIRS: looks.pairs_of(made.tokens).astype(np.float32)})
+    if found is None:
+        return None
+    trace, stats, cells = found
+    if any(not (s["total"] > 0).all() for s in stats.values()) or not all(a.trusted for a in trace.attentions):
+        return None
+    last, count = stats[sites[-1].index], len(made.tokens)
+    best, heads = (last[name].reshape(count, count) for name in LAST)
+    return Glance(
+        trace,
+        table_of(trace, stats, cells),
+        tuple(looks.column_of(made.tokens, stats[site.index]["received"]) for site in sites),
+        looks.looks_of(len(sites) - 1, best, heads),
+        {
+            (at, head): _pair(at, head, stats[site.index], count)
+            for at, site in enumerate(sites)
+            for head in range(len(stats[site.index]["pair"]))
+        },
+    )
+
+
+def _fits(site: Site) -> bool:
+    """Whether a site's matrix has its heads as one axis: then where the largest stands names a head."""
+    place = site.places.get("weights")
+    words = () if place is None else outer_words(place.layout)
+    return site.kind == "self" and fits(site, "pair") and sum("h" in word for word in words) == 1 and len(words) <= 2
+
+
+def _pair(site: int, head: int, stats: Mapping[str, Array], count: int) -> Look | None:
+    value = float(stats["pair"][head])
+    query, key = divmod(int(stats["pair_at"][head]), count)
+    return Look(site, head, query, key, value) if value > 0 else None

@@ -1,0 +1,49 @@
+"""How a model file holds its numbers: the precision of its weights, and the operators that a quantiser left in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnx.graph.load.load import load
+from attnx.study.shelf import precision
+
+QUANTISED = (
+    "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
+    "QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul", "QLinearSoftmax",
+    "QGemm", "QAttention", "QMoE", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized",
+)  # fmt: skip
+"""Operators that compute with quantised numbers, or turn numbers into such and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How one file holds its numbers."""
+
+    file: str
+    """Its name, without the folder."""
+    weights: str
+    """What most bytes of its weights are: "fp32", "fp16", "int8", "int4"; "" where it has none."""
+    quantised: Mapping[str, int]
+    """How many nodes there are of each operator of `QUANTISED`, the most frequent first; empty where none is."""
+
+    def __str__(self) -> str:
+        """In a line: "model.onnx · int8 weights · 36 MatMulInteger, 25 DynamicQuantizeLinear"."""
+        parts = [self.file, *([f"{self.weights} weights"] if self.weights else [])]
+        if self.quantised:
+            parts.append(", ".join(f"{count} {name}" for name, count in self.quantised.items()))
+        return " · ".join(parts)
+
+
+def written(path: Path) -> Written:
+    """Read it off the graph; weights are not read.
+
+    Raises:
+        ModelError: The file cannot be read as an ONNX model.
+    """
+    loaded = load(path)
+    nodes = [*loaded.proto.graph.node, *(node for function in loaded.proto.functions for node in function.node)]
+    found = Counter(node.op_type for node in nodes if node.op_type in QUANTISED)
+    return Written(path.name, precision(loaded), dict(found.most_common()))

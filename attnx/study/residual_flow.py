@@ -1,0 +1,223 @@
+"""What flows through the layers of one side of a model: rollout, exact flow, attention weighted by norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.formula import average
+from attnx.measure import flow as flows
+from attnx.measure import rollout as rollouts
+from attnx.measure.layered import head_mean
+from attnx.measure.norms import value_norms
+from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.run.dry_run import fed
+from attnx.run.query_rows import gather
+from attnx.session import memory
+from attnx.study.head_mean import over_heads
+from attnx.study.output_weights import output_projection
+from attnx.tokens.spans import axis_labels
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+ARRAYS = ("masked", "weights", "value")
+SIDES = ("encoder", "decoder", "cross")
+LARGE = 32 << 20
+"""Bytes of matrices up to which they are fetched whole."""
+QUICK = 4_000_000
+"""Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What was followed."""
+
+    side: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    query: int | None
+    rollout: Measurement
+    """[S,Q,K]."""
+    last: Measurement
+    """[Q,K]: the rollout after the last layer."""
+    attention: Measurement
+    """[K]: the last layer's attention from the query, mean over heads; from all queries without one."""
+    norms: Measurement | None
+    """[K]: the same weighted by norms."""
+    flow: Measurement | None
+    """[1,K]."""
+    notes: tuple[str, ...]
+
+    @property
+    def largest(self) -> Array:
+        """[K]: the largest that any way gives each key, from the token that is followed."""
+        assert self.query is not None
+        ways = [self.attention.values, self.rollout.values[-1, self.query]]
+        ways += [self.norms.values] if self.norms is not None else []
+        ways += [self.flow.values[0]] if self.flow is not None else []
+        return np.asarray(np.fmax.reduce(ways))
+
+
+def follow(
+    model: Model,
+    trace: Trace,
+    query: str | None,
+    side: str | None,
+    *,
+    relative: bool = False,
+    inputs: Mapping[str, Array] | None = None,
+    row: Trace | None = None,
+) -> Streams:
+    """Follow attention through one side of a model.
+
+    Args:
+        model: Gives W_O.
+        trace: With weights of all layers; value where norms are wanted.
+        query: The token that is followed, as it was asked for.
+        side: "encoder", "decoder" or "cross"; cross, where there is one, by default.
+        relative: Divide by what uniform attention gives.
+        inputs: What the model was fed, where a graph has branches.
+        row: The query's row at the last site, with value, where the trace has means over heads alone.
+
+    Raises:
+        UsageError: No such side or token.
+        UnsupportedError: Nothing flows there: no self-attention over the text, or its matrices are not square.
+    """
+    there = [name for name in SIDES if _has(trace, name)]
+    chosen = side if side is not None else there[-1] if there else "encoder"
+    if chosen not in SIDES or (there and chosen not in there):
+        raise UsageError(f"this model has no side {chosen!r}", f"It has {', '.join(there)}.")
+    notes = [f"{chosen} side; --side shows the others: {', '.join(n for n in there if n != chosen)}"]
+    notes = notes if len(there) > 1 else []
+    if chosen == "cross":
+        rollout, tokens, keys = rollouts.memory_rollout(trace), trace.tokens, trace.memory or trace.tokens
+        if relative:
+            notes.append("--relative is for one text alone: it changes nothing here")
+    else:
+        tokens = keys = _text(trace, chosen)
+        rollout = rollouts.rollout(trace, tokens, relative=relative)
+    where = None
+    if query is not None:
+        from attnx.study.selection import position
+
+        where = position(tokens, query)
+    queries, count = axis_labels(tokens, rollout.values.shape[1]), rollout.values.shape[2]
+    exact = None
+    if where is not None and chosen != "cross":
+        exact, said = _exact(trace, where, tokens, len(rollout.values), relative)
+        notes += [said] if said else []
+    site = _last(trace, chosen, tokens)
+    norms = None
+    if where is not None and row is not None:
+        norms = _norms(row, 0, 0, output_projection(model, row.attentions[0].site, inputs))
+    elif where is not None and trace.attentions[site].value is not None:
+        norms = _norms(trace, site, where, output_projection(model, trace.attentions[site].site, inputs))
+    return Streams(
+        side=chosen,
+        queries=queries,
+        keys=axis_labels(keys, count),
+        query=where,
+        rollout=rollout,
+        last=replace(rollout, axes=rollout.axes[1:], values=rollout.values[-1]),
+        attention=_attention(trace, site, where),
+        norms=norms,
+        flow=exact,
+        notes=tuple(notes),
+    )
+
+
+def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trace, Trace | None] | None:
+    """Of a long text the means over heads, made in the graph, and the query's row at the last site.
+
+    Returns:
+        None where the text is short, or where the graph or the text does not allow it.
+
+    Raises:
+        UsageError: There is no such token.
+    """
+    made = fed(model, told)
+    sites = [] if made is None else made.sites(model)
+    if made is None or memory.needed(sites, made.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+        return None
+    found = over_heads(model, made, sites)
+    if found is None or query is None:
+        return None if found is None else (found[0], None)
+    from attnx.study.selection import position
+
+    row = gather(model, made, sites[-1:], [position(made.tokens, query)], ARRAYS)
+    return None if row is None or not row.attentions[0].trusted else (found[0], row)
+
+
+def _has(trace: Trace, side: str) -> bool:
+    if side == "cross":
+        return trace.memory is not None and any(a.site.kind == "cross" for a in trace.attentions)
+    return any(a.site.kind == "self" and a.site.component == side for a in trace.attentions)
+
+
+def _text(trace: Trace, side: str) -> Tokens:
+    """The tokens that the self-attentions of a side are over."""
+    for attention in trace.attentions:
+        if attention.site.kind == "self" and attention.site.component == side:
+            return trace.queries_of(attention)
+    raise UnsupportedError(
+        "no self-attention of this model is over a text, so nothing flows through it",
+        "`attnx sites MODEL` lists what the model has.",
+    )
+
+
+def _last(trace: Trace, side: str, tokens: Tokens) -> int:
+    """Position of the side's last site."""
+    kind = "cross" if side == "cross" else "self"
+    fits = [at for at, a in enumerate(trace.attentions) if a.site.kind == kind and trace.queries_of(a) is tokens]
+    return fits[-1]
+
+
+def _exact(
+    trace: Trace, where: int, tokens: Tokens, layers: int, relative: bool
+) -> tuple[Measurement | None, str | None]:
+    """Exact flow where it takes seconds; else why it is not there."""
+    if layers * len(tokens) ** 3 > QUICK:
+        return (
+            None,
+            f"no exact flow: {len(tokens)} tokens through {layers} layers would take too long; rollout is shown",
+        )
+    return flows.flow(trace, [where], tokens, relative=relative), None
+
+
+def _attention(trace: Trace, site: int, where: int | None) -> Measurement:
+    """The last layer's weights from one query (or from all, their mean), mean over heads."""
+    attention = trace.attentions[site]
+    matrix = head_mean(trace, attention)
+    row = average(matrix, axis=0) if where is None else matrix[where]
+    labels = axis_labels(trace.keys_of(attention), len(row))
+    return Measurement(
+        name="attention",
+        unit="share",
+        axes=(Axis("key", labels),),
+        values=row,
+        bounds=(0.0, 1.0),
+        source="Vaswani et al. 2017, equation 1",
+        formula=f"weights of {trace.labels[site]}, the mean of its heads",
+    )
+
+
+def _norms(trace: Trace, site: int, where: int, output: Array | None) -> Measurement:
+    """The same weighted by norms: of the sum of the heads behind W_O, or without W_O the mean of the heads' shares."""
+    one = replace(trace, attentions=(trace.attentions[site],))
+    found = value_norms(one, 0, output, together=False)
+    row = average(found.shares.values[:, where], axis=0)
+    return Measurement(
+        name="weighted norms",
+        unit="share",
+        axes=(found.shares.axes[2],),
+        values=np.asarray(row),
+        bounds=(0.0, 1.0),
+        source=found.shares.source,
+        formula=f"{found.shares.formula} of {trace.labels[site]}, the mean of its heads",
+        notes=found.shares.notes,
+    )

@@ -1,0 +1,109 @@
+"""What a command that measures picks out of a run: sites that can be trusted, of one sort, one head, one token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnx.errors import UnsupportedError, UsageError
+from attnx.records import Site, Tokens, Trace
+from attnx.study.attention_kind import named_sort, sort_of
+from attnx.study.request import Head, agree, parse_head
+
+
+def sorts(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The sorts of attention that there are: "encoder", "decoder", "cross", ..., in execution order."""
+    return tuple(dict.fromkeys(sort_of(site) for site in sites))
+
+
+def of_sort(trace: Trace, sort: str | None) -> Trace:
+    """The trace with the sites of one sort alone; all where None.
+
+    Raises:
+        UsageError: The model has no such attention.
+    """
+    if sort is None:
+        return trace
+    wanted = named_sort([attention.site for attention in trace.attentions], sort)
+    return replace(trace, attentions=tuple(a for a in trace.attentions if sort_of(a.site) == wanted))
+
+
+def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
+    """The trace without sites whose checks failed, and what is to be said of those.
+
+    Raises:
+        UnsupportedError: None is left.
+    """
+    doubts = []
+    for label, attention in zip(trace.labels, trace.attentions, strict=True):
+        failed = [check for check in attention.checks if not check.holds]
+        if failed:
+            doubts.append(f"left out, {label} NOT TRUSTED: {failed[0].name} is off by {failed[0].difference:.2g}")
+    if doubts and len(doubts) == len(trace.attentions):
+        raise UnsupportedError(
+            f"no site of this model can be trusted, so nothing is measured: {doubts[0]}",
+            "`attnx trace MODEL TEXT` shows every check.",
+        )
+    return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
+
+
+def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, int]:
+    """A head as it was asked for, "5.11" or, where there is one layer, "11": site's position and head.
+
+    Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
+
+    Raises:
+        UsageError: It cannot be read, or is not there.
+    """
+    asked = parse_head(text, option)
+    fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]
+    if not fits:
+        layers = sorted({a.site.layer for a in trace.attentions if a.site.layer is not None})
+        said = f"The layers are {layers[0]} to {layers[-1]}." if layers else "The layers of this model are not known."
+        raise UsageError(f"there is no layer {asked.layer}", said)
+    if asked.layer is None and len(trace.attentions) > 1:
+        raise UsageError(f"{option} {text!r} names no layer", f"Give layer and head: {fits[-1]}.{asked.head}.")
+    return fits[-1], _held(trace, fits[-1], asked)
+
+
+def _held(trace: Trace, site: int, asked: Head) -> int:
+    attention = trace.attentions[site]
+    count = next(
+        (a.shape[1] for a in (attention.weights, attention.masked, attention.scores) if a is not None),
+        attention.site.heads,
+    )
+    if count is not None and asked.head >= count:
+        raise UsageError(f"there is no head {asked.head}", f"{trace.labels[site]} has heads 0 to {count - 1}.")
+    return asked.head
+
+
+def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The layers that must be traced for what is asked; None for all.
+
+    Raises:
+        UsageError: A head that cannot be read, or that is of none of the layers.
+    """
+    asked = [parse_head(text) for text in heads]
+    agree(asked, layers)
+    named = [head.layer for head in asked]
+    if layers is None and named and None not in named:
+        return tuple(sorted({layer for layer in named if layer is not None}))
+    return None if layers is None else tuple(layers)
+
+
+def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
+    """The position of one token.
+
+    Raises:
+        UsageError: There is no such token, or it is a word of several pieces.
+    """
+    from attnx.tokens import find
+
+    found = find(tokens, text)
+    if len(found) > 1:
+        pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
+        raise UsageError(f"{option} {text!r} is {len(found)} pieces: {pieces}", "Choose a piece.")
+    return found[0]
+
+
+__all__ = ["head_of", "layers_of", "of_sort", "position", "sorts", "trusted"]

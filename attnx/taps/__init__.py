@@ -1,0 +1,1 @@
+"""Writes outputs and reductions into a graph."""

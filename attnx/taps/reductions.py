@@ -1,0 +1,305 @@
+"""Reductions inside the graph: each matrix becomes numbers a row beside its site, and never leaves the session.
+
+A row of weights has K numbers, and H x Q such rows make a matrix that nobody may want to see whole. Put into the graph
+behind a site, these nodes give what a measure needs of it: sums, entropies, largest weights, sums over marked keys, the
+weights of chosen cells, whole rows of chosen queries. `attnx.study.head_stats` makes measurements of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.layout import arrange, axis_of, whole_factor
+from attnx.records import Array, Place, Site
+from attnx.taps.writer import Nodes
+
+if TYPE_CHECKING:
+    pass
+
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, PAIRS = (
+    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "pairs")
+)
+"""Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
+keys, float32 [K,M], the last of them 1 throughout; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one
+key, int64 [1]; where a rollout starts from, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."""
+STATS = (
+    "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
+    "most_added", "least_added", "mean", "most", "most_masked", "rollout",
+    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left",
+)  # fmt: skip
+"""What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
+mark; a of each cell; sum a |i - j|, and the same of all rows together; how many keys are not hidden; whether the key
+`FIRST` is not hidden. Of each column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and
+the smallest of what bias and mask add to a score; the mean and the largest weight; the largest masked score. Of all
+sites together, noted at the first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each
+head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value:
+see `norms`."""
+OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
+"""Those without heads."""
+HIDDEN = -9e3
+"""A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
+GATHERED = "attnx/Gather/"
+"""What the name of a tensor begins with that holds chosen rows."""
+_NEEDS = {
+    "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "apart": AWAY, "seen": FIRST, "rollout": START,
+    "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS,
+}  # fmt: skip
+ADDED = ("most_added", "least_added")
+NORMS = ("norms", "norms_left")
+"""What is made of the value and W_O; where a graph does not allow it, the value is tapped in its place."""
+_MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
+_TINY = 1e-37
+_LOWEST = float(np.finfo(np.float32).min)
+_WORD = re.compile(r"\([^)]*\)|\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is wanted of sites instead of their matrices."""
+
+    stats: tuple[str, ...] = ()
+    """Names of `STATS`."""
+    rows: bool = False
+    """Only the rows of the queries in the input `ROWS`, of every stage that is tapped."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that it adds."""
+        return tuple(dict.fromkeys([*([ROWS] if self.rows else []), *(_NEEDS[s] for s in self.stats if s in _NEEDS)]))
+
+
+def fits(site: Site, stat: str) -> bool:
+    """Whether a site's matrix can be reduced in the graph: its axes stand alone, and no factor is folded in."""
+    place = site.places.get(source(stat))
+    return (
+        place is not None
+        and not place.factors
+        and axis_of(place.layout, "k") is not None
+        and axis_of(place.layout, "q") is not None
+    )
+
+
+def before_mask(site: Site) -> Place | None:
+    """Where the graph holds the scores that bias and mask are added to, in a form that can be reduced; None if not."""
+    place = site.places.get("capped") or (site.places.get("scaled") if site.softcap is None else None)
+    if place is None or not isinstance(whole_factor(place.factors), float):
+        return None
+    whole = axis_of(place.layout, "k") is not None and axis_of(place.layout, "q") is not None
+    masked = site.places.get("masked")
+    alike = masked is not None and len(outer_words(place.layout)) == len(outer_words(masked.layout))
+    return place if whole and alike else None
+
+
+class Writer(Nodes):
+    """Adds reducing nodes to a graph that is being tapped."""
+
+    def declare(self, reduction: Reduction) -> None:
+        """Add the inputs that a reduction needs."""
+        from onnx import TensorProto, helper
+
+        kinds = {
+            ROWS: (TensorProto.INT64, ["attnx_rows"]),
+            KEEP: (TensorProto.FLOAT, ["attnx_keys"]),
+            MARKS: (TensorProto.FLOAT, ["attnx_keys", "attnx_marks"]),
+            CELLS: (TensorProto.INT64, ["attnx_cells"]),
+            AWAY: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
+            FIRST: (TensorProto.INT64, [1]),
+            START: (TensorProto.FLOAT, ["attnx_rows", "attnx_queries"]),
+            PAIRS: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
+        }
+        read = {name for node in self._proto.graph.node for name in node.input}
+        for name in reduction.inputs:
+            if name not in read:
+                continue
+            self._proto.graph.input.append(helper.make_tensor_value_info(name, *kinds[name]))
+
+    def rows(self, value: str, place: Place) -> str | None:
+        """The chosen queries' rows of a tensor; None where its layout does not allow it."""
+        axis = axis_of(place.layout, "q")
+        return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
+
+    def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
+        """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
+        cells. `marked`: its marks are asked for as well, the last of which gives the sum of each row.
+        """
+        last = self._last(value, place)
+        if stat == "total" and marked:
+            return self.node("Gather", [self.node("MatMul", [last, MARKS]), self.index(-1)], axis=-1)
+        if stat == "total":
+            return self.summed(last)
+        if stat == "entropy":
+            # 0 ln 0 = 0: the logarithm never meets a 0.
+            log = self.node("Log", [self.node("Clip", [last, self.number(_TINY)])])
+            return self.summed(self.node("Mul", [last, log]))
+        if stat == "largest":
+            return self.extreme("ReduceMax", last)
+        if stat == "kept":
+            kept = self.node("Mul", [last, KEEP])
+            return self.extreme("ReduceMax", kept)
+        if stat == "marks":
+            return self.node("MatMul", [last, MARKS])
+        if stat == "cells":
+            outer = len(outer_words(place.layout))
+            flat = self.node("Reshape", [last, self.ints([0] * outer + [-1])])
+            return self.node("Gather", [flat, CELLS], axis=-1)
+        if stat == "apart":
+            # One product of each head's cells, which takes a third of the time that a product and a sum a row take.
+            flat = self.reshaped(last, [0] * len(outer_words(place.layout)) + [-1])
+            return self.node("MatMul", [flat, self.reshaped(AWAY, (-1, 1))])
+        if stat == "away":
+            return self.summed(self.node("Mul", [last, AWAY]))
+        if stat == "received":
+            return self.summed(last, -2)
+        if stat in ("pair", "pair_at", "pairs", "pairs_head"):
+            return self._pairs(self.node("Mul", [last, PAIRS]), place, stat)
+        if stat in ("mean", "most", "most_masked"):
+            return self._mean(last, place, heads) if stat == "mean" else self._over_heads("ReduceMax", last, place)
+        if stat == "seen":
+            last = self.node("Gather", [last, FIRST], axis=-1)
+        shown = self.node("Greater", [last, self.number(HIDDEN)])
+        return self.summed(self.node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
+
+    def added(self, masked: str, masked_place: Place, before: str, place: Place, stat: str) -> str:
+        """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides.
+
+        Where the graph adds one tensor, that tensor says it: [1,K] or [Q,K], once for all sites that add the same.
+        """
+        kind = "ReduceMax" if stat == "most_added" else "ReduceMin"
+        if (mask := self._mask(masked_place, place)) is not None:
+            name, rank = mask
+            return self._reduced(kind, self.as_float32(name), rank - 2)
+        scores = self._last(before, place)
+        factor = whole_factor(place.factors)
+        if factor != 1.0:
+            scores = self.node("Div", [scores, self.number(float(factor))])
+        gap = self.node("Sub", [self._last(masked, masked_place), scores])
+        return self._over_heads(kind, gap, masked_place)
+
+    def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
+        """What is added to the scores as they are, in one node, to make the masked ones; and its rank."""
+        node = self._graph.producer(masked.value)
+        rank = len(outer_words(masked.layout)) + 2
+        ends = (axis_of(masked.layout, "q"), axis_of(masked.layout, "k")) == (rank - 2, rank - 1)
+        plain = not masked.factors and not before.factors and masked.window is None and before.window is None
+        if node is None or node.op_type != "Add" or before.value not in node.input or not (ends and plain):
+            return None
+        mask = next((name for name in node.input if name != before.value), before.value)
+        fact = self._graph.facts.get(mask)
+        shape = None if fact is None else fact.shape
+        return (mask, len(shape)) if shape is not None and 2 <= len(shape) <= rank else None
+
+    def head_mean(self, value: str, place: Place, sink: bool, heads: int | None) -> str:
+        """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
+        last = self._last(value, place)
+        if sink:
+            last = self.node("Div", [last, self.summed(last, keep=1)])
+        return self._mean(last, place, heads)
+
+    def _mean(self, last: str, place: Place, heads: int | None) -> str:
+        """Over heads, and a batch of one: as a product, which takes a third of ReduceMean's time."""
+        outer = len(outer_words(place.layout))
+        if heads is None or not outer:
+            return self._over_heads("ReduceMean", last, place)
+        ends = self.node("Gather", [self.node("Shape", [last]), self.ints([outer, outer + 1])])
+        flat = self.node("MatMul", [self.filled((1, heads), 1 / heads), self.reshaped(last, (heads, -1))])
+        return self.node("Reshape", [flat, ends])
+
+    def rollout(self, means: Sequence[str]) -> str:
+        """The rows of R_l = (A_l + I) / 2 x R_(l-1) that begin with `START`, from the last layer down: [R,K]."""
+        state, half = START, self.number(0.5)
+        for mean in reversed(means):
+            state = self.node("Mul", [self.node("Add", [self.node("MatMul", [state, mean]), state]), half])
+        return state
+
+    def _pairs(self, last: str, place: Place, stat: str) -> str:
+        """The largest of some cells, by head or by cell, and where it stands."""
+        outer = outer_words(place.layout)
+        if stat == "pairs":
+            return self._over_heads("ReduceMax", last, place)
+        if stat == "pairs_head":
+            return self.node("ArgMax", [last], axis=next(i for i, w in enumerate(outer) if "h" in w), keepdims=0)
+        flat = self.node("Reshape", [last, self.ints([0] * len(outer) + [-1])])
+        if stat == "pair_at":
+            return self.node("ArgMax", [flat], axis=-1, keepdims=0)
+        return self.extreme("ReduceMax", flat)
+
+    def _over_heads(self, kind: str, last: str, place: Place) -> str:
+        """A matrix reduced over all axes but q and k."""
+        return self._reduced(kind, last, len(outer_words(place.layout)))
+
+    def _reduced(self, kind: str, value: str, count: int) -> str:
+        """A tensor reduced over its first axes."""
+        axes = list(range(count))
+        if not axes:
+            return value
+        if self._graph.opset >= 18:
+            return self.node(kind, [value, self.ints(axes)], keepdims=0)
+        return self.node(kind, [value], axes=axes, keepdims=0)
+
+    def entropy(self, value: str, place: Place, masked: str, masked_place: Place, marked: bool = False) -> str:
+        """Sum a ln a without a logarithm for each cell, which takes longer than all else.
+
+        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a. A row of
+        which every cell is hidden gives 0.
+        """
+        if not self._is_float32(masked) or not self._is_float32(value):
+            return self.stat(value, place, "entropy")
+        weights, scores = self._last(value, place), self._last(masked, masked_place)
+        most = self.node("Max", [self.extreme("ReduceMax", scores, keep=1), self.number(_LOWEST)])
+        below = self.node("Sub", [scores, most])
+        shown = self.at_least(below, HIDDEN)  # hidden cells, whose weight is 0, may be -inf
+        log = self.node("Log", [self.node("Max", [self.stat(value, place, "largest"), self.number(_TINY)])])
+        whole = self.node("Mul", [log, self.stat(value, place, "total", marked=marked)])
+        return self.node("Add", [self.summed(self.node("Mul", [weights, shown])), whole])
+
+    def _last(self, value: str, place: Place) -> str:
+        """The matrix in float32 with q and k as its last axes, its window cut."""
+        value = self.as_float32(value)
+        q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")
+        assert q is not None and k is not None  # noqa: PT018
+        rank = len(outer_words(place.layout)) + 2
+        order = [i for i in range(rank) if i not in (q, k)] + [q, k]
+        value = self.transposed(value, order)
+        if place.window is not None:
+            start, stop = place.window
+            ends = [self.ints([start or 0]), self.ints([2**62 if stop is None else stop])]
+            value = self.node("Slice", [value, *ends, self.ints([rank - 1])])
+        return value
+
+
+@lru_cache(1024)
+def outer_words(layout: str) -> tuple[str, ...]:
+    """The axes of a matrix besides q and k, as its layout writes them."""
+    return tuple(word for word in _WORD.findall(layout) if word.strip("()").split()[0][0] not in "qk")
+
+
+def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
+    """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells, [B,H,K] for
+    columns; what is over heads, norms, and rows of a rollout, as they are.
+
+    Raises:
+        ValueError: The array does not fit the place.
+    """
+    if stat in ("pair", "pair_at"):
+        return np.asarray(arrange(array, " ".join(outer_words(place.layout)), "bh", batch))
+    if stat in OVER_HEADS or stat in NORMS:
+        return np.asarray(array, np.float32)
+    outer = " ".join(outer_words(place.layout))
+    if stat == "cells":
+        return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
+    if stat == "marks":
+        return np.asarray(arrange(array, f"{outer} q d", "bhqd", batch), np.float32)
+    return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
+
+
+def source(name: str) -> str:
+    """The quantity that a statistic is made from; a quantity itself as it is."""
+    if name in NORMS:
+        return "value"
+    return "masked" if name in _MASKED else "weights" if name in STATS else name

@@ -1,0 +1,291 @@
+"""Sites + what is wanted -> tapped model: outputs are added, fused nodes looked at are opened, nothing else changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from attnx.errors import ModelError
+from attnx.records import STAGES, Place, Site
+from attnx.taps.norms import norms_behind
+from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from attnx.graph.shapes.index import Graph
+    from attnx.sites.recognise import Found
+
+_Proto = TypeVar("_Proto")
+_QUANTISED = {
+    "QLinearMatMul": (6, 7),
+    "QLinearAdd": (6, 7),
+    "QLinearMul": (6, 7),
+    "QLinearSoftmax": (3, 4),
+    "QuantizeLinear": (1, 2),
+}
+"""Operators with an integer result -> which inputs hold its scale and zero point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """A model with taps, ready for a session."""
+
+    model: bytes
+    """Serialised; large weights are references into the files of `folder`."""
+    folder: Path
+    """Folder that external data is relative to."""
+    taps: Mapping[int, Mapping[str, str]]
+    """Site index -> quantity -> name of the output that holds it, as its Place says."""
+    outputs: tuple[str, ...]
+    """The model's own outputs that were kept."""
+    plain: bool = False
+    """Whether it has ONNX's own operators on floats alone. Kernels of others may round differently where onnxruntime
+    does not lay their weights out beforehand."""
+    widened: bool = False
+    """Whether what is in bfloat16 is computed in float32."""
+
+
+def tap(
+    found: Found,
+    wanted: Mapping[int, Collection[str]],
+    *,
+    outputs: Collection[str] | None = None,
+    rows: bool = False,
+    wide: bool = True,
+) -> Tapped:
+    """Add outputs for the quantities wanted.
+
+    Args:
+        found: The model and its sites.
+        wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
+        outputs: Which of the model's own outputs to keep; all where None.
+        rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
+        wide: Compute in float32 what is in bfloat16.
+
+    Returns:
+        The tapped model. Without taps and with all outputs it computes exactly what the file does.
+
+    Raises:
+        ModelError: A weight file is missing.
+    """
+    from attnx.graph.axes.widening import widen, widen_inputs
+    from attnx.graph.load.soundness import ends_process
+    from attnx.sites.recognise import replaced
+
+    if found.loaded.missing:
+        raise ModelError(
+            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
+            "Put the weight files beside the .onnx file. `attnx sites` works without them.",
+        )
+    keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
+    keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
+    proto = replaced(found.graph, found.replacements, keys)
+    if (node := ends_process(proto.graph.node)) is not None:
+        raise ModelError(
+            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
+            "would end the process",
+            "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
+        )
+    taps: dict[int, dict[str, str]] = {}
+    own = len(proto.graph.node)
+    named: dict[str, str] = {}
+    added: list[str] = []
+    writer = Writer(found.opened, proto)
+    means: list[tuple[int, str]] = []
+    for i, quantities in wanted.items():
+        marked = "marks" in quantities
+        for quantity in quantities:
+            place = found.sites[i].places.get(source(quantity))
+            if place is None:
+                continue
+            name = _output(found.opened, proto, place, named)
+            masked = found.sites[i].places.get("masked")
+            if quantity in ADDED:
+                before = before_mask(found.sites[i])
+                if before is None:
+                    continue
+                scores = _output(found.opened, proto, before, named)
+                name = writer.added(name, place, scores, before, quantity)
+            elif quantity in NORMS:
+                both = norms_behind(writer, found.opened, found.sites[i], name, place)
+                if both is None:
+                    quantity = "value"
+                else:
+                    name = both[NORMS.index(quantity)]
+            elif quantity == "rollout":
+                means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
+                continue
+            elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
+                name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked, marked)
+            elif quantity in STATS:
+                name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
+            elif rows and quantity in STAGES:
+                name = writer.rows(name, place) or name
+            taps.setdefault(i, {})[quantity] = name
+            added.append(name)
+    if means:
+        added.append(writer.rollout([mean for _, mean in means]))
+        taps.setdefault(means[0][0], {})["rollout"] = added[-1]
+    stats = [s for s in STATS if any(s in names for names in taps.values())]
+    writer.declare(Reduction(tuple(stats), rows=rows))
+    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    _place_beside(proto, own)
+    _set_outputs(proto, kept, list(dict.fromkeys(added)))
+    _drop_unused(proto)
+    if not wide:
+        widen_inputs(proto)
+    widened = wide and widen(proto)
+    folder = _relocate(found, proto)
+    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node), widened)
+
+
+def _plain(nodes: Iterable[NodeProto]) -> bool:
+    marks = ("Quant", "QLinear", "Integer")
+    return all(n.domain in ("", "ai.onnx") and not any(m in n.op_type for m in marks) for n in nodes)
+
+
+def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
+    """The name under which a place's tensor can be an output: its own, or a copy's where that cannot be one."""
+    from onnx import helper
+
+    value = place.value
+    if value in added:
+        return added[value]
+    name = value
+    node: NodeProto | None = graph.producer(value)
+    fact = graph.facts.get(value)
+    if node is None or value in graph.initializers:
+        name = f"attnx/tap/{value}"
+        proto.graph.node.append(helper.make_node("Identity", [value], [name], name=name))
+    elif fact is not None and fact.dtype in (2, 3, 4, 5) and (maker := _quantiser(graph, node)) is not None:
+        name = f"attnx/tap/{value}"
+        scale, zero = maker
+        proto.graph.node.append(
+            helper.make_node("DequantizeLinear", [value, scale, *([zero] if zero else [])], [name], name=name)
+        )
+    elif fact is not None and fact.dtype == 16:  # bfloat16: numpy has no such type
+        name = f"attnx/tap/{value}"
+        proto.graph.node.append(helper.make_node("Cast", [value], [name], name=name, to=1))
+    added[value] = name
+    return name
+
+
+def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
+    """Scale and zero point of a node's integer result, followed back through views."""
+    for _ in range(12):
+        if node.op_type == "DynamicQuantizeLinear":
+            return node.output[1], node.output[2]
+        if node.op_type in _QUANTISED:
+            scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
+            return scale, zero
+        before = graph.producer(node.input[0])
+        if node.op_type not in ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity") or before is None:
+            return None
+        node = before
+    return None
+
+
+def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
+    from onnx import helper
+
+    own = {o.name: o for o in proto.graph.output}
+    infos = [own[name] for name in kept]
+    infos += [helper.make_empty_tensor_value_info(name) for name in added if name not in own or name not in kept]
+    copies = [_copy(info) for info in infos]
+    del proto.graph.output[:]
+    proto.graph.output.extend(copies)
+
+
+def _place_beside(proto: ModelProto, own: int) -> None:
+    """Move each node after the first `own` right behind what it reads.
+
+    onnxruntime runs nodes in the order of the file where it can: behind the last layer, a reduction would keep the
+    matrix of its site alive until the end of the run.
+    """
+    at: dict[str, int] = {}
+    order: list[tuple[int, int]] = []
+    for i, node in enumerate(proto.graph.node):
+        place = i if i < own else max((at.get(name, -1) for name in node.input), default=-1)
+        order.append((place, i))
+        at.update((name, place) for name in node.output)
+    nodes = [_copy(proto.graph.node[i]) for _, i in sorted(order)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+
+
+def _drop_unused(proto: ModelProto) -> None:
+    """Drop the nodes and weights that no output needs: onnxruntime would run them all the same."""
+    from attnx.graph.load.flatten import outer_names, subgraphs
+
+    needed = {o.name for o in proto.graph.output}
+    nodes = []
+    for node in reversed(proto.graph.node):
+        if needed.isdisjoint(node.output):
+            continue
+        nodes.append(node)
+        needed.update(node.input)
+        for _, inner in subgraphs(node):
+            needed |= outer_names(inner)
+    if len(nodes) == len(proto.graph.node):
+        return
+    weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
+    nodes = [_copy(node) for node in reversed(nodes)]
+    weights = [_copy(tensor) for tensor in weights]
+    # Old exporters list weights among the inputs, as their default values: without one the input would be asked for.
+    dropped = {tensor.name for tensor in proto.graph.initializer} - {tensor.name for tensor in weights}
+    inputs = [_copy(value) for value in proto.graph.input if value.name not in dropped]
+    del proto.graph.node[:], proto.graph.initializer[:], proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(weights)
+
+
+def _copy(message: _Proto) -> _Proto:
+    """A message that outlives the list it stands in."""
+    copy = type(message)()
+    copy.CopyFrom(message)  # type: ignore[attr-defined]
+    return copy
+
+
+def _relocate(found: Found, proto: ModelProto) -> Path:
+    """Write every external location relative to one folder; onnxruntime takes no other form with a model in memory."""
+    from attnx.graph.load.load import tensors
+
+    folder = found.loaded.folder()
+    for tensor in tensors(proto):
+        if tensor.data_location != 1:
+            continue
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = os.path.relpath(found.loaded.files[entry.value], folder)
+    return folder
+
+
+def places_for(site: Site, quantities: Collection[str]) -> set[str]:
+    """What must be tapped at a site to show the quantities: their own places, or what they are computed from."""
+    needs = {
+        "query": (), "key": (), "value": (), "scores": ("query", "key"), "scaled": ("scores",), "capped": ("scaled",),
+        "masked": (), "weights": ("masked",), "context": ("weights", "value"),
+    }  # fmt: skip
+    out: set[str] = set()
+
+    def add(quantity: str) -> None:
+        if quantity in site.places:
+            out.add(quantity)
+        else:
+            for source in needs[quantity]:
+                add(source)
+
+    for quantity in quantities:
+        if quantity in STATS:
+            out.add(quantity)
+        else:
+            add(quantity)
+    return out
+
+
+__all__ = ["Tapped", "places_for", "tap"]

@@ -1,0 +1,101 @@
+"""Nodes written into a graph that is being tapped, each once, in the form that its opset takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.records import Array
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+
+class Nodes:
+    """Adds nodes to a graph."""
+
+    def __init__(self, graph: Graph, proto: ModelProto) -> None:
+        self._graph, self._proto = graph, proto
+        self._made: dict[tuple[object, ...], str] = {}
+
+    def _is_float32(self, value: str) -> bool:
+        fact = self._graph.facts.get(value)
+        return fact is not None and fact.dtype == 1
+
+    def summed(self, value: str, axis: int = -1, keep: int = 0) -> str:
+        if self._graph.opset >= 13:
+            return self.node("ReduceSum", [value, self.ints([axis])], keepdims=keep)
+        return self.node("ReduceSum", [value], axes=[axis], keepdims=keep)
+
+    def _axes(self) -> list[str]:
+        return [self.ints([-1])] if self._graph.opset >= 18 else []
+
+    def _axes_attribute(self) -> dict[str, list[int]]:
+        return {} if self._graph.opset >= 18 else {"axes": [-1]}
+
+    def ints(self, values: Sequence[int]) -> str:
+        return self._constant(np.asarray(values, np.int64))
+
+    def index(self, place: int) -> str:
+        """A single int64, without an axis."""
+        return self._constant(np.asarray(place, np.int64))
+
+    def at_least(self, value: str, least: float) -> str:
+        """No number below this."""
+        kind = "Clip" if self._graph.opset >= 11 else "Max"  # Clip, which does not broadcast, is a tenth faster
+        return self.node(kind, [value, self.number(least)])
+
+    def number(self, value: float) -> str:
+        return self._constant(np.asarray(value, np.float32))
+
+    def filled(self, shape: Sequence[int], value: float) -> str:
+        """A float32 constant, every number of it the same."""
+        return self._constant(np.full(shape, value, np.float32))
+
+    def _constant(self, array: Array) -> str:
+        from onnx import numpy_helper
+
+        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
+        if key not in self._made:
+            self._made[key] = f"attnx/constant/{len(self._made)}"
+            self._proto.graph.initializer.append(numpy_helper.from_array(array, self._made[key]))
+        return self._made[key]
+
+    def node(self, kind: str, inputs: Sequence[str], **attributes: object) -> str:
+        """A node, once for each thing that it computes."""
+        from onnx import helper
+
+        key = (kind, *inputs, repr(sorted(attributes.items())))
+        if key not in self._made:
+            name = f"attnx/{kind}/{len(self._made)}"
+            self._made[key] = name
+            node: NodeProto = helper.make_node(kind, list(inputs), [name], name=name, **attributes)
+            self._proto.graph.node.append(node)
+        return self._made[key]
+
+    def holds(self, value: str) -> bool:
+        """Whether the graph as it will run has a tensor of that name, or none is named."""
+        graph = self._proto.graph
+        there = {tensor.name for tensor in graph.initializer} | {slot.name for slot in graph.input}
+        return not value or value in there or any(value in node.output for node in graph.node)
+
+    def as_float32(self, value: str) -> str:
+        """The tensor in float32."""
+        return value if self._is_float32(value) else self.node("Cast", [value], to=1)
+
+    def transposed(self, value: str, order: Sequence[int]) -> str:
+        """Its axes in another order."""
+        plain = tuple(order) == tuple(range(len(order)))
+        return value if plain else self.node("Transpose", [value], perm=list(order))
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """Its axes split and merged; 0 keeps the axis of that place, -1 is what is left."""
+        return self.node("Reshape", [value, self.ints(shape)])
+
+    def extreme(self, kind: str, value: str, keep: int = 0) -> str:
+        """ReduceMax or ReduceMin over the last axis."""
+        return self.node(kind, [value, *self._axes()], **self._axes_attribute(), keepdims=keep)

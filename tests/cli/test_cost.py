@@ -1,0 +1,76 @@
+"""`attnx cost`: sizes worked out by hand, and that what is measured is measured."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.analysed import causal, two_sided, values
+from tests.cli.conftest import Run
+from tests.small_models import LAYERS, WIDTH
+
+
+def test_sizes_of_the_bundled_model(attnx: Run) -> None:
+    got = attnx("cost", "--lengths", "64,1024", "--no-measure", "--json").document
+    # 6 layers: 4 projections of 384 x 384, and 384 x 1536 there and back.
+    parameters = 6 * (4 * 384 * 384 + 2 * 384 * 1536)
+    assert got["parameters"] == parameters
+    for n, row in zip((64, 1024), values(got["attention"]), strict=True):
+        own, rest = 6 * 4 * n * n * 384, 2 * parameters * n
+        assert row.tolist() == pytest.approx([6 * 12 * n * n, 4 * 6 * 12 * n * n, own, rest, own / (own + rest)])
+    assert got["crossover"] == pytest.approx(parameters / (2 * 6 * 384))
+    assert values(got["paths"]).tolist() == [[[1, 1], [64, 64]], [[1, 1], [1024, 1024]]]
+    assert got["measured"] is None
+
+
+def test_table(attnx: Run) -> None:
+    text = " ".join(attnx("cost", "--lengths", "64", "--no-measure").out.split())
+    assert "10.6M parameters" in text
+    assert "294.9k" in text  # 72 heads x 64 x 64 cells
+    assert "2,304 tokens" in text
+    assert "Vaswani et al. 2017, table 1" in text
+
+
+def test_it_measures(attnx: Run) -> None:
+    got = attnx("cost", "--lengths", "8,64", "--json").document
+    seconds, memory = values(got["measured"]).T
+    assert (seconds > 0).all()
+    assert (memory >= 0).all() or np.isnan(memory).all()
+    text = attnx("cost", "--lengths", "8").out
+    assert " ms" in text
+
+
+def test_a_length_that_the_model_does_not_take_is_said(attnx: Run) -> None:
+    done = attnx("cost", "--lengths", "8,600", "--json")
+    assert np.isnan(values(done.document["measured"])[1]).all()
+    assert "600 tokens did not run" in done.err
+    done = attnx("cost", "--lengths", "8,600", "--longest", "8")
+    assert "did not run" not in done.err
+
+
+def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:
+    case = causal(tmp_path / "causal")
+    got = attnx("cost", str(case.model), "--lengths", "16", "--json").document
+    assert got["parameters"] == LAYERS * 4 * WIDTH * WIDTH  # the head, as wide as the vocabulary, aside
+    assert values(got["attention"])[0, 2] == 4 * 16 * 16 * WIDTH * LAYERS
+    both = two_sided(tmp_path / "both")
+    got = attnx("cost", str(both.model), "--lengths", "4", "--json").document
+    assert got["parameters"] == 3 * LAYERS * 4 * WIDTH * WIDTH
+    assert values(got["measured"])[0, 0] > 0
+
+
+@pytest.mark.parametrize("lengths", ["a", "0", "", "-4"])
+def test_misuse(attnx: Run, lengths: str) -> None:
+    attnx("cost", "--lengths", lengths, code=2)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("gru", "2 GRU layers"), ("bahdanau", "2 LSTM layers")])
+def test_a_recurrent_model_has_steps_and_a_path(attnx: Run, name: str, cells: str) -> None:
+    model = str(Path(__file__).parents[1] / "families" / name)
+    done = attnx("cost", model, "--lengths", "16,256", "--json")
+    assert done.document["attention"] is None
+    assert values(done.document["paths"]).tolist() == [[[1, 1], [16, 16]], [[1, 1], [256, 256]]]
+    assert cells in done.err
+    assert "recurrent" in attnx("cost", model, "--lengths", "16").out
+    said = attnx("sites", model)
+    assert cells in said.err

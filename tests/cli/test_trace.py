@@ -1,0 +1,99 @@
+"""`attnx trace`: the arrays against onnxruntime alone, and the contract that scripts rely on."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import ANIMAL, Oracle, Run
+
+QUANTITIES = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
+
+
+def test_arrays_by_name(attnx: Run, tmp_path: Path, oracle: Callable[[str], Oracle]) -> None:
+    document = attnx("trace", "minilm", ANIMAL, "--save", "out.npz", "--json").document
+    want = oracle(ANIMAL)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert set(arrays.files) == {f"attention.{i}.{q}" for i in range(6) for q in QUANTITIES}
+        for i in range(6):
+            part = {q: arrays[f"attention.{i}.{q}"][0] for q in QUANTITIES}
+            np.testing.assert_allclose(part["weights"], want.weights[i], atol=1e-5)
+            np.testing.assert_allclose(part["scores"], want.scores[i], atol=1e-4)
+            np.testing.assert_allclose(part["query"] @ part["key"].swapaxes(-1, -2), want.scores[i], atol=1e-3)
+            np.testing.assert_allclose(part["scaled"], want.scores[i] / np.sqrt(32), atol=1e-4)
+            np.testing.assert_allclose(part["weights"] @ part["value"], part["context"], atol=1e-4)
+            for q, array in document["sites"][i]["arrays"].items():
+                assert array["shape"] == [1, *part[q].shape]
+    assert document["saved"] == "out.npz"
+    for i, site in enumerate(document["sites"]):
+        assert (site["index"], site["layer"], site["component"], site["kind"]) == (i, i, "encoder", "self")
+        assert (site["causal"], site["heads"], site["kv_heads"], site["head_dim"]) == (False, 12, 12, 32)
+        assert site["scale"] == pytest.approx(32**-0.5)
+        assert site["op"] == "Softmax"
+        assert site["trusted"] is True
+        assert {check["name"] for check in site["checks"]} >= {"weights = softmax(masked)", "weights x value = context"}
+
+
+def test_safetensors_are_the_same_arrays(attnx: Run, tmp_path: Path) -> None:
+    attnx("trace", "minilm", "It was.", "--save", "a.npz")
+    attnx("trace", "minilm", "It was.", "--save", "a.safetensors")
+    data = (tmp_path / "a.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert set(header) == set(arrays.files)
+        for name, entry in header.items():
+            start, stop = entry["data_offsets"]
+            assert entry["dtype"] == "F32"
+            got = np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4").reshape(entry["shape"])
+            np.testing.assert_allclose(got, arrays[name], atol=1e-6)
+
+
+def test_feed_in_arrays_out(attnx: Run, tmp_path: Path, oracle: Callable[[str], Oracle]) -> None:
+    ids = np.array([[101, 2009, 2001, 5458, 1012, 102]])
+    np.savez(tmp_path / "feed.npz", input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)
+    attnx("trace", "minilm", "--inputs", "feed.npz", "--save", "out.npz", "--layer", "5", "--only", "weights,scores")
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert set(arrays.files) == {"attention.5.weights", "attention.5.scores"}
+        np.testing.assert_allclose(arrays["attention.5.weights"][0], oracle("It was tired.").weights[5], atol=1e-5)
+
+
+def test_verify_says_by_how_much_outputs_differ(attnx: Run) -> None:
+    assert "last_hidden_state" in attnx("trace", "minilm", "It.", "--verify").out
+
+
+def test_summary(attnx: Run) -> None:
+    out = attnx("trace", "minilm", "It was.", "--save", "out.npz").out
+    assert "1x12x5x5" in out
+    assert "wrote out.npz" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("minilm",), 2, "no text"),
+        (("minilm", "It.", "--save", "out.txt"), 2, ".safetensors"),
+        (("minilm", "It.", "--save", "no/out.npz"), 2, "mkdir"),
+        (("minilm", "It.", "--save", "there.npz"), 2, "--force"),
+        (("minilm", "It.", "--only", "logits"), 2, "weights"),
+        (("minilm", "It.", "--layer", "7"), 2, "0 to 5"),
+        (("minilm", "--inputs", "there.npz"), 4, "there.npz"),
+        (("nothing", "It."), 3, "minilm"),
+    ],
+)
+def test_mistakes(attnx: Run, tmp_path: Path, args: tuple[str, ...], code: int, says: str) -> None:
+    (tmp_path / "there.npz").write_text("mine")
+    done = attnx("trace", *args, code=code)
+    assert says in done.err
+    assert "\n  " in done.err, "no hint"
+    assert done.out == ""
+    assert (tmp_path / "there.npz").read_text() == "mine"
+
+
+def test_force_replaces(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "out.npz").write_text("old")
+    attnx("trace", "minilm", "It.", "--save", "out.npz", "--force")
+    assert np.load(tmp_path / "out.npz")["attention.0.weights"].shape == (1, 12, 4, 4)
