@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.graph.axes.widening import WIDENED
+from attnx.taps.widening import WIDENED
 from tests.idioms import Form, build, code
 
 BRAIN = TensorProto.BFLOAT16

@@ -16,7 +16,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from attnx.cli import app as cli
 from attnx.session import cache
 from tests.hostile import EVIL, PROGRAM, RAW, Runner, process
 from tests.idioms import Form, build, code
@@ -167,7 +166,7 @@ def test_what_is_read_is_not_written_over(link: str | None, run: Runner, tmp_pat
 
 
 def test_a_model_is_not_written_over(run: Runner, tmp_path: Path) -> None:
-    model = Path(cli.__file__).parents[1] / "models" / "tiny-gpt" / "model.onnx"
+    model = Path(__file__).parents[1] / "models" / "tiny-gpt" / "model.onnx"
     (tmp_path / "m").mkdir()
     for name in ("model.npz", "m/model.npz"):  # an .onnx file under another name
         (tmp_path / name).write_bytes(model.read_bytes())
@@ -432,7 +431,7 @@ def test_two_at_once_on_a_cold_cache(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from attnx import cli
+from attnx.cli import app as cli
 from attnx.session import cache
 at, place = int(sys.argv[1]), sys.argv[2]
 real = getattr(os, "fdopen") if place == "writing" else Path.replace

@@ -17,10 +17,11 @@ from attnx.feed.inputs import (
     takes_target,
 )
 from attnx.records import Attention, Site
-from attnx.run.axis_tokens import join, labelled, name_axes, numbered
+from attnx.run.axis_tokens import name_axes
 from attnx.run.kvcache import carry, is_static, pair, room
 from attnx.session.ort import Slot
 from attnx.tokens import from_ids
+from attnx.tokens.axes import join, labelled, numbered
 
 INT, FLOAT, BOOL = "tensor(int64)", "tensor(float)", "tensor(bool)"
 

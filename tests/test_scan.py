@@ -411,7 +411,7 @@ def test_two_scans_at_once(minilm: Model, corpus: Path, tmp_path: Path, monkeypa
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-from attnx import cli
+from attnx.cli import app as cli
 sys.exit(cli.run(["scan", "c.txt", "-o", "o.parquet", "--part", "8", "--device", "cpu"]))
 """
 

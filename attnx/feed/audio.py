@@ -15,9 +15,9 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.records import Array, Tokens
-from attnx.run.axis_tokens import labelled
 from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
+from attnx.tokens.axes import labelled
 from attnx.tokens.files import read_config
 
 RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80

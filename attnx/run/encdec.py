@@ -12,11 +12,11 @@ from attnx.feed import fill as feeding
 from attnx.feed.generation_config import opening, read_rules, settings
 from attnx.feed.inputs import Needs, is_ids, is_past
 from attnx.records import Array, Attention, Site, Tokens
-from attnx.run.axis_tokens import join, labelled, numbered
 from attnx.run.kvcache import is_cross, pair_by_name
 from attnx.run.read import measure_causal
 from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
+from attnx.tokens.axes import join, labelled, numbered
 
 
 @dataclass(frozen=True, slots=True)

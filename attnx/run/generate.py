@@ -12,11 +12,11 @@ from attnx.feed import fill as feeding
 from attnx.feed.generation_config import Rules, numbers, read_rules, settings
 from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded
 from attnx.records import Array, Tokens
-from attnx.run.axis_tokens import join
 from attnx.run.encdec import Encoded, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
+from attnx.tokens.axes import join
 
 
 @dataclass(frozen=True, slots=True)

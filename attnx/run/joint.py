@@ -14,8 +14,8 @@ import numpy as np
 from attnx.feed.inputs import ENCODER, is_past, named, sided
 from attnx.feed.patches import Frame, find_grid, pieces
 from attnx.records import Array, Tokens
-from attnx.run.axis_tokens import labelled
 from attnx.session.ort import Slot
+from attnx.tokens.axes import labelled
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph

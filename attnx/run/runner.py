@@ -13,7 +13,7 @@ from attnx.feed.generation_config import settings
 from attnx.feed.inputs import fixed_length, is_past, own_mask, padded, takes_target
 from attnx.feed.patches import find_frames
 from attnx.records import Array, Tokens, Trace
-from attnx.run.axis_tokens import masked, name_axes, numbered, read_tokens
+from attnx.run.axis_tokens import name_axes, read_tokens
 from attnx.run.encdec import (
     Encoded,
     check_layers,
@@ -32,6 +32,7 @@ from attnx.run.windows import is_windowed, put_back
 from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
 from attnx.tokens import from_ids
+from attnx.tokens.axes import masked, numbered
 
 
 @dataclass(frozen=True, slots=True)

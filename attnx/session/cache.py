@@ -30,6 +30,8 @@ HASHED = 4 << 20
 """A model file of at most this many bytes is known by its content too, not only by its size and time of change."""
 _MAGIC = b"attnx cache 1\n"
 _ENDING = ".attnx"
+_NOT_CODE = ("__pycache__", "data", "bundled")
+"""Folders of the package without code."""
 _STALE = 3600.0
 """Seconds after which an unfinished file is nobody's; and how old a time of last use may be before it is renewed."""
 
@@ -202,12 +204,16 @@ def _bound(where: Path) -> None:
 
 @functools.cache
 def _code() -> str:
-    """The state of attnx's own code, so that a change of it makes old entries unreachable."""
-    here = Path(__file__).parents[1]
-    seen = []
-    for part in (here, *(here / name for name in ("graph", "ops", "opened", "reduction", "run"))):
-        for item in sorted(os.scandir(part), key=lambda item: item.name):
-            if item.name.endswith(".py"):
+    """The state of the installed package, so that any change of its code makes old entries unreachable."""
+    seen: list[tuple[str, int, int]] = []
+    folders = [Path(__file__).parents[1]]
+    while folders:
+        folder = folders.pop()
+        for item in os.scandir(folder):
+            if item.is_dir(follow_symlinks=False):
+                if item.name not in _NOT_CODE:
+                    folders.append(folder / item.name)
+            elif item.name.endswith(".py"):
                 found = item.stat()
-                seen.append((item.name, found.st_size, found.st_mtime_ns))
-    return f"{zlib.crc32(repr(seen).encode()):08x}"
+                seen.append((item.path, found.st_size, found.st_mtime_ns))
+    return f"{zlib.crc32(repr(sorted(seen)).encode()):08x}"

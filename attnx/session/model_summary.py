@@ -53,7 +53,7 @@ def said(inventory: Inventory, tapped: Tapped) -> tuple[str, ...]:
     """What is to be said of every run of a tapped model."""
     notes: tuple[str, ...] = (inventory.note,) if inventory.note is not None else ()
     if tapped.widened:
-        from attnx.graph.axes.widening import WIDENED
+        from attnx.taps.widening import WIDENED
 
         notes += (WIDENED,)
     return notes

@@ -10,16 +10,17 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from attnx.errors import AttnxError
+from attnx.records import Trace
 
 State = Literal["good", "note", "bad"]
 NEEDED = (
@@ -46,14 +47,25 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Look at everything, one finding after the other."""
+class TracesText(Protocol):
+    """What the self-test needs of an opened model."""
+
+    def trace(self, text: str | None = None) -> Trace:
+        """Run the model on a text."""
+
+
+def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
+    """Look at everything, one finding after the other.
+
+    Args:
+        open_model: Opens a model by its name, for the self-test.
+    """
     yield from versions()
     yield from devices()
     yield from cuda()
     yield from cache()
     yield from models()
-    yield from self_test()
+    yield from self_test(open_model)
 
 
 def versions() -> Iterator[Finding]:
@@ -242,15 +254,17 @@ def reference() -> dict[str, object]:
     return found
 
 
-def self_test() -> Iterator[Finding]:
-    """Run the bundled model and hold rows of its attention against stored ones."""
-    from attnx import model as pipeline
+def self_test(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
+    """Run the bundled model and hold rows of its attention against stored ones.
 
+    Args:
+        open_model: Opens a model by its name.
+    """
     stored = reference()
     rows: list[dict[str, object]] = stored["rows"]  # type: ignore[assignment]
     tolerance = float(str(stored["tolerance"]))
     try:
-        trace = pipeline.open(str(stored["model"])).trace(str(stored["text"]))
+        trace = open_model(str(stored["model"])).trace(str(stored["text"]))
     except AttnxError as error:
         yield Finding("self-test", str(stored["model"]), "bad", error.message, error.hint)
         return

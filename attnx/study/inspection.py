@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.cli.alike import together
 from attnx.errors import UnsupportedError, UsageError
 from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
 from attnx.study.request import Request
+from attnx.study.same_axes import together
 from attnx.view.length import counted
 from attnx.view.matrix import Matrix, of_attention
 

@@ -94,7 +94,7 @@ def kind_of(sites: Sequence[Site], slots: Sequence[Slot], note: str | None = Non
 
 def describe(place: Location, source: str, revision: str = "") -> Shelved:
     """What a model is; what is wrong with it, where it cannot be read."""
-    from attnx import model as pipeline
+    from attnx.session.session_pool import Opening
 
     paths = [p for p in (place.path, place.encoder, place.with_past) if p is not None]
     try:
@@ -104,13 +104,13 @@ def describe(place: Location, source: str, revision: str = "") -> Shelved:
     size = _size([*paths, *(f for one in loads for key, f in one.files.items() if key != SELF), *_beside(place)])
     missing = next((why for one in loads for why in one.missing.values()), "")
     try:
-        model = pipeline.Model(place.name, place.path, encoder=place.encoder)
-        found = model.find()
-        sites = (*model.encoder_sites, *found.sites)
+        found = Opening(place.path, "auto").find()
+        encoder = Opening(place.encoder, "auto").find().sites if place.encoder is not None else ()
+        sites = (*encoder, *found.sites)
     except AttnxError as error:
         return Shelved(place.name, source, size, revision=revision, path=place.path, problem=error.message)
     own = [s for s in sites if s.kind == "self"]
-    in_encoder = len(model.encoder_sites) or sum(s.component == "encoder" for s in own)
+    in_encoder = len(encoder) or sum(s.component == "encoder" for s in own)
     layers = tuple(n for n in (in_encoder, len(own) - in_encoder) if n)
     heads = {s.heads for s in own}
     return Shelved(

@@ -72,9 +72,9 @@ def tap(
     Raises:
         ModelError: A weight file is missing.
     """
-    from attnx.graph.axes.widening import widen, widen_inputs
     from attnx.graph.load.soundness import ends_process
     from attnx.sites.recognise import replaced
+    from attnx.taps.widening import widen, widen_inputs
 
     if found.loaded.missing:
         raise ModelError(

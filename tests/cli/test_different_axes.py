@@ -18,7 +18,8 @@ Model = tuple[Path, Path, list[np.ndarray]]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Six look at four, then four at six; and the weights, from onnxruntime's own tensors."""
     folder = tmp_path_factory.mktemp("both")
-    g = G()
+    g, drawn = G(), np.random.default_rng(2)
+    g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32))  # type: ignore[method-assign]
     x, y = g.input("x", [1, 6, 16]), g.input("y", [1, 4, 16])
     ends = (plain(g, x, y), plain(g, y, x))
     weights = [n.output[0] for n in g.nodes if n.op_type == "Softmax"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from attnx import model
 from attnx.errors import DeviceError, ModelError
 from attnx.session import cache
 from attnx.study import health
@@ -52,7 +53,7 @@ def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, attnx: Run) ->
     stored = json.loads(json.dumps(health.reference()))
     stored["rows"][3]["weights"][2] += 0.01
     monkeypatch.setattr("attnx.study.health.reference", lambda: stored)
-    (found,) = health.self_test()
+    (found,) = health.self_test(model.open)
     assert found.state == "bad"
     assert "differ from the stored ones by 0.01" in found.said
     done = attnx("doctor", code=5)
@@ -64,8 +65,7 @@ def test_a_model_that_cannot_be_opened_is_found(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object, **__: object) -> None:
         raise ModelError("gone", "bring it back")
 
-    monkeypatch.setattr("attnx.model.open", fail)
-    (found,) = health.self_test()
+    (found,) = health.self_test(fail)
     assert (found.state, found.said, found.remedy) == ("bad", "gone", "bring it back")
 
 

@@ -6,7 +6,7 @@ import pytest
 from attnx.errors import UnsupportedError
 from attnx.measure.rollout import memory_rollout
 from attnx.records import Attention, Site, Trace
-from attnx.run.axis_tokens import numbered
+from attnx.tokens.axes import numbered
 
 
 def cross(index: int, queries: int) -> Attention:

@@ -18,6 +18,7 @@ def doctor(
 
     Exits with 5 where something is bad.
     """
+    import attnx
     from attnx.cli import output
     from attnx.errors import RUN
     from attnx.study.health import examine
@@ -27,7 +28,7 @@ def doctor(
 
         count, size = cache.clear()
         output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
-    found = list(examine())
+    found = list(examine(attnx.open))
     if json:
         from attnx.view.json import document
 

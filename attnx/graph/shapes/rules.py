@@ -185,14 +185,14 @@ _INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 def _rule(node: NodeProto) -> Rule | None:
     """The rule for a node. Operators of onnxruntime that are named like ONNX's own may be others."""
-    from attnx.graph.axes import shapes_contrib, shapes_sequences
+    from attnx.graph.shapes import contrib_more, contrib_sequences
     from attnx.graph.shapes import contrib_rules as shapes_ort
 
     op = node.op_type
     if node.domain in ("", "ai.onnx"):
         return SHAPES.get(op) or shapes_ort.SHAPES.get(op)
-    own = shapes_contrib.SHAPES.get(op) or shapes_sequences.SHAPES.get(op) if node.domain == "com.microsoft" else None
-    return own or shapes_ort.SHAPES.get(op) or SHAPES.get(op) or shapes_contrib.BLOCKED.get(op)
+    own = contrib_more.SHAPES.get(op) or contrib_sequences.SHAPES.get(op) if node.domain == "com.microsoft" else None
+    return own or shapes_ort.SHAPES.get(op) or SHAPES.get(op) or contrib_more.BLOCKED.get(op)
 
 
 def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
@@ -223,11 +223,11 @@ def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[F
 
 
 def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
-    from attnx.graph.axes import shapes_contrib, shapes_sequences
+    from attnx.graph.shapes import contrib_more, contrib_sequences
 
     op = node.op_type
-    if node.domain == "com.microsoft" and (op in shapes_contrib.SHAPES or op in shapes_sequences.SHAPES):
-        return shapes_contrib.type_of(node, x)
+    if node.domain == "com.microsoft" and (op in contrib_more.SHAPES or op in contrib_sequences.SHAPES):
+        return contrib_more.type_of(node, x)
     if op in _BOOL:
         return 9
     if op in _INT64:

@@ -5,7 +5,7 @@ A survey is a module with
     ABOUT           what it measures, in a few words
     ARRAYS          the quantities that it needs of every site
     NEEDS, MAY      fields that a row of the corpus must have beside its text, and may have
-    BATCHED         the names of its measures, where `attnx.study.batch_head_stats` gives all of a batch's at once, else ()
+    BATCHED         the names of its measures, that `attnx.study.batch_head_stats` gives for a whole batch, or ()
     survey(trace, fields)   the measurements of one text: [layer], [layer, head], or these by something of the text
 
 so that a new one is one new file here. Surveys stand alone: they do not import one another. A single measure goes by

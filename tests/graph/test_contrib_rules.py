@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from attnx.graph.axes import shapes_contrib, shapes_sequences
 from attnx.graph.load.load import Loaded
+from attnx.graph.shapes import contrib_more, contrib_sequences
 from attnx.graph.shapes import contrib_rules as shapes_ort
 from attnx.graph.shapes import rules as shapes
 from attnx.graph.shapes.index import Graph
@@ -180,10 +180,10 @@ def graph_of(node: onnx.NodeProto) -> Graph:
 
 def test_every_operator_of_onnxruntimes_own_has_a_rule() -> None:
     own = {schema.name for schema in native.get_all_operator_schema() if schema.domain == MS}
-    known = {name for table in (shapes, shapes_contrib, shapes_ort, shapes_sequences) for name in table.SHAPES}
+    known = {name for table in (shapes, contrib_more, shapes_ort, contrib_sequences) for name in table.SHAPES}
     assert own - known == ELSEWHERE
     blocked = {schema.name for schema in native.get_all_operator_schema() if schema.domain == f"{MS}.nchwc"}
-    assert blocked - known - set(shapes_contrib.BLOCKED) == set()
+    assert blocked - known - set(contrib_more.BLOCKED) == set()
 
 
 @pytest.mark.parametrize("op", ONE)
@@ -215,7 +215,7 @@ def test_attention_behind_an_operator_without_a_rule(
     g = G()
     x = g.input("x", [5, "b", 8])
     if unknown:
-        monkeypatch.delitem(shapes_contrib.SHAPES, "Inverse")
+        monkeypatch.delitem(contrib_more.SHAPES, "Inverse")
         scaled = g.op("Mul", g.const(np.eye(8, dtype=np.float32)), g.const(2.0, np.float32))
         states = g.op("MatMul", x, g.op("Inverse", scaled, domain=MS))
         width = 8
