@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from attnx.graph.axes import caches
 from attnx.graph.axes.origins import carried_on, streams
-from attnx.graph.axes.paths import depends
+from attnx.graph.axes.paths import above, depends
 from attnx.graph.probe.mask_probe import PROBE, hides
 from attnx.graph.probe.mask_reading import Hides, Probed
 from attnx.graph.shapes.index import Graph, op_name
 from attnx.layout import axis_of
 from attnx.records import Component, Kind, Site
-from attnx.sites.finding import Finding
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
+from attnx.sites.finding import Finding, key_of
 
 
-def key_of(node: NodeProto) -> str:
-    """What a fused node is filed under: its first output."""
-    return str(next((o for o in node.output if o), node.name))
-
-
-def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
+def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, tuple[str, ...]]]:
     """Give findings their kind, component, layer and index."""
     by_place = sorted(findings, key=lambda f: _position(graph, f))
     probed = [
@@ -39,13 +30,15 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
     towers = _towers(graph, by_place)
     order = sorted(range(len(by_place)), key=lambda i: (components[i] == "decoder", towers[i], i))
     sites: list[Site] = []
-    fused_of: dict[int, str] = {}
-    counts: dict[tuple[Component, Kind], int] = {}
+    fused_of: dict[int, tuple[str, ...]] = {}
+    last: dict[tuple[Component, Kind], tuple[int, list[Finding]]] = {}
     for index, i in enumerate(order):
         f = by_place[i]
         group = (components[i], kinds[i])
-        layer = counts.get(group, 0)
-        counts[group] = layer + 1
+        layer, beside = last.get(group, (-1, []))
+        if not beside or not _parallel(graph, beside, f):
+            layer, beside = layer + 1, []
+        last[group] = layer, [*beside, f]
         seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
         sites.append(
             Site(
@@ -58,8 +51,17 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
             )
         )  # fmt: skip
         if f.replacement is not None:
-            fused_of[index] = key_of(f.node)
+            fused_of[index] = (f.key or key_of(f.node), *f.needs)
     return tuple(sites), fused_of
+
+
+def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
+    """Whether a site reads what those before it read, and nothing that they made: they are one layer."""
+    first = beside[0]
+    if f.query_from != first.query_from and not streams(graph, f.query_from) & streams(graph, first.query_from):
+        return False
+    made = {value for other in beside if (value := _carries(other))}
+    return not above(graph, [f.query_from, f.key_from, f.value_from]) & made
 
 
 def _bias(f: Finding, seen: Hides | None) -> str | None:

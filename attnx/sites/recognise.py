@@ -13,11 +13,11 @@ from attnx.graph.load.soundness import check_nodes, contradiction
 from attnx.graph.shapes.index import Graph, op_name
 from attnx.graph.shapes.unroll import unroll
 from attnx.records import Miss, Site
-from attnx.sites.finding import Finding, Replacement
+from attnx.sites.finding import Finding, Replacement, key_of
 from attnx.sites.fused.prescaled import take_out
 from attnx.sites.fused.registry import FUSED, REWRITES
-from attnx.sites.numbering import key_of, number
-from attnx.sites.spelled import softmax, unnormalised
+from attnx.sites.numbering import number
+from attnx.sites.spelled import joined, softmax, unnormalised
 from attnx.sites.strided import bands
 from attnx.sites.strided.cell_map import Places
 
@@ -41,8 +41,8 @@ class Found:
     misses: tuple[Miss, ...]
     replacements: dict[str, tuple[NodeProto, Replacement]] = field(default_factory=dict)
     """First output of a fused node -> the node and what stands in for it."""
-    fused_of: dict[int, str] = field(default_factory=dict)
-    """Site index -> key in `replacements`."""
+    fused_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Site index -> keys in `replacements`."""
     branches: tuple[str, ...] = ()
     """Names of the If nodes that were replaced by one of their branches."""
 
@@ -96,9 +96,15 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
             misses.append(found)
         elif found is not None:
             findings.append(found)
-    if any(f.replacement is not None for f in findings[len(fused) :]):
+    single = list(findings)
+    for whole, parts in joined.join(opened, findings):
+        own = None if whole.replacement is None else graph.producer(whole.replacement.at)
+        if own is not None and whole.replacement is not None:
+            replacements[whole.key] = own, whole.replacement
+            findings = [f for f in findings if f not in parts] + [whole]
+    if any(f.replacement is not None for f in findings[len(fused) :]) or any(f.key for f in findings):
         opened = _opened(graph, replacements)
-    misses += unnormalised.misses(opened, _products(findings))
+    misses += unnormalised.misses(opened, _products([*single, *findings]))
     misses += _inside_subgraphs(graph)
     sites, fused_of = number(opened, findings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -82,7 +82,7 @@ def tap(
             "Put the weight files beside the .onnx file. `attnx sites` works without them.",
         )
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
-    keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
+    keys |= {key for i in wanted if wanted[i] for key in found.fused_of.get(i, ())}
     proto = replaced(found.graph, found.replacements, keys)
     if (node := ends_process(proto.graph.node)) is not None:
         raise ModelError(
@@ -128,7 +128,7 @@ def tap(
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
-        added.append(writer.rollout([mean for _, mean in means]))
+        added.append(writer.rollout(_by_layer(writer, found.sites, means)))
         taps.setdefault(means[0][0], {})["rollout"] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
@@ -141,6 +141,18 @@ def tap(
     widened = wide and widen(proto)
     folder = _relocate(found, proto)
     return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node), widened)
+
+
+def _by_layer(writer: Writer, sites: Sequence[Site], means: Sequence[tuple[int, str]]) -> list[str]:
+    """A mean over heads for each layer, of those of its sites."""
+    groups: list[list[tuple[int, str]]] = []
+    for i, name in means:
+        before = sites[groups[-1][0][0]] if groups else None
+        if before is not None and sites[i].layer == before.layer and sites[i].component == before.component:
+            groups[-1].append((i, name))
+        else:
+            groups.append([(i, name)])
+    return [writer.mean_of([n for _, n in group], [sites[i].heads or 1 for i, _ in group]) for group in groups]
 
 
 def _plain(nodes: Iterable[NodeProto]) -> bool:
