@@ -103,13 +103,15 @@ def memory_rollout(trace: Trace) -> Measurement:
 
     Source: attnx, after Abnar and Zuidema 2020; the two streams as in Chefer et al. 2021 (without gradients).
     """
-    cross = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "cross"]
+    pairs = zip(trace.labels, trace.attentions, strict=True)
+    cross = [(label, a) for label, a in pairs if a.site.kind == "cross" and a.site.component == "decoder"]
     if not cross or trace.memory is None:
         raise UnsupportedError(
             "this model has no cross-attention, so no encoder to follow attention to",
             "`attnx sites MODEL` lists what the model has.",
         )
-    encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
+    below_it = [a for a in trace.attentions if a.site.component == "encoder" and a.site.kind == "self"]
+    encoder = [a for a in below_it if trace.queries_of(a) is trace.memory]
     size = cross[0][1].need("weights").shape[3]
     below = np.eye(size)
     for group in by_layer(encoder):

@@ -18,6 +18,7 @@ from attnx.sites.fused.prescaled import take_out
 from attnx.sites.fused.registry import FUSED, REWRITES
 from attnx.sites.numbering import number
 from attnx.sites.spelled import joined, softmax, unnormalised
+from attnx.sites.spelled.deformable import Sampling
 from attnx.sites.strided import bands
 from attnx.sites.strided.cell_map import Places
 
@@ -79,11 +80,15 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
         take_out(graph, finding)
     hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
     findings = list(fused)
+    samplings: list[Sampling] = []
     places = Places(opened)
     for node in opened.nodes:
         if node.output and node.output[0] in hidden:
             continue
         found = softmax.recognise(opened, node)
+        if not isinstance(found, Finding) and (sampled := softmax.sampling_of(opened, node)) is not None:
+            samplings.append(sampled)
+            found = Miss(node.name, node.op_type, sampled.reason)
         if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
             stands_in = None if isinstance(moved, Miss) else moved.replacement
             if isinstance(moved, Miss):
@@ -106,7 +111,7 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
         opened = _opened(graph, replacements)
     misses += unnormalised.misses(opened, _products([*single, *findings]))
     misses += _inside_subgraphs(graph)
-    sites, fused_of = number(opened, findings)
+    sites, fused_of = number(opened, findings, samplings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
 
 

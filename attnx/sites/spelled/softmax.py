@@ -16,6 +16,7 @@ from attnx.layout import axis_of, parse
 from attnx.records import Miss
 from attnx.sites.finding import Finding
 from attnx.sites.placing import Placing, heads_in, kv_heads, mixed, rounded
+from attnx.sites.spelled.deformable import Sampling, sampling
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -35,10 +36,9 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         if not any(depends(graph, w.product.left) and depends(graph, w.product.right) for w in back):
             return None
         return Miss(node.name, node.op_type, "the rank of its input cannot be told from the graph")
+    graph = _with_learned(graph, logits)
     if not depends(graph, logits):
-        graph = graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
-        if not depends(graph, logits):
-            return None
+        return None
     rank = max(len(shape), 1)
     over = tuple(sorted(i % rank for i in (axis, *found.beside)))
     on = ways_on(graph, out)
@@ -73,6 +73,19 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if isinstance(made, Finding):
         made.beside = tuple(w.product.out for w in back if w.product.out != made.product and w.product.contracted)
     return made
+
+
+def sampling_of(graph: Graph, node: NodeProto) -> Sampling | None:
+    """The deformable attention that a softmax, which makes no site, belongs to."""
+    found = find_softmax(graph, node)
+    return None if found is None else sampling(_with_learned(graph, found.logits), node, found)
+
+
+def _with_learned(graph: Graph, logits: str) -> Graph:
+    """The graph, with learned queries taken for data where the scores are made of nothing else."""
+    if depends(graph, logits):
+        return graph
+    return graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
 
 
 _OVER_QUERIES = (
