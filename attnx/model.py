@@ -17,6 +17,7 @@ from attnx.session import memory
 from attnx.session.model_summary import said
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import Opening
+from attnx.taps.holding import must_hold
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -275,6 +276,8 @@ class Model:
             # Nothing is asked of the model: a graph without outputs cannot even be loaded.
             noted = (found.note,) if found.note is not None else ()
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
+        if not (wanted.outputs or wanted.verify_outputs):
+            must_hold(sites, wanted.quantities)
         session, tapped = self.opening.session(
             found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
         )

@@ -53,7 +53,8 @@ def number(
         sites.append(
             Site(
                 index=index, layer=layer, component=sides[i], kind=kinds[i], op=op_name(f.node),
-                node=f.node.name or key_of(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size,
+                node=f.node.name or key_of(f.node), heads=_fixed(graph, f.heads), kv_heads=_fixed(graph, f.kv_heads),
+                head_size=_fixed(graph, f.head_size),
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
@@ -63,6 +64,12 @@ def number(
         if f.replacement is not None:
             fused_of[index] = (f.key or key_of(f.node), *f.needs)
     return tuple(sites), fused_of
+
+
+def _fixed(graph: Graph, size: int | None) -> int | None:
+    """A size, where it is not one that stands for a free dimension."""
+    free = [p for p in graph.sizes.values() if p > PROBE]
+    return None if size is not None and size and any(size % p == 0 for p in free) else size
 
 
 def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.axes import MIXED, Atom, Axes, Axis, leaves
 from attnx.graph.axes.head_finder import merged_with, split_from
+from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ def name_axes(
         free = [leaf for atom in free for leaf in atom.leaves() if not letters.named(leaf)]
     if heads is None:
         heads = _by_position(out_axes, letters)
+        if use is not None and not depends(graph, query):
+            # A learned vector in the place of the query has no axes: what tells rows apart and not values asks.
+            weighed = {id(leaf) for axis in use[1] for leaf in leaves(axis)}
+            heads = [leaf for atom in heads for leaf in atom.leaves() if id(leaf) in weighed]
+    # A size that the graph leaves open is never a number of heads.
+    heads = [a for a in heads if not any(_is_free(graph, leaf) for leaf in a.leaves())]
     chosen = {id(leaf) for atom in heads for leaf in atom.leaves()}
     letters.name([a for a in free if id(a) in chosen], "h")
     in_key = {id(leaf) for axis in key_axes for leaf in leaves(axis)}
@@ -127,6 +134,11 @@ def name_axes(
     letters.heads = _count([a for a in free if id(a) in chosen])
     letters.head_size = _count([leaf for atom in contracted for leaf in atom.leaves()])
     return letters
+
+
+def _is_free(graph: Graph, atom: Atom) -> bool:
+    """Whether an axis has a size that an input's free dimension gives it."""
+    return atom.size is not None and any(p > PROBE and atom.size % p == 0 for p in graph.sizes.values() if atom.size)
 
 
 def _count(atoms: list[Atom]) -> int | None:
