@@ -14,6 +14,7 @@ from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
 from attnx.study.request import Request
+from attnx.study.same_axes import together
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.page import counted
 from attnx.wording import Wording
@@ -60,14 +61,21 @@ class Inspection:
     """What an overview shows, where it was reduced in the graph; the trace has no arrays then."""
 
     @property
+    def about(self) -> Attention:
+        """The site whose tokens are meant where one is: the last, of which the overview tells, or the first of those
+        that lie over the same tokens.
+        """
+        return self.trace.attentions[-1 if self.request.view == "overview" else 0]
+
+    @property
     def queries(self) -> Tokens:
         """The tokens that look."""
-        return self.trace.queries_of(self.trace.attentions[0])
+        return self.trace.queries_of(self.about)
 
     @property
     def keys(self) -> Tokens:
         """The tokens that are looked at."""
-        return self.trace.keys_of(self.trace.attentions[0])
+        return self.trace.keys_of(self.about)
 
 
 def inspect(
@@ -111,7 +119,7 @@ def inspect(
         trace = replace(trace, attentions=tuple(a for a in trace.attentions if a.site.index not in doubts))
         notes += [f"left out, {text}" for text in doubts.values()]
     hidden_at = {a.site.index: a.masked is not None for a in trace.attentions}
-    shown, muted = _reshaped(trace, request, notes)
+    shown, muted = _reshaped(together(trace, request, notes), request, notes)
     query = _position(shown, request)
     picks: tuple[Pick, ...] = ()
     if request.view not in ("overview", "grid") or (matrices and request.view == "grid"):

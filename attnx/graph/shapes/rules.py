@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A sum, mean or extreme over some axes."""
     s = x[0].shape
     axes = axes_of(a, x)
     if s is None or (len(x) > 1 and x[1].shape is not None and axes is None):
@@ -42,7 +43,8 @@ def _arg(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | Non
     return [(*s[:axis], *keep, *s[axis + 1 :])]
 
 
-def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A product of two matrices."""
     p, q = x[0].shape, x[1].shape
     if p is None or q is None or len(p) != 2 or len(q) != 2:
         return [None]
@@ -71,7 +73,8 @@ def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(sizes.get(letter) for letter in right.replace("...", "ZYXWVU"[6 - width :]))]
 
 
-def _conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A convolution."""
     s, w = x[0].shape, x[1].shape
     if s is None or w is None or len(s) < 3:
         return [None]
@@ -125,7 +128,8 @@ def _top_k(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
     return [out, out]
 
 
-def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """What a recurrent cell gives: all steps, the last state, the last cell."""
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
         return [None, None, None]
@@ -162,17 +166,17 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
-                     "ReduceSumSquare", "ReduceLogSumExp"), _reduce),
+                     "ReduceSumSquare", "ReduceLogSumExp"), reduce),
     "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulInteger": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulIntegerToFloat": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "DynamicQuantizeMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "QLinearMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[3].shape)],
-    "Gemm": _gemm, "FusedGemm": _gemm, "Einsum": _einsum,
+    "Gemm": gemm, "FusedGemm": gemm, "Einsum": _einsum,
     **LAYOUT,
     "GatherElements": _like(1), "Range": _range, "Shape": _shape_op,
     "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
-    "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "ReorderInput": _like(),
+    "Conv": conv, "ConvInteger": conv, "LSTM": lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
@@ -180,13 +184,26 @@ _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not
 _INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
+def _rule(node: NodeProto) -> Rule | None:
+    """The rule for a node. Operators of onnxruntime that are named like ONNX's own may be others."""
+    from attnx.graph.shapes import contrib_more, contrib_sequences
+
+    op = node.op_type
+    if node.domain in ("", "ai.onnx"):
+        return SHAPES.get(op) or ORT_SHAPES.get(op)
+    own = contrib_more.SHAPES.get(op) or contrib_sequences.SHAPES.get(op) if node.domain == "com.microsoft" else None
+    return own or ORT_SHAPES.get(op) or SHAPES.get(op) or contrib_more.BLOCKED.get(op)
+
+
 def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Facts (shape and type, no numbers) of a node's outputs; unknown ones where no rule fits."""
-    rule = SHAPES.get(node.op_type) or ORT_SHAPES.get(node.op_type)
+    rule = _rule(node)
     if rule is None or not inputs:
         known = None
         if inputs and node.domain in ("", "ai.onnx"):
             known = infer_by_schema(graph, node, inputs)
+        if known is None and (ask := graph.loaded.outside) is not None:
+            known = ask(node, inputs, graph.proto.opset_import)
         return known if known is not None else [UNKNOWN] * len(node.output)
     a = attributes(node)
     try:
@@ -195,14 +212,18 @@ def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> li
         shapes = [None] * len(node.output)  # a malformed or unforeseen form: unknown, onnxruntime will have the say
     dtype = _dtype(node, a, inputs)
     shapes = list(shapes) + [None] * (len(node.output) - len(shapes))
-    facts = [Fact(shape, dtype) for shape in shapes]
+    facts = [Fact(shape, dtype) for shape in shapes[: len(node.output)]]
     if node.op_type == "DynamicQuantizeLinear":
         facts = [Fact(shapes[0], 2), Fact((), 1), Fact((), 2)]
     return facts
 
 
 def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
+    from attnx.graph.shapes import contrib_more, contrib_sequences
+
     op = node.op_type
+    if node.domain == "com.microsoft" and (op in contrib_more.SHAPES or op in contrib_sequences.SHAPES):
+        return contrib_more.type_of(node, x)
     if op in _BOOL:
         return 9
     if op in _INT64:

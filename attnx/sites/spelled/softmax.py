@@ -17,6 +17,7 @@ from attnx.layout import axis_of, parse
 from attnx.records import Miss
 from attnx.sites.finding import Finding
 from attnx.sites.placing import Placing, heads_in, kv_heads, mixed, rounded
+from attnx.sites.spelled.deformable import Sampling, sampling
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -65,12 +66,21 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 def _with_data(graph: Graph, logits: str) -> Graph | None:
     """The graph in which logits depend on data, taken ever more broadly; None where they depend on none."""
+    data = _with_learned(graph, logits)
+    return data if depends(data, logits) else None
+
+
+def sampling_of(graph: Graph, node: NodeProto) -> Sampling | None:
+    """The deformable attention that a softmax, which makes no site, belongs to."""
+    found = find_softmax(graph, node)
+    return None if found is None else sampling(_with_learned(graph, found.logits), node, found)
+
+
+def _with_learned(graph: Graph, logits: str) -> Graph:
+    """The graph, with learned queries taken for data where the scores are made of nothing else."""
     if depends(graph, logits):
         return graph
-    data = graph.by_shape()
-    if not depends(data, logits):
-        data = graph.by_products()
-    return data if depends(data, logits) else None
+    return graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
 
 
 def _is_of_data(graph: Graph, way: Way) -> bool:
@@ -288,7 +298,7 @@ def _is_additive(graph: Graph, key: str) -> bool:
         active = active or node.op_type in _ACTIVATIONS
         if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
             return active
-        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU"):
+        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU", "DynamicQuantizeLSTM"):
             return False
         value = live[0]
     return False
