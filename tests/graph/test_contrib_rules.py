@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from attnx.graph.load.load import Loaded
 from attnx.graph.shapes import contrib_more, contrib_sequences
 from attnx.graph.shapes import contrib_rules as shapes_ort
-from attnx.graph.shapes import rules as shapes
+from attnx.graph.shapes import node_facts as shapes
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.infer import Fact
 from attnx.session.outside import facts_by_onnxruntime
