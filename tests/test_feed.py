@@ -74,7 +74,7 @@ def test_no_token_attends_to_all_unless_it_is_said() -> None:
         "global_attention_mask": [[0] * 4],
         "attention_mask": [[1] * 4],
     }
-    assert own_mask(slots, got) == "attention_mask"
+    assert own_mask(slots, got) == slots[1]
 
 
 def test_square_masks() -> None:

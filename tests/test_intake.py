@@ -78,6 +78,30 @@ def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
         list(texts)
 
 
+@pytest.mark.parametrize("blank", ["\u3000", "\u00a0", "\u2028", "\x1c", "\u2003\t", "\u0085"])
+def test_what_is_counted_is_what_is_read(blank: str, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(f"\ufeff{blank}\none\n{blank}\r\ntwo\n{blank}{blank}\nthree{blank}\n".encode())
+    given = take(file=file)
+    assert isinstance(given, Lines)
+    assert given.count == len(list(given)) == 3
+
+
+def test_a_pipe_is_not_read_twice_to_count_it(tmp_path: Path) -> None:
+    import os
+    import threading
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\nthree\n",))
+    writer.start()
+    given = take(file=pipe)
+    writer.join()
+    assert isinstance(given, Lines)
+    assert given.count is None
+    assert [one.text for one in given] == ["one", "two", "three"]
+
+
 def test_one_line_is_one_text(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("\n it \n\n")
     given = take(file=tmp_path / "one")

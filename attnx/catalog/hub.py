@@ -18,7 +18,7 @@ from attnx.errors import ModelError, RunError, UsageError
 from attnx.wording import Wording
 
 _NAME = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?::(?P<file>[^:\\]+\.onnx))?", re.ASCII
+    r"(?P<repo>(?:[A-Za-z0-9][\w.-]*/)?[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?::(?P<file>[^:\\]+\.onnx))?", re.ASCII
 )
 _BESIDE = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -59,17 +59,32 @@ class Pulled:
     """Each file and its size in bytes."""
 
 
-def parse_name(text: str) -> Name | None:
-    """Read ORG/NAME, ORG/NAME@REVISION or ORG/NAME:onnx/model_q4.onnx; None for anything else."""
+def parse_name(text: str, *, alone: bool = False) -> Name | None:
+    """Read ORG/NAME, ORG/NAME@REVISION or ORG/NAME:onnx/model_q4.onnx; None for anything else.
+
+    Args:
+        text: The name.
+        alone: Read NAME as well: models from before there were organisations have no other ("bert-base-uncased").
+    """
     match = _NAME.fullmatch(text)
-    if match is None or ".." in text or "--" in match["repo"]:
+    if match is None or ".." in text or "--" in match["repo"] or not (alone or "/" in match["repo"]):
         return None
     return Name(match["repo"], match["revision"] or "main", match["file"])
 
 
 def cache_root() -> Path:
-    """The Hub's cache on this machine (HF_HUB_CACHE, HF_HOME)."""
-    from huggingface_hub import constants
+    """The Hub's cache on this machine (HF_HUB_CACHE, HF_HOME).
+
+    Raises:
+        UsageError: A variable of the environment that the Hub's client cannot read.
+    """
+    try:
+        from huggingface_hub import constants
+    except ValueError as error:  # it reads its numbers as it is imported
+        raise UsageError(
+            f"the Hub's client cannot read its settings in the environment: {error}",
+            "Look at the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
+        ) from None
 
     return Path(constants.HF_HUB_CACHE)
 
@@ -123,6 +138,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
         ModelError: No such repository or revision, no right to it, no ONNX file in it, or what came is damaged.
         RunError: The Hub cannot be reached, or the disk is full.
     """
+    cache_root()
     from huggingface_hub import HfApi
 
     if not sys.stderr.isatty():

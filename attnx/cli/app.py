@@ -16,7 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnx import __version__
-from attnx.cli import commands, interrupt
+from attnx.cli import commands, interrupt, terminal
+from attnx.cli.numeric import strict
 from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.wording import Wording
 
@@ -63,7 +64,7 @@ class _Commands(TyperGroup):
         module = import_module(f"attnx.cli.commands.{cmd_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
-        return typer.main.get_command(one)
+        return strict(typer.main.get_command(one))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -162,6 +163,7 @@ def run(args: list[str]) -> int:
     Returns:
         The exit code. An error that is no user's mistake is raised, and shows its traceback.
     """
+    terminal.settle()
     try:
         try:
             code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")

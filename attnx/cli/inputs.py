@@ -164,13 +164,13 @@ class Lines:
 
     @property
     def count(self) -> int | None:
-        """How many texts there are; None of stdin, which can be read but once."""
+        """How many texts there are; None of stdin and pipes, which can be read but once."""
         if not self.several:
             return 1
-        if str(self._file) == STDIN:
+        if str(self._file) == STDIN or not self._file.is_file():
             return None
         with self._file.open("rb") as lines:
-            return sum(not line.isspace() for line in lines)
+            return sum(bool(_text_of(line, first=at == 0).strip()) for at, line in enumerate(lines))
 
     @property
     def is_plain(self) -> bool:
@@ -255,6 +255,11 @@ def _decode(content: bytes, name: str, start: int = 0) -> str:
             f"{name} is not valid UTF-8: byte 0x{content[error.start]:02x} at byte {start + error.start}",
             f"Convert it first, for example: iconv -f {_guess(content, start)} -t utf-8 FILE.",
         ) from None
+
+
+def _text_of(line: bytes, *, first: bool) -> str:
+    """A line as it is read, whatever in it is no UTF-8 aside: that is told when its turn comes."""
+    return line.decode("utf-8-sig" if first else "utf-8", "replace")
 
 
 def _guess(content: bytes, start: int) -> str:

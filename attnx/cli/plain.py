@@ -7,6 +7,8 @@ import re
 import sys
 import unicodedata
 
+from attnx.cli.terminal import asked_columns
+
 
 def visible(text: str) -> str:
     r"""`text` with control, format and surrogate characters written out ("\x1b"); line breaks stay."""
@@ -61,10 +63,7 @@ def _width() -> int | None:
     try:
         if not sys.stderr.isatty():
             return None
-        asked = os.environ.get("COLUMNS", "")
-        return (
-            int(asked) if asked.isdigit() and int(asked) else os.get_terminal_size(sys.stderr.fileno()).columns or None
-        )
+        return asked_columns() or os.get_terminal_size(sys.stderr.fileno()).columns or None
     except (OSError, ValueError):
         return None
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from attnx.errors import ModelError, UsageError
 from attnx.records import Tokens
 from attnx.session.protocol import Runs
+from attnx.tokens.config import Config
 from attnx.tokens.files import read_config, search_folders, token_text
 from attnx.wording import Wording
 
@@ -24,18 +25,43 @@ def find_template(place: Path) -> str | None:
 
     Args:
         place: The model's file, or its tokenizer's.
+
+    Raises:
+        ModelError: One that cannot be read.
     """
     for folder in search_folders(place):
         if (folder / "chat_template.jinja").is_file():
-            return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            return _read(folder / "chat_template.jinja")
     for name in ("chat_template.json", "tokenizer_config.json"):
-        found = read_config(place, name).get("chat_template")
+        config = read_config(place, name)
+        found = config.get("chat_template")
         if isinstance(found, list):  # several by name; "default" is for plain chats
-            named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-            found = named.get("default", next(iter(named.values()), None))
-        if isinstance(found, str):
+            named = [Config(t, config.where) for t in found if isinstance(t, dict)]
+            plain = [t for t in named if t.get("name") == "default"] or named
+            found = plain[0].text("template") if plain else None
+        if found is not None and not isinstance(found, str):
+            raise config.wrong("chat_template", "a template or a list of named ones")
+        if found is not None:
             return found
     return None
+
+
+def _read(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ModelError: It is not UTF-8, or larger than any template is.
+    """
+    content = path.read_bytes()
+    if len(content) > _LONGEST:
+        raise ModelError(f"{str(path)!r} is larger than any chat template is", "Fetch the file again.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{str(path)!r} is not UTF-8 text: byte 0x{content[error.start]:02x} at byte {error.start}",
+            Wording("Convert it: iconv -f latin1 -t utf-8 FILE; or leave out <chat>."),
+        ) from None
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import AttnxError, InputError
-from attnx.feed.inputs import is_ids
+from attnx.feed.inputs import is_ids, looked_up
 from attnx.records import Array
 from attnx.wording import Wording
 
@@ -23,7 +23,7 @@ def check(model: Model, known: Inventory, feed: Mapping[str, Array]) -> None:
     Raises:
         InputError: A number beyond its table: which, where, and how many entries there are.
     """
-    for slot in known.inputs:
+    for slot in looked_up(known.inputs, known.rows):
         size, array = known.rows.get(slot.name), feed.get(slot.name)
         if size is None or array is None or array.dtype.kind not in "iu" or not array.size:
             continue

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx import formula
 from attnx.errors import UnsupportedError, UsageError
-from attnx.feed.inputs import own_mask
+from attnx.feed.inputs import own_mask, seen_by
 from attnx.interventions.cells import Row, Tensor, given_values, mask_of, own_cells, repeated
 from attnx.interventions.editing import Hook
 from attnx.interventions.plan import OF_LAYERS, PATCHED, Edit, Intervention
@@ -172,8 +172,8 @@ class Changes:
         if e.over is None:
             return np.full((batch, queries), 1.0 / queries, np.float32)
         feed = self._all.feed(self._name)
-        name = own_mask(self._all.slots, feed)
-        mask = feed[name] if name is not None else None
+        slot = own_mask(self._all.slots, feed)
+        mask = seen_by(slot, feed[slot.name]) if slot is not None else None
         if mask is not None and mask.shape[0] == batch and mask.shape[1] > queries:
             mask = mask[:, -queries:]  # what is cached comes first
         if mask is None or mask.shape != (batch, queries):

@@ -12,6 +12,7 @@ import numpy as np
 from attnx.errors import InputError
 from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
+from attnx.wording import Wording
 
 SOURCE = "Och and Ney 2003, A Systematic Comparison of Various Statistical Alignment Models, equations 24 to 26"
 STATISTICS = ("AER", "low", "high", "precision", "recall")
@@ -41,7 +42,9 @@ class Gold:
                 if s >= sources or t >= targets:
                     raise InputError(
                         f"the gold link {s}-{t} is of no word: there are {sources} source and {targets} target words",
-                        "Words stand between spaces and count from 0; gold that counts from 1 must be read so.",
+                        Wording(
+                            "Words stand between spaces and count from 0[; for gold that counts from 1: <gold_from=1>]."
+                        ),
                     )
                 out[which, t, s] = True
         return out[0], out[1]

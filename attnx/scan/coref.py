@@ -11,6 +11,7 @@ import numpy as np
 
 from attnx.errors import AttnxError, InputError
 from attnx.measure.coreference import coreference
+from attnx.numerals import whole, whole_of
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.study.antecedents import text_of
 from attnx.study.mentioned import mentions
@@ -77,9 +78,9 @@ def _parsed(value: Any) -> Any:
 
 def _one(text: Tokens, value: Any, what: str) -> Mention:
     """The one place in the text that is meant."""
-    if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(n, int) for n in value):
-        start, end = value
-        if not 0 <= start < end <= len(text.text):
+    if isinstance(value, (list, tuple)) and len(value) == 2 and not any(isinstance(end, str) for end in value):
+        start, end = (whole_of(end) for end in value)
+        if start is None or end is None or not 0 <= start < end <= len(text.text):
             raise InputError(f"the {what} {list(value)} is no stretch of a text of {len(text.text)} characters")
         return mention(text, start, end)
     if not isinstance(value, str) or not value.strip():
@@ -99,15 +100,12 @@ def _named(one: Mention) -> str:
 
 def _index(answer: Any, there: Sequence[Mention]) -> int:
     words = [one.text.lower() for one in there]
-    if isinstance(answer, str) and not answer.strip().isdigit():
+    at = whole(answer) if isinstance(answer, str) else whole_of(answer)
+    if isinstance(answer, str) and at is None:
         if answer.strip().lower() not in words:
             raise InputError(f"the answer {answer!r} is none of the candidates {', '.join(words)}")
         return words.index(answer.strip().lower())
-    try:
-        at = int(answer)
-    except (TypeError, ValueError):
-        at = -1
-    if not 0 <= at < len(there):
+    if at is None or at >= len(there):
         raise InputError(f"the answer {answer!r} is none of {len(there)} candidates, from 0")
     return at
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import attnx
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
+from attnx.numerals import whole
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
 from attnx.wording import Wording
@@ -155,9 +156,12 @@ def _reach(address: str) -> None:
     Raises:
         OSError: Nobody does.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    host, _, said = address.removeprefix("ray://").rpartition(":")
+    port = whole(said, most=65535)
+    if host and port is None:
+        raise OSError(f"{said!r} is no port")
+    if host:
+        socket.create_connection((host.strip("[]"), port), timeout=10).close()
 
 
 @contextlib.contextmanager

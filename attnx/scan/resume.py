@@ -92,8 +92,9 @@ def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         before = had.get(name)
         if before == now:
             continue
-        if name == "corpus" and isinstance(before, list):
-            out += _files_differ(before, now)
+        if name in ("corpus", "weights", "tokenizer") and isinstance(before, list) and isinstance(now, list):
+            what = "" if name == "corpus" else f"{name}: "
+            out += [what + said for said in _files_differ(before, now)]
         elif name == "model" and isinstance(before, list) and isinstance(now, list):
             out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f" (before: {before[0]})"))
         else:

@@ -17,17 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnx
-from attnx.errors import InputError, RunError, UsageError
+from attnx.errors import InputError, UsageError
 from attnx.records import Measurement
 from attnx.scan import surveys
 from attnx.scan.corpus import Text, read
 from attnx.scan.corpus import size as bytes_of
+from attnx.scan.identity import complete, plan, same_device
 from attnx.scan.measuring import Job, measure
 from attnx.scan.observations import Sums
-from attnx.scan.parts import Note, join, note_of, path_of, write, writing
+from attnx.scan.parts import join, note_of, path_of, write, writing
 from attnx.scan.resume import alone, begin, folder_of, has_parts, spent
-from attnx.session import cache
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ PART = 512
 MEASURES = ("heads",)
 OTHER = frozenset({".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".npz", ".npy", ".html", ".xlsx"})
 """Endings that say of a file that it is no Parquet."""
-_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +160,6 @@ def made_of(model: Model, job: Job, chunk: Chunk) -> bytes:
     return measure(model, job, chunk.number, chunk.start, chunk.texts, chunk.digest)
 
 
-def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
-    """What makes a scan the same scan: the model's file, the corpus' files, the settings, this version of attnx."""
-    return {
-        "version": _VERSION, "attnx": attnx.__version__, "model": cache.identity(model.path), "device": model.device,
-        "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
-        "measure": list(job.measures), "batch": job.size, "part": corpus.part,
-    }  # fmt: skip
-
-
 def scan(
     model: Model,
     files: Sequence[Path],
@@ -247,6 +236,7 @@ def _scan(
     total = bytes_of(corpus.files)
 
     done: dict[int, Made] = {}
+    device: str | None = None
     texts = kept = end = kept_end = 0
     for made in engine(model, job, corpus, folder):
         body = made.body
@@ -254,13 +244,19 @@ def _scan(
             write(path_of(folder, made.number), lambda path, body=body: path.write_bytes(body))  # type: ignore[misc]
         else:
             kept, kept_end = kept + made.texts, max(kept_end, made.end)
+        try:
+            device = same_device(folder, made.number, device)
+        except UsageError:
+            if body is not None:  # on the device of the others the same command shall find no part of this one
+                path_of(folder, made.number).unlink()
+            raise
         done[made.number] = Made(made.number, made.start, made.texts, made.end, None)
         end, texts = max(end, made.end), texts + made.texts
         tell(Progress(texts, kept, time.perf_counter() - start, end, kept_end, total))
     if not done:
         named = ", ".join(str(path) for path in corpus.files[:3]) + (", ..." if len(corpus.files) > 3 else "")
         raise InputError(f"there is no text in the corpus: {named} has empty lines at most", "Give files with texts.")
-    notes = _complete(folder, done)
+    notes = complete(folder, done)
     _finish(folder, out, len(done), wanted)
     first = notes[0]
     sums: dict[str, Sums] = {}
@@ -280,25 +276,6 @@ def _scan(
         first.device, tuple(one.mean(name, texts) for name, one in sums.items()), left,
         tuple(dict.fromkeys(line for note in notes for line in note.notes)),
     )  # fmt: skip
-
-
-def _complete(folder: Path, done: Mapping[int, Made]) -> list[Note]:
-    """What all parts say of themselves, when every text is in one part and in one only.
-
-    Raises:
-        RunError: A part is missing, or covers other texts than it should.
-    """
-    notes, start = [], 0
-    for number in range(len(done)):
-        note = note_of(path_of(folder, number))
-        if note is None or number not in done or (note.number, note.start) != (number, start):
-            raise RunError(
-                f"part {number} of the scan is missing or damaged: {path_of(folder, number)}",
-                "Run the same command again: it makes what is missing.",
-            )
-        start += note.texts
-        notes.append(note)
-    return notes
 
 
 def _finish(folder: Path, out: Path, parts: int, wanted: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attnx.errors import RunError
+from attnx.numerals import whole
 from attnx.records import STAGES, Array, Site
 from attnx.wording import Wording
 
@@ -139,4 +140,4 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return whole(text, most=2**64)  # "max" is none

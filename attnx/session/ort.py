@@ -43,6 +43,12 @@ class Slot:
     """Numbers, names of symbolic dimensions, or None."""
     type: str
     """As onnxruntime writes it: "tensor(int64)"."""
+    ids: bool = False
+    """Whether it takes token ids although its name does not say so: its numbers are looked up in a table."""
+    table: int | None = None
+    """Entries of the table that its numbers are looked up in; None where there is none, or it is not known."""
+    kept: float | None = None
+    """Of a mask, what it holds for a key that may be seen (see `attnx.graph.axes.mask_values`); None where unknown."""
 
     @property
     def dtype(self) -> Any:

@@ -251,7 +251,7 @@ class Ear:
         marks = None
         if timed:
             latest = self.config.get("max_initial_timestamp_index")
-            end = min(numbers(self.config.get("eos_token_id")) or self.stops or {0})
+            end = min(numbers(self.config, "eos_token_id") or self.stops or {0})
             marks = Marks(self.begin or 0, end, len(first), latest if isinstance(latest, int) else None)
         # What is forced stands already; the last of it says where the free ones begin.
         rules = replace(rules, forced={len(first) - 1: first[-1]}, among={}, marks=marks)

@@ -86,7 +86,8 @@ def save_overlay(shown: Inspection, model: Model, picture: Path, path: Path, *, 
     Raises:
         UsageError: The keys are no patches of the picture, or the file exists.
     """
-    from attnx.feed.vision import load_picture, picture_slot, read_recipe
+    from attnx.feed.recipes import read_recipe
+    from attnx.feed.vision import load_picture, picture_slot
     from attnx.view.overlay import blend
     from attnx.view.overlay import save_overlay as write
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from attnx.errors import InputError
+from attnx.numerals import whole
 from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import index_words
@@ -35,12 +36,13 @@ def parse_ids(text: str) -> list[int]:
     """
     ids = []
     for position, item in enumerate(text.replace(",", " ").split()):
-        if not (item.isascii() and item.isdigit()) or len(item) > 18:
+        number = whole(item)
+        if number is None:
             raise InputError(
                 f"{visible(shorten(item))} is not a token id (number {position + 1} of the list)",
                 Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."),
             )
-        ids.append(int(item))
+        ids.append(number)
     if not ids:
         raise InputError("no token ids were given", Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."))
     return ids

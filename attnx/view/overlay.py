@@ -12,7 +12,8 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.feed.arrays import write_whole
 from attnx.feed.patches import Grid, as_map
-from attnx.feed.vision import Recipe, fit
+from attnx.feed.recipes import Recipe
+from attnx.feed.vision import fit
 from attnx.records import Array
 
 if TYPE_CHECKING:

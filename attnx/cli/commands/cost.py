@@ -42,14 +42,13 @@ def cost(
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.axes.parameters import parameters
     from attnx.measure import cost as measure
+    from attnx.numerals import whole
     from attnx.wording import Wording
 
-    try:
-        sizes = sorted({int(part) for part in lengths.split(",")})
-    except ValueError:
-        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "Try --lengths 64,256,1024") from None
-    if sizes[0] < 1 or sizes[-1] > 1 << 40:
-        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "Try --lengths 64,256,1024")
+    read = [whole(part, least=1, most=1 << 40) for part in lengths.split(",")]
+    sizes = sorted({size for size in read if size is not None})
+    if None in read:
+        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers from 1", "Try --lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
+N = TypeVar("N", int, float)
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
@@ -143,12 +145,15 @@ def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
 
 
 def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
+    from functools import partial
+
     from attnx.cli import output
     from attnx.measure import scaling_theory
+    from attnx.numerals import real, whole
     from attnx.view import scale_tables as tables
 
     if numbers is not None:
-        found = scaling_theory.numbers(_parsed(numbers, "--numbers", float), divide)
+        found = scaling_theory.numbers(_listed(numbers, "--numbers", partial(real, infinite=True)), divide)
         if json:
             from attnx.view.json import document
 
@@ -156,7 +161,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
         else:
             output.show(tables.given_numbers(found.row, found.summary))
         return
-    drawn = scaling_theory.theory([int(d) for d in _parsed(theory or "", "--theory", int)])
+    drawn = scaling_theory.theory(_listed(theory or "", "--theory", whole))
     if json:
         from attnx.view.json import document
 
@@ -165,7 +170,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
         output.show(tables.theory(drawn))
 
 
-def _parsed(text: str, option: str, kind: type) -> list[float]:
+def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:
     """Numbers separated by commas.
 
     Raises:
@@ -173,7 +178,7 @@ def _parsed(text: str, option: str, kind: type) -> list[float]:
     """
     from attnx.errors import UsageError
 
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.") from None
+    found = [number for part in text.split(",") if (number := read(part)) is not None]
+    if len(found) < text.count(",") + 1:
+        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.")
+    return found
