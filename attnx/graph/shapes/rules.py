@@ -33,15 +33,6 @@ def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(d for i, d in enumerate(s) if i not in drop)]
 
 
-def _arg(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s = x[0].shape
-    if s is None:
-        return [None]
-    axis = a.get("axis", 0) % len(s)
-    keep: tuple[int, ...] = (1,) if a.get("keepdims", 1) else ()
-    return [(*s[:axis], *keep, *s[axis + 1 :])]
-
-
 def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     p, q = x[0].shape, x[1].shape
     if p is None or q is None or len(p) != 2 or len(q) != 2:
@@ -107,24 +98,6 @@ def _constant_of_shape(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> li
     return [tuple(target)]
 
 
-def _one_hot(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, depth = x[0].shape, ints(x[1])
-    if s is None:
-        return [None]
-    axis = a.get("axis", -1)
-    axis = axis + len(s) + 1 if axis < 0 else axis
-    return [(*s[:axis], depth[0] if depth else None, *s[axis:])]
-
-
-def _top_k(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, k = x[0].shape, ints(x[1]) if len(x) > 1 else [a.get("k", 1)]
-    if s is None:
-        return [None, None]
-    axis = a.get("axis", -1) % len(s)
-    out = (*s[:axis], k[0] if k else None, *s[axis + 1 :])
-    return [out, out]
-
-
 def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
@@ -171,13 +144,12 @@ SHAPES: dict[str, Rule] = {
     "Gemm": _gemm, "FusedGemm": _gemm, "Einsum": _einsum,
     **LAYOUT,
     "GatherElements": _like(1), "Range": _range, "Shape": _shape_op,
-    "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
+    "ConstantOfShape": _constant_of_shape,
     "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
 
 _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
-_INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
 def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
@@ -205,7 +177,7 @@ def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
     op = node.op_type
     if op in _BOOL:
         return 9
-    if op in _INT64:
+    if op == "Shape":
         return 7
     if op == "Cast":
         return int(a["to"])
@@ -215,8 +187,8 @@ def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
         return x[2].dtype if op == "MatMulIntegerToFloat" and len(x) > 2 else x[1].dtype
     if op == "QuantizeLinear":
         return x[2].dtype if len(x) > 2 and x[2].dtype else int(a.get("output_dtype") or 2)
-    if op in ("ConstantOfShape", "OneHot"):
-        return (a["value"].data_type if "value" in a else 1) if op == "ConstantOfShape" else x[2].dtype
+    if op == "ConstantOfShape":
+        return a["value"].data_type if "value" in a else 1
     if op in ("EmbedLayerNormalization", "QEmbedLayerNormalization"):
         return next((f.dtype for f in x if f.dtype in (1, 10, 16)), None)
     if op in ("QAttention",):
