@@ -114,12 +114,14 @@ def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
                 # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
                 cut = isinstance(found, Finding) and found.pieces > 1 and not found.causal
                 found = moved if cut or not isinstance(found, Finding) else found
-            elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
-                found, replacements[key_of(node)] = moved, (own, stands_in)
+            elif stands_in is not None and graph.producer(stands_in.at) is not None:
+                found = moved
         if isinstance(found, Miss):
             misses.append(found)
         elif found is not None:
             findings.append(found)
+            if found.replacement is not None and (own := graph.producer(found.replacement.at)) is not None:
+                replacements[key_of(node)] = own, found.replacement
     single = list(findings)
     for whole, parts in joined.join(opened, findings):
         joint = None if whole.replacement is None else graph.producer(whole.replacement.at)
