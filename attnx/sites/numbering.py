@@ -63,7 +63,7 @@ def number(
                 gated=f.gated, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
-        if f.replacement is not None:
+        if f.replacement is not None or f.key:
             fused_of[index] = (f.key or key_of(f.node), *f.needs)
     return tuple(sites), fused_of
 
@@ -77,6 +77,8 @@ def _fixed(graph: Graph, size: int | None) -> int | None:
 def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
     """Whether a site reads what those before it read, and nothing that they made: they are one layer."""
     first = beside[0]
+    if f.key and f.key == first.key:
+        return False  # in one step of one loop, one behind the other
     if f.query_from != first.query_from and not streams(graph, f.query_from) & streams(graph, first.query_from):
         return False
     made = {value for other in beside if (value := _carries(other))}

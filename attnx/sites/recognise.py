@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from attnx.sites.emit import emitted
 from attnx.sites.finding import Finding, Replacement, key_of
 from attnx.sites.fused.prescaled import take_out
 from attnx.sites.fused.registry import FUSED, REWRITES
+from attnx.sites.loops import Looked, open_loops
 from attnx.sites.numbering import number
 from attnx.sites.registry import recognise
 from attnx.sites.spelled import joined, softmax, unnormalised
@@ -75,12 +77,29 @@ def find(path: Path, choose: Choose | None = None, outside: Outside | None = Non
 
 def _find(loaded: Loaded, choose: Choose) -> Found:
     graph, branches = _flat(loaded, choose)
+    samplings: list[Sampling] = []
+    looked = _look(graph, samplings)
+    opened, findings, misses, replacements = looked.opened, looked.findings, looked.misses, looked.replacements
+    stepped = open_loops(graph, lambda body: _look(body, []), lambda body: _may_attend(list(body.node)))
+    for one in stepped:
+        misses += one.misses
+        if one.replacement is not None:
+            replacements[one.key] = one.node, one.replacement
+            findings += one.findings
+    if any(one.replacement is not None for one in stepped):
+        opened = _opened(graph, replacements)
+    misses += _inside_subgraphs(graph, {id(one.node) for one in stepped if one.findings or one.misses})
+    sites, fused_of = number(opened, findings, samplings)
+    return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+
+
+def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
+    """The attention in a graph, bodies of loops left out; deformable attentions are added to `samplings`."""
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
     for finding in fused:
         take_out(graph, finding)
     findings = list(fused)
-    samplings: list[Sampling] = []
     recognise_at = recognise(opened)
     for node in opened.nodes:
         if emitted(node):
@@ -104,9 +123,7 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
     if any(f.replacement is not None for f in findings[len(fused) :]) or any(f.key for f in findings):
         opened = _opened(graph, replacements)
     misses += unnormalised.misses(opened, _products([*single, *findings]))
-    misses += _inside_subgraphs(graph)
-    sites, fused_of = number(opened, findings, samplings)
-    return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+    return Looked(opened, replacements, findings, misses)
 
 
 def _products(findings: list[Finding]) -> list[str]:
@@ -215,10 +232,12 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
     return _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
 
 
-def _inside_subgraphs(graph: Graph) -> list[Miss]:
-    """Attention in subgraphs that were not spliced: loops, scans, generation operators."""
+def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
+    """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
     for node in graph.nodes:
+        if id(node) in opened:
+            continue
         for name, inner in subgraphs(node):
             if _may_attend(list(inner.node)):
                 reason = f"holds attention in its {name}, which runs as often as {node.op_type} says; it is not tapped"

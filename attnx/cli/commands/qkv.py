@@ -81,6 +81,8 @@ def qkv(
         }
         output.emit_json(document("attnx/qkv", body))
         return
+    import numpy as np
+
     from attnx.view.page import line
 
     where = f"{trace.labels[at.site]} H{at.head}"
@@ -88,9 +90,7 @@ def qkv(
     output.show(
         line(heading(trace)),
         _steps(title, found, attention.site),
-        "",
-        _strip(found),
-        _products(found, top or TOP),
+        *(["", _strip(found), _products(found, top or TOP)] if np.isfinite(found.products.values).all() else []),
         "",
         _heads(found, trace, at.site),
         "",
