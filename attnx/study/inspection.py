@@ -13,7 +13,9 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
+from attnx.study.grouping import rows_averaged
 from attnx.study.request import Request
+from attnx.study.selection import positions
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.page import counted
 
@@ -57,6 +59,8 @@ class Inspection:
     """What must be known to read it right."""
     glance: Glance | None = None
     """What an overview shows, where it was reduced in the graph; the trace has no arrays then."""
+    group: tuple[int, ...] = ()
+    """The positions that the query stands for: its own, or those of several tokens whose mean stands at the first."""
 
     @property
     def queries(self) -> Tokens:
@@ -108,11 +112,16 @@ def inspect(
         notes += [f"left out, {text}" for text in doubts.values()]
     hidden_at = {a.site.index: a.masked is not None for a in trace.attentions}
     shown, muted = _reshaped(trace, request, notes)
-    query = _position(shown, request)
+    group = _group(shown, request)
+    if len(group) > 1:
+        shown = rows_averaged(shown, group, request.query or "")
+        notes.append(f"from {len(group)} tokens together: the mean of their rows")
     picks: tuple[Pick, ...] = ()
     if request.view not in ("overview", "grid") or (matrices and request.view == "grid"):
         picks = _picks(shown, request, doubts, hidden_at, muted, combined)
-    return Inspection(request, shown, sort, others, picks, query, muted, tuple(notes))
+    return Inspection(
+        request, shown, sort, others, picks, group[0] if group else None, muted, tuple(notes), group=group
+    )
 
 
 def _everywhere(trace: Trace, request: Request) -> list[str]:
@@ -156,32 +165,28 @@ def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, 
     return trace, muted
 
 
-def _position(trace: Trace, request: Request) -> int | None:
-    """The query's position on the query axis.
-
-    Raises:
-        UsageError: No such token, or a word of several pieces.
-    """
+def _group(trace: Trace, request: Request) -> tuple[int, ...]:
+    """The query's position on the query axis, or those of several tokens; none where there is no query."""
     if request.query is None:
-        return None
-    return position_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
+        return ()
+    return positions_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
 
 
-def position_of(tokens: Tokens, request: Request) -> int:
-    """The position of the query among the tokens that look.
+def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
+    """The position of the query among the tokens that look, or those of several that are taken together.
 
     Raises:
-        UsageError: No such token, or a word of several pieces.
+        UsageError: No such token, a word of several pieces, or several tokens at a stage that has no mean.
     """
-    from attnx.tokens import find
-
     assert request.query is not None
-    found = find(tokens, request.query)
-    if len(found) > 1:
-        pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        hint = "Choose a piece" + ("." if request.stage != "weights" or request.words else ", or merge them: --words.")
-        raise UsageError(f"{request.query!r} is {len(found)} pieces: {pieces}", hint)
-    return found[0]
+    merge = ", or merge them: --words" if request.stage == "weights" and not request.words else ""
+    found = positions(tokens, request.query, instead=merge)
+    if len(found) > 1 and request.stage in ("masked", "bias"):
+        raise UsageError(
+            f"{request.stage} of several tokens have no mean: what one of them hides is minus infinity",
+            "Choose one token, or --stage weights.",
+        )
+    return found
 
 
 def _picks(

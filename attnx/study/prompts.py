@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def cut(tokens: Tokens, prompt: int, how: str) -> tuple[Span, ...]:
         inside = tuple(int(at) for at in np.flatnonzero((begins >= start) & (begins < stop)))
         spans.append(Span(name, start, stop, text[start:stop], inside))
     by_start = sorted(spans, key=lambda span: span.start)
-    for one, two in zip(by_start, by_start[1:], strict=False):
+    for one, two in pairwise(by_start):
         if two.start < one.end:
             raise InputError(f"the spans {one.name!r} and {two.name!r} overlap", "Each character may be of one span.")
     return tuple(spans)

@@ -91,19 +91,38 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     return None if layers is None else tuple(layers)
 
 
-def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
-    """The position of one token.
+def positions(tokens: Tokens, text: str, *, option: str = "--query", instead: str = "") -> tuple[int, ...]:
+    """The position of one token, or of several that are taken together: "it..tired", "it,animal".
+
+    Args:
+        tokens: The tokens.
+        text: What was asked for.
+        option: By which option.
+        instead: What else may be done with a word of several pieces.
 
     Raises:
         UsageError: There is no such token, or it is a word of several pieces.
     """
-    from attnx.tokens import find
+    from attnx.tokens.group import find_group
 
-    found = find(tokens, text)
-    if len(found) > 1:
+    found, several = find_group(tokens, text)
+    if len(found) > 1 and not several:
         pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        raise UsageError(f"{option} {text!r} is {len(found)} pieces: {pieces}", "Choose a piece.")
+        hint = f"Choose a piece, or take them together: @{found[0]}..@{found[-1]}{instead}."
+        raise UsageError(f"{option} {text!r} is {len(found)} pieces: {pieces}", hint)
+    return found
+
+
+def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
+    """The position of one token, where several cannot be taken together.
+
+    Raises:
+        UsageError: There is no such token, or there are several.
+    """
+    found = positions(tokens, text, option=option)
+    if len(found) > 1:
+        raise UsageError(f"{option} {text!r} is {len(found)} tokens, and one is opened here", "Choose one of them.")
     return found[0]
 
 
-__all__ = ["head_of", "layers_of", "of_sort", "position", "sorts", "trusted"]
+__all__ = ["head_of", "layers_of", "of_sort", "position", "positions", "sorts", "trusted"]
