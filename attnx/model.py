@@ -7,17 +7,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
-from attnx.feed.inputs import is_ids
+from attnx.feed.inputs import is_ids, looked_up
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.run import read as tracing
+from attnx.run.arguments import inputs_of, layers_of, path_of, positions_of, quantities_of, tokens_of, whole_of
 from attnx.session import memory
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import Opening
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
+    from attnx.interventions.perform import Results
+    from attnx.interventions.plan import Step
     from attnx.measure.heads import HeadTable
     from attnx.run.generate import Plan
     from attnx.session.model_summary import Inventory
@@ -40,9 +44,12 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
         ModelError: There is no such model, or it cannot be read.
     """
     from attnx.catalog.models import locate
+    from attnx.session.device import parse_device
 
-    at = locate(str(model))
-    place = Path(tokenizer) if tokenizer else at.tokenizer
+    path_of(model, "a model")
+    at = locate(str(model or ""))
+    parse_device(device)
+    place = path_of(tokenizer, "a tokenizer") if tokenizer else at.tokenizer
     return Model(at.name, at.path, device=device, tokenizer=place, encoder=at.encoder, with_past=at.with_past)
 
 
@@ -142,11 +149,10 @@ class Model:
             if self._tokenizer_place is None and not any(map(is_ids, slots)):
                 raise ModelError(
                     f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                    f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
-                    f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
-                    "(`attnx sites MODEL --feed-template` writes one)."
-                    if offered("--inputs")
-                    else "Choose a model that takes a text: here is nothing else to give it.",
+                    Wording(
+                        "[Give [a picture or a sound (<image>, <audio>), or else ]arrays: [<values=>, or ]<inputs=> "
+                        "(see <model.slots()>).|Choose a model that takes a text: here is nothing else to give it.]"
+                    ),
                 ) from None
             raise
 
@@ -205,8 +211,10 @@ class Model:
         """
         from attnx.run.runner import Given, follow
 
-        given = Given(self.encode(text, pair) if text is not None else tokens, target, inputs or {}, image, audio)
-        return follow(self, given, generate, Wanted(layers, quantities, outputs, verify, verify_outputs, required))
+        wanted = Wanted(layers_of(layers), quantities_of(quantities), outputs, verify, verify_outputs, required)
+        told = tokens_of(tokens), inputs_of(inputs), path_of(image, "a picture"), path_of(audio, "a sound")
+        given = Given(self.encode(text, pair) if text is not None else told[0], target, *told[1:])
+        return follow(self, given, generate, wanted)
 
     def trace_many(
         self,
@@ -229,7 +237,9 @@ class Model:
                 f"several texts are a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
             )
 
-        return trace_many(self, texts, quantities, layers, size=size, verify=verify)
+        return trace_many(
+            self, texts, quantities_of(quantities), layers_of(layers), size=whole_of(size, "a batch"), verify=verify
+        )
 
     def rows(
         self,
@@ -248,7 +258,8 @@ class Model:
         """
         from attnx.run.query_rows import rows
 
-        return rows(self, self._tokens(text, tokens), positions, quantities, layers, verify)
+        told = positions_of(positions), quantities_of(quantities), layers_of(layers)
+        return rows(self, self._tokens(text, tokens), *told, verify)
 
     def heads(
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
@@ -256,10 +267,23 @@ class Model:
         """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
         from attnx.study.head_stats import heads
 
-        return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
+        return heads(self, {"tokens": self._tokens(text, tokens)}, layers_of(layers))[0]
+
+    def run_with(
+        self,
+        steps: Sequence[Step],
+        given: str | Mapping[str, Any],
+        other: str | Mapping[str, Any] | None = None,
+        *,
+        outputs: Collection[str] | None = None,
+    ) -> Results:
+        """Run the model with interventions; see `attnx.interventions.perform.run_with`."""
+        from attnx.interventions.perform import run_with
+
+        return run_with(self, steps, given, other, outputs=outputs)
 
     def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
-        made = tokens if text is None else self.encode(text)
+        made = tokens_of(tokens) if text is None else self.encode(text)
         if made is None:
             raise UsageError("there is nothing to run on", "Give a text or tokens.")
         return made
@@ -292,7 +316,8 @@ class Model:
 
     def slots(self) -> list[Slot]:
         """The model's inputs."""
-        return list(self.find().inputs)
+        found = self.find()
+        return looked_up(found.inputs, found.rows)
 
 
 def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> InputError | UsageError:
@@ -309,5 +334,5 @@ def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> I
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
     return InputError(
         f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
-        "`attnx sites MODEL` lists what was looked at and why it was refused.",
+        Wording("<model.find()> lists what was looked at and why it was refused."),
     )

@@ -24,10 +24,10 @@ import numpy as np
 import attnx
 from attnx.cli import app as cli
 from attnx.feed.arrays import load_feed
-from attnx.feed.audio import log_mel
+from attnx.feed.spectra import log_mel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from family_sounds import speech  # noqa: E402
+from family_sounds import speech
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -75,8 +75,8 @@ def serving(repos: dict[str, Repo]) -> Iterator[str]:
                 self.wfile.write(content)
 
         def answer(self, body: bool) -> None:
-            api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/?]+))?(?:\?.*)?", self.path)
-            file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
+            api = re.fullmatch(r"/api/models/((?:[^/]+/)?[^/?]+)(?:/revision/([^/?]+))?(?:\?.*)?", self.path)
+            file = re.fullmatch(r"/((?:[^/]+/)?[^/]+)/resolve/([^/]+)/(.+)", self.path)
             found = api or file
             repo = repos.get(found[1]) if found else None
             if found is None or repo is None:

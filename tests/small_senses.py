@@ -52,6 +52,33 @@ def vit(folder: Path) -> Path:
     return folder
 
 
+def reader(folder: Path) -> Path:
+    """One attention over the columns of a line of text, 6 pixels high and of any width: the mean of each 4 pixels."""
+    weights = {"pool": np.full((1, 3, 6, 4), 1 / 72), "lift": np.eye(8)[:1] * 3}
+    constants = [numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items()]
+    constants.append(numpy_helper.from_array(np.array([2]), "height"))
+    nodes = [
+        helper.make_node("Conv", ["x", "pool"], ["maps"], strides=[6, 4], name="embed"),
+        helper.make_node("Squeeze", ["maps", "height"], ["row"], name="flatten"),
+        helper.make_node("Transpose", ["row"], ["columns"], perm=[0, 2, 1], name="turn"),
+        helper.make_node("MatMul", ["columns", "lift"], ["q"], name="query"),
+        helper.make_node("MatMul", ["columns", "lift"], ["k"], name="key"),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1], name="kt"),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"], name="qk"),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1, name="soft"),
+        helper.make_node("MatMul", ["weights", "k"], ["y"], name="pv"),
+    ]
+    graph = helper.make_graph(
+        nodes, "reader", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 6, "width"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "columns", 8])], constants,
+    )  # fmt: skip
+    folder.mkdir(parents=True)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx"
+    )
+    return folder
+
+
 def bright(path: Path, row: int, column: int) -> Path:
     """A dark picture of 4 x 4 patches, one of them white."""
     from PIL import Image

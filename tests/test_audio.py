@@ -1,17 +1,28 @@
 """Sound: WAV files read by hand, spectra by plain sums, positions in seconds."""
 
+import json
+import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
-from attnx.errors import InputError, UsageError
-from attnx.feed.audio import log_mel, mel_filters, read_wav, resample
+from attnx.errors import InputError, ModelError, UsageError
+from attnx.feed.audio import patches_of, read_wav, resample
+from attnx.feed.extractors import Heard, find, rate_of
+from attnx.feed.patches import Grid
+from attnx.feed.spectra import filter_bank, log_mel, mel_filters
+from attnx.session.ort import Slot
+from attnx.tokens.config import Config
 from tests import small_models as small
 from tests.small_senses import listener, write
+from tests.sounds.make import sound
+
+SOUNDS = Path(__file__).parent / "sounds"
 
 
 def test_every_width_and_two_channels(tmp_path: Path) -> None:
@@ -122,3 +133,106 @@ def test_a_listener_that_writes_attends_to_seconds(tmp_path: Path) -> None:
 def test_what_does_not_listen(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not listen"):
         attnx.open("minilm", device="cpu").trace(audio=write(tmp_path / "a.wav", b"\0\0"))
+
+
+@pytest.mark.parametrize("truth", json.loads((SOUNDS / "truth.json").read_text()), ids=lambda t: t["extractor"][:9])
+def test_features_are_those_of_the_extractor_that_is_named(truth: dict[str, Any]) -> None:
+    config = Config({"feature_extractor_type": truth["extractor"], **truth["config"]}, "preprocessor_config.json")
+    slot = Slot("x", (1, None) if truth["extractor"].startswith("Wav2Vec2") else (1, None, None), "tensor(float)")
+    extract, guessed = find(config, slot)
+    heard = extract(sound() / 2.0**15, config, slot)
+    assert guessed == ()
+    assert list(heard.array.shape) == truth["shape"]
+    np.testing.assert_allclose(heard.array.ravel()[truth["at"]], truth["values"], rtol=2e-4, atol=2e-3)
+    np.testing.assert_allclose(heard.array.sum(), truth["sum"], rtol=1e-4, atol=0.5)
+    if truth["mask"] is not None:
+        assert heard.mask is not None
+        assert heard.mask.tolist() == [truth["mask"]]
+
+
+def test_filter_banks_by_plain_sums() -> None:
+    samples = sound()[:1000].astype(np.float64)
+    got = filter_bank(samples, 6, povey=True)
+    assert got.shape == (4, 6)
+
+    def mel(hertz: float) -> float:
+        return 1127 * math.log(1 + hertz / 700)
+
+    centres = [mel(20) + (mel(8000) - mel(20)) * i / 7 for i in range(8)]
+    frame = samples[160:560] - samples[160:560].mean()
+    emphasised = [frame[0] * 0.03, *(frame[n] - 0.97 * frame[n - 1] for n in range(1, 400))]
+    window = [(0.5 - 0.5 * math.cos(2 * math.pi * n / 399)) ** 0.85 for n in range(400)]
+    turns = np.exp(-2j * np.pi * np.outer(np.arange(257), np.arange(400)) / 512)
+    power = np.abs(turns @ (np.array(emphasised) * window)) ** 2
+    for band in range(6):
+        low, middle, high = centres[band : band + 3]
+        heights = [
+            max(0, min((m - low) / (middle - low), (high - m) / (high - middle)))
+            for m in map(mel, np.arange(257) * 31.25)
+        ]
+        assert got[1, band] == pytest.approx(math.log(power @ heights), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "said"),
+    [
+        ({"feature_extractor_type": "ClapFeatureExtractor"}, (1, None, None), "names ClapFeatureExtractor"),
+        ({}, (1, 1024, 128), "nothing names a feature extractor"),
+        ({}, (1, None, 80), "nothing names a feature extractor"),
+        ({"feature_extractor_type": "ASTFeatureExtractor", "sampling_rate": 8000}, (1, 4, 128), "8000 samples"),
+        ({"feature_extractor_type": 7}, (1, None), "feature_extractor_type is 7, and a text was expected"),
+        ({"hop_length": 0}, (1, 80, None), "hop_length is 0, and a whole number from 1"),
+        ({"n_fft": "400"}, (1, 80, None), "n_fft is '400'"),
+        ({"sampling_rate": 0}, (1, None), "sampling_rate is 0, and a whole number from 1000"),
+        ({"sampling_rate": True}, (1, None), "sampling_rate is True"),
+        ({"do_normalize": "yes"}, (1, None), "do_normalize is 'yes', and true or false"),
+        ({"feature_extractor_type": "ASTFeatureExtractor", "std": 0}, (1, 9, 128), "std is 0"),
+        ({"feature_extractor_type": "ASTFeatureExtractor", "mean": "x"}, (1, 9, 128), "mean is 'x', and a number"),
+    ],
+)  # fmt: skip
+def test_what_is_not_here_or_no_number_is_refused_by_name(
+    config: dict[str, Any], shape: tuple[int | None, ...], said: str
+) -> None:
+    named, slot = Config(config, "preprocessor_config.json"), Slot("x", shape, "tensor(float)")
+    with pytest.raises(ModelError, match=said):
+        find(named, slot)[0](np.ones(rate_of(named)), named, slot)
+
+
+def test_features_that_are_a_guess_are_said_to_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sound().tobytes())
+    place = listener(tmp_path / "ears")
+    trace = attnx.open(place, device="cpu").trace(audio=path)
+    assert any("taken to be Whisper's log-mel spectrogram" in note for note in trace.notes)
+    (place / "processor_config.json").write_text(
+        json.dumps({"feature_extractor": {"feature_extractor_type": "ASTFeatureExtractor"}})
+    )
+    with pytest.raises(InputError, match=r"shape \[1, 1024, 128\]"):
+        attnx.open(place, device="cpu").trace(audio=path)
+    (place / "preprocessor_config.json").write_text(json.dumps({"feature_extractor_type": "WhisperFeatureExtractor"}))
+    notes = attnx.open(place, device="cpu").trace(audio=path).notes
+    assert notes == ("cut to 0.5 seconds of 0.6, which is all that the model hears",)
+
+
+def test_wav_heads_that_cannot_be(tmp_path: Path) -> None:
+    for rate in (0, 1, 2**32 - 1):
+        path = write(tmp_path / "r.wav", b"\0\0" * 9)
+        content = bytearray(path.read_bytes())
+        content[24:28] = struct.pack("<I", rate)
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"{rate} samples a second"):
+            read_wav(path)
+    path = write(tmp_path / "w.wav", b"\0\0" * 8)
+    content = bytearray(path.read_bytes())
+    content[34:36] = struct.pack("<H", 64)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="of 64 bits"):
+        read_wav(path)
+
+
+def test_a_spectrogram_cut_into_patches_names_them_by_their_place() -> None:
+    config = Config({"patch_size": 16, "frequency_stride": 10, "time_stride": 10})
+    assert patches_of(config, np.zeros((1, 1024, 128))) == Grid(12, 101, 2)
+    heard = Heard(np.zeros((1, 1024, 128)), 10.24, grid=Grid(12, 101, 2))
+    named = heard.name(1214)
+    assert (named.pieces[:3], named.pieces[-1]) == (("[CLS]", "[DIST]", "r0c0"), "r11c100")
+    assert heard.name(4).pieces == ("0.00s", "2.56s", "5.12s", "7.68s")

@@ -158,7 +158,7 @@ def test_a_field_that_is_not_there_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Body,cand\nx,y\n")
     with pytest.raises(InputError) as caught:
         list(read([tmp_path / "a.csv"], "body"))
-    assert caught.value.hint == "Did you mean 'Body'? Name the text's: --field NAME."
+    assert caught.value.hint == "Did you mean 'Body'? Name the text's: `field=...`."
     (tmp_path / "a.jsonl").write_text('{"text": "x", "candidate": "y"}\n')
     with pytest.raises(InputError) as caught:
         list(read([tmp_path / "a.jsonl"], needs=("candidates",)))

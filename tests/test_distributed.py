@@ -108,9 +108,9 @@ def test_what_there_is_room_for() -> None:
     assert _room({"CPU": 16, "GPU": 3}, "cpu", None) == Room(4, 4, False)
     with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
         _room({"CPU": 16}, "cuda", None)
-    with pytest.raises(UsageError, match="--workers 17: the Ray cluster has 16 processors"):
+    with pytest.raises(UsageError, match="`workers=17`: the Ray cluster has 16 processors"):
         _room({"CPU": 16}, "auto", 17)
-    with pytest.raises(UsageError, match="--workers 4: the Ray cluster has 3 GPUs and 16 processors"):
+    with pytest.raises(UsageError, match="`workers=4`: the Ray cluster has 3 GPUs and 16 processors"):
         _room({"CPU": 16, "GPU": 3}, "auto", 4)
 
 

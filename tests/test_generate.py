@@ -10,7 +10,8 @@ from attnx.catalog.models import bundled
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.feed.generation_config import Rules
 from attnx.records import Trace
-from attnx.run.generate import Plan, choose
+from attnx.run.generate import Plan, choose, plan
+from attnx.run.logits import next_logits
 from attnx.tokens import from_ids
 from tests import small_models as small
 
@@ -166,8 +167,67 @@ def test_what_cannot_write_says_so(tmp_path: Path) -> None:
     model.graph.node.remove(logits)
     del model.graph.output[:]
     model.graph.output.append(small.info(logits.input[0], small.F, ["batch", "sequence", small.WIDTH]))
-    with pytest.raises(UnsupportedError, match="what comes next"):
-        write(model, tmp_path / "headless", 2, [20, 21])
+    for ids in ([20, 21], [1, 2]):  # also where every id is less than the width of what it gives
+        with pytest.raises(UnsupportedError, match="what comes next: its vocabulary has"):
+            write(model, tmp_path / f"headless{ids[0]}", 2, ids)
+
+
+def row(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_logits_are_told_by_the_size_of_the_vocabulary() -> None:
+    hidden, logits = row(1, 4, 64), row(1, 4, 30)
+    for outputs in ({"a": hidden, "b": logits}, {"b": logits, "last_hidden_state": row(1, 4, 30)}):
+        np.testing.assert_array_equal(next_logits(outputs, {30}, 3), logits[0, 3].astype(np.float64))
+    several = {"x": row(1, 4, 30), "logits": logits, "y": row(1, 4, 30)}
+    np.testing.assert_array_equal(next_logits(several, {30, 29}, 2), logits[0, 2].astype(np.float64))
+    np.testing.assert_array_equal(next_logits({"y": row(1, 30)}, {30}, 5), row(1, 30)[0].astype(np.float64))
+    wider = row(1, 4, 40)
+    np.testing.assert_array_equal(next_logits({"logits": wider}, {30}, 3), wider[0, 3].astype(np.float64))
+    none = ({"x": hidden}, {"last_hidden_state": row(1, 4, 30)}, {"logits": row(1, 2)}, {"x": row(4), "y": hidden})
+    for outputs in none:
+        with pytest.raises(UnsupportedError, match="vocabulary has 30 entries"):
+            next_logits(outputs, {30}, 3)
+    with pytest.raises(UnsupportedError, match="several outputs"):
+        next_logits({"x": row(1, 4, 30), "y": row(1, 4, 30)}, {30}, 3)
+    with pytest.raises(UnsupportedError, match="has 2 positions"):
+        next_logits({"x": row(1, 2, 30)}, {30}, 3)
+
+
+def test_outputs_with_the_sequence_first_and_shares_in_place_of_logits() -> None:
+    first = row(4, 1, 30)
+    np.testing.assert_array_equal(next_logits({"x": first}, {30}, 2), first[2, 0].astype(np.float64))
+    logits = row(1, 4, 30).astype(np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    got = next_logits({"probs": shares}, {30}, 1)
+    np.testing.assert_allclose(got - got[0], logits[0, 1] - logits[0, 1, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [1e-308, 1e-30, 1e-6])
+def test_temperatures_near_zero_take_the_likeliest(temperature: float) -> None:
+    rng = np.random.default_rng(0)
+    logits = np.array([0.0, 3.0, 1.0, -np.inf])
+    assert {choose(logits, 0, Plan(1, temperature=temperature), rng) for _ in range(20)} == {1}
+    level = {choose(np.array([3.0, 0.0, 3.0]), 0, Plan(1, temperature=temperature), rng) for _ in range(60)}
+    assert level == {0, 2}
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(UnsupportedError, match="NaN among them"):
+            choose(np.array([0.0, np.nan]), 3, Plan(1, temperature=temperature), rng)
+        none = Rules(suppressed=frozenset({0, 1}))
+        with pytest.raises(UnsupportedError, match="no finite number that its configuration allows"):
+            choose(np.array([0.0, 1.0]), 3, Plan(1, temperature=temperature, rules=none), rng)
+
+
+def test_seeds_and_temperatures_that_make_no_sense(tmp_path: Path) -> None:
+    model = attnx.open(small.save(tmp_path / "m", model=small.plain_decoder(W)), device="cpu")
+    for told in ({"seed": -1}, {"temperature": -0.5}, {"temperature": float("nan")}, {"top_k": 0}):
+        with pytest.raises(UsageError, match=next(iter(told))):
+            plan(model, 3, **told)  # type: ignore[arg-type]
 
 
 def test_choosing() -> None:

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import attnx
 from attnx.catalog.hub import Name, parse_name, pull
 from attnx.catalog.models import locate
+from attnx.cli.wording import worded
 from attnx.errors import AttnxError, ModelError, RunError, UsageError
 from attnx.study.shelf import list_models
 from tests.hub_server import COMMIT, Repo, serving
@@ -68,8 +69,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
     with ExitStack() as stack:
 
-        def start(repo: Repo) -> Path:
-            monkeypatch.setenv("HF_ENDPOINT", stack.enter_context(serving({NAME: repo})))
+        def start(repo: Repo, name: str = NAME) -> Path:
+            monkeypatch.setenv("HF_ENDPOINT", stack.enter_context(serving({name: repo})))
             return cache
 
         yield start
@@ -280,11 +281,12 @@ def test_the_cache_is_named_where_a_model_is_missing(serve: Callable[[Repo], Pat
     serve(usual())
     with pytest.raises(ModelError) as caught:
         locate(NAME)
-    assert caught.value.hint == f"Pull it: attnx pull {NAME}"
+    assert worded(caught.value.hint) == f"Pull it: `attnx pull {NAME}`."
+    assert caught.value.hint == f"Pull it: `attnx.catalog.hub.pull(Name({NAME!r}))`."
     pull(Name(NAME))
     with pytest.raises(ModelError) as caught:
         locate(f"{NAME}:onnx/model_fp16.onnx")
-    assert caught.value.hint == f"Pull it: attnx pull {NAME} --file onnx/model_fp16.onnx"
+    assert worded(caught.value.hint) == f"Pull it: `attnx pull {NAME} --file onnx/model_fp16.onnx`."
 
 
 def test_models_lists_what_was_pulled(serve: Callable[[Repo], Path]) -> None:
@@ -324,8 +326,8 @@ def test_the_command_and_offline(serve: Callable[[Repo], Path], tmp_path: Path) 
     done = run("trace", NAME, "--inputs", str(feed), "--json", HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sites"][0]["heads"] == 1
-    done = run("pull", "nonsense")
-    assert done.returncode == 2
+    assert run("pull", "non/sense/at/all").returncode == 2
+    assert run("pull", "nonsense").returncode == 3  # the Hub has some names without an organisation
 
 
 def test_models_command_speaks_its_schema(
@@ -358,3 +360,14 @@ def test_a_model_that_listens_comes_with_all_that_it_needs(serve: Callable[[Repo
     assert trace.tokens.ids.tolist() == about["ids"]
     (shelved,) = (m for m in list_models() if m.name == NAME)
     assert (shelved.kind, shelved.layers) == ("encoder-decoder", (1, 2))
+
+
+def test_a_name_without_an_organisation_is_pulled_found_and_listed(serve: Callable[..., Path]) -> None:
+    assert parse_name("bert-base-uncased") is None
+    assert parse_name("bert-base-uncased", alone=True) == Name("bert-base-uncased")
+    with pytest.raises(ModelError, match="there is no model 'attention'"):
+        locate("attention")
+    serve(usual(), "attention")
+    assert pull(Name("attention")).name == "attention"
+    assert locate("attention").path.name == "model.onnx"
+    assert [one.name for one in list_models() if one.source == "Hub"] == ["attention"]

@@ -10,6 +10,7 @@ import pytest
 from attnx.cli import app as cli
 from attnx.cli.extra_inputs import Beyond
 from attnx.cli.inputs import Lines, only, several, take
+from attnx.cli.wording import worded
 from attnx.errors import InputError, UsageError
 
 
@@ -77,6 +78,30 @@ def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
         list(texts)
 
 
+@pytest.mark.parametrize("blank", ["\u3000", "\u00a0", "\u2028", "\x1c", "\u2003\t", "\u0085"])
+def test_what_is_counted_is_what_is_read(blank: str, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(f"\ufeff{blank}\none\n{blank}\r\ntwo\n{blank}{blank}\nthree{blank}\n".encode())
+    given = take(file=file)
+    assert isinstance(given, Lines)
+    assert given.count == len(list(given)) == 3
+
+
+def test_a_pipe_is_not_read_twice_to_count_it(tmp_path: Path) -> None:
+    import os
+    import threading
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\nthree\n",))
+    writer.start()
+    given = take(file=pipe)
+    writer.join()
+    assert isinstance(given, Lines)
+    assert given.count is None
+    assert [one.text for one in given] == ["one", "two", "three"]
+
+
 def test_one_line_is_one_text(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("\n it \n\n")
     given = take(file=tmp_path / "one")
@@ -100,7 +125,7 @@ def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("model.onnx", "-m names"),
+        ("model.onnx", "--model names"),
         ("a.PNG", "--image"),
         ("a.wav", "--audio"),
         ("a.npz", "--inputs"),
@@ -114,7 +139,7 @@ def test_the_path_of_a_file_is_no_text(tmp_path: Path, name: str, how: str) -> N
     path.touch()
     with pytest.raises(UsageError, match=r"is the path of a file") as said:
         take(str(path))
-    assert how in str(said.value.hint)
+    assert how in worded(said.value.hint)
 
 
 def test_the_name_of_a_file_of_no_known_kind_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

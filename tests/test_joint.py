@@ -11,6 +11,7 @@ import attnx
 from attnx.feed.patches import Frame, find_frames, find_grid
 from attnx.run.joint import States, find_states, joint_tokens
 from attnx.session.ort import Slot
+from attnx.tokens.config import Config
 
 WIDTH, TEXT, SIDE = 8, 3, 2
 
@@ -99,7 +100,7 @@ def test_positions_that_are_fed_say_where_patches_lie() -> None:
 
 def test_a_latent_has_nothing_but_patches() -> None:
     slot = Slot("sample", (1, 4, 8, 8), "tensor(float)")
-    (frame,) = find_frames([slot], {"sample": np.zeros((1, 4, 8, 8), np.float32)}, {})
+    (frame,) = find_frames([slot], {"sample": np.zeros((1, 4, 8, 8), np.float32)}, Config())
     assert frame.latent
     assert find_grid(16, frame) is not None
     assert find_grid(6, frame) is None

@@ -7,6 +7,7 @@ import pytest
 
 import attnx
 from attnx.feed.generation_config import Rules, opening, read_rules
+from attnx.tokens.config import Config
 from tests import small_models as small
 from tests.small_senses import letters
 
@@ -31,15 +32,17 @@ WHISPER = {
     ],
 )
 def test_what_is_forced(config: dict[str, object], forced: dict[int, int], among: dict[int, set[int]]) -> None:
-    rules = read_rules(config)
+    rules = read_rules(Config(config))
     assert rules.forced == forced
     assert rules.among == {place: frozenset(ids) for place, ids in among.items()}
     assert rules.first == 1 + max([0, *forced, *among])
 
 
 def test_what_is_suppressed() -> None:
-    assert read_rules(WHISPER) == Rules({2: 7, 3: 9}, {1: frozenset({5, 6})}, frozenset({1, 2}), frozenset({3, 10}))
-    assert read_rules({"bad_words_ids": [[4], [5, 6]]}).suppressed == {4}
+    assert read_rules(Config(WHISPER)) == Rules(
+        {2: 7, 3: 9}, {1: frozenset({5, 6})}, frozenset({1, 2}), frozenset({3, 10})
+    )
+    assert read_rules(Config({"bad_words_ids": [[4], [5, 6]]})).suppressed == {4}
 
 
 def model(folder: Path, **config: object) -> attnx.Model:

@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
 import attnx
+from attnx.cli.wording import worded
 from attnx.errors import InputError, RunError, UsageError
 from attnx.measure import describe_heads
 from attnx.model import Model
-from attnx.scan import scanning, surveys
+from attnx.scan import parts, scanning, surveys
 from attnx.scan.corpus import Text
 from attnx.scan.measuring import Job, measure
 from attnx.scan.observations import COLUMNS, schema
@@ -146,7 +149,7 @@ def test_coreference_by_row(minilm: Model, tmp_path: Path) -> None:
     done = scan(minilm, [tmp_path / "c.jsonl"], tmp_path / "o.parquet", measures=["coref"])
     count, first = done.left["coref"]
     assert count == 8
-    assert first.endswith("c.jsonl, line 4: 'they' is not a word of the text")
+    assert first.endswith('c.jsonl, line 4: there is no token or word "they"')
     got = table(tmp_path / "o.parquet")
     assert {key[0] for key in got} == {0, 1, 2}
     weights = minilm.trace(COREF, quantities=("weights",)).attentions[3].need("weights")[0, 1]
@@ -342,7 +345,7 @@ def test_parts_of_another_scan_are_not_taken(
         with pytest.raises(UsageError, match=said) as caught:
             scan(minilm, [corpus], out, **{"part": PART, **named})  # type: ignore[arg-type]
         assert "what differs: " in caught.value.message
-        assert "--force to begin anew" in caught.value.hint
+        assert "--force to begin anew" in worded(caught.value.hint)
 
     differs(r"differs: measure coref,heads \(before: heads\)$", measures=["coref", "heads"])
     differs(r"batch 7 \(before: 32\); part 4 \(before: 8\)$", size=7, part=4)
@@ -506,3 +509,80 @@ def test_each_part_is_told_of(minilm: Model, corpus: Path, tmp_path: Path) -> No
     assert [one.texts for one in told] == [8, 16, 24, 30]
     assert [one.read for one in told] == sorted(one.read for one in told)
     assert told[-1].read == told[-1].total == corpus.stat().st_size
+
+
+def other_tokenizer(folder: Path) -> Path:
+    """The bundled tokenizer in a folder of its own."""
+    from attnx.catalog.models import bundled_root
+
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes((bundled_root() / "minilm" / "tokenizer.json").read_bytes())
+    return folder
+
+
+def begun(model: Model, corpus: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of which only the first part is done."""
+
+    class StopError(Exception):
+        pass
+
+    def tell(progress: scanning.Progress) -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        scan(model, [corpus], out, part=PART, tell=tell)
+    assert len(list((out.parent / f"{out.name}.parts").glob("0*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("change", ["another tokenizer", "its settings", "its limit", "the weights", "onnxruntime"])
+def test_what_changes_a_row_makes_another_scan(
+    change: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed scan does not go on with what would give its texts other tokens or other numbers."""
+    first, second = other_tokenizer(tmp_path / "a"), other_tokenizer(tmp_path / "b")
+    out = tmp_path / "o.parquet"
+    begun(attnx.open("minilm", device="cpu", tokenizer=first), corpus, out, monkeypatch)
+    after, said = attnx.open("minilm", device="cpu", tokenizer=first), "tokenizer"
+    if change == "another tokenizer":
+        after = attnx.open("minilm", device="cpu", tokenizer=second)
+    elif change == "its settings":
+        (first / "tokenizer_config.json").write_text('{"model_max_length": 7}')
+    elif change == "its limit":
+        (first / "config.json").write_text('{"max_position_embeddings": 7}')
+    elif change == "the weights":
+        found = after.find()
+        other = replace(found, files=(*found.files, ["w.bin", 1, 1, 1]))
+        monkeypatch.setattr(type(after), "find", lambda *_: other)
+        said = "weights"
+    else:
+        monkeypatch.setattr("attnx.scan.identity.metadata.version", lambda name: "9.9")
+        said = "onnxruntime"
+    with pytest.raises(UsageError, match=f"another scan; what differs: .*{said}"):
+        scan(after, [corpus], out, part=PART)
+
+
+def test_the_same_scan_goes_on(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, out = other_tokenizer(tmp_path / "a"), tmp_path / "o.parquet"
+    begun(attnx.open("minilm", device="cpu", tokenizer=first), corpus, out, monkeypatch)
+    assert scan(attnx.open("minilm", device="cpu", tokenizer=first), [corpus], out, part=PART).kept == PART
+
+
+def test_parts_of_two_devices_are_not_mixed(
+    minilm: Model, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "o.parquet"
+    begun(minilm, corpus, out, monkeypatch)
+    made = scanning.made_of
+
+    def elsewhere(*args: Any) -> bytes:
+        real = parts.encode
+        monkeypatch.setattr(
+            "attnx.scan.measuring.encode", lambda rows, note: real(rows, replace(note, device="cuda:0"))
+        )
+        return made(*args)
+
+    monkeypatch.setattr(scanning, "made_of", elsewhere)
+    with pytest.raises(UsageError, match="were made on cpu and on cuda"):
+        scan(minilm, [corpus], out, part=PART)
+    monkeypatch.undo()
+    assert scan(minilm, [corpus], out, part=PART).kept == PART

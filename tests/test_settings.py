@@ -73,3 +73,52 @@ def test_dims_and_files_that_are_wrong(tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_text("no array")
     with pytest.raises(InputError, match=r"no \.npy file"):
         read_settings([f"step=@{tmp_path / 'bad.npy'}"], SLOTS)
+
+
+@pytest.mark.parametrize("dim", ["N", "?", "batch_size", "DynamicDimension.0", "b", None])
+def test_the_first_of_several_dimensions_is_a_batch_of_one(dim: str | None) -> None:
+    slot = Slot("x", (dim, 3, "w"), "tensor(float)")
+    assert read_settings(["x=zeros"], [slot], {"w": 2})["x"].shape == (1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"), [(("seq_len", 4), "--dim seq_len=8"), ((2, "?"), "@file.npy"), (("n",), "n=8")]
+)
+def test_a_sequence_of_unknown_length_is_no_batch(shape: tuple[int | str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_settings(["x=zeros"], [Slot("x", shape, "tensor(float)")])
+    assert said in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hidden=randn:²", "hidden=randn:-1", "hidden=randn:1_0", f"hidden=randn:{'9' * 5000}", "hidden=ones:3",
+        "step=²", "step=٣", "step=1_0", "step=nan", "step=inf", "step=1e999", "step=9223372036854775808", "step=0x10",
+        "hidden=1e39", "scale=1e5", "scale=nan", f"step={'9' * 5000}", "step=,", "step=",
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_or_do_not_fit(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_settings([text], SLOTS, {"height": 2, "width": 2})
+
+
+@pytest.mark.parametrize(
+    "text", ["height=²", "height=٣", "height=1_0", "height=-1", "height=" + "9" * 5000, "height=1e3"]
+)
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is no NAME=SIZE"):
+        parse_dims([text])
+
+
+def test_whole_numbers_are_not_rounded_and_masks_may_be_infinite() -> None:
+    assert read_settings(["step=9007199254740993"], SLOTS)["step"].tolist() == [9007199254740993]
+    got = read_settings(["hidden=-inf"], SLOTS, {"height": 1, "width": 1})["hidden"]
+    assert np.isneginf(got).all()
+
+
+def test_arrays_that_do_not_fit_into_memory_are_refused_before_they_are_made() -> None:
+    with pytest.raises(UsageError, match="GB"):
+        read_settings(["hidden=zeros"], SLOTS, {"height": 10**9, "width": 10**9})
+    with pytest.raises(UsageError, match="GB"):
+        read_settings(["ids=arange"], SLOTS, {"batch": 10**9, "seq": 10**9})

@@ -9,16 +9,22 @@ import pytest
 from PIL import Image
 
 import attnx
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed.patches import Frame, Grid, as_map, find_grid, grid_of, pieces
-from attnx.feed.vision import IMAGENET, Recipe, load_picture, picture_slot, prepare, read_recipe
+from attnx.feed.processors import IMAGENET
+from attnx.feed.recipes import Recipe, read_recipe
+from attnx.feed.vision import fit, image_inputs, load_picture, picture_slot, prepare
 from attnx.session.ort import Slot
+from attnx.tokens.axes import labelled
 from attnx.view.overlay import blend
 from tests.cli.conftest import attnx as attnx_command
-from tests.small_senses import SIDE, bright, vit
+from tests.pictures.make import picture
+from tests.small_senses import SIDE, bright, reader, vit
 
 __all__ = ["attnx_command"]
 
+PICTURES = Path(__file__).parent / "pictures"
+ANY = Slot("pixel_values", ("batch", 3, "height", "width"), "tensor(float)")
 SLOT = Slot("pixel_values", ("batch", 3, 224, 224), "tensor(float)")
 
 
@@ -40,7 +46,7 @@ def test_cls_looks_at_the_bright_patch(tmp_path: Path) -> None:
 def test_the_overlay_is_brightest_there(tmp_path: Path) -> None:
     weights = np.zeros(17)
     weights[0], weights[1 + 2 * 4 + 1] = 0.6, 0.4
-    recipe = Recipe(SIDE, SIDE, (SIDE, SIDE), None, resample=0)
+    recipe = Recipe((SIDE, SIDE), (SIDE, SIDE), None, resample=0)
     grey = Image.new("RGB", (SIDE, SIDE), (128, 128, 128))
     image = np.asarray(blend(grey, recipe, weights, Grid(4, 4, 1), side=160), np.float64)
     assert image.shape == (160, 160, 3)
@@ -92,7 +98,7 @@ def test_sizes_as_configurations_write_them(
     config: dict[str, Any], resize: object, crop: object, tmp_path: Path
 ) -> None:
     recipe = recipe_of(config, tmp_path)
-    assert (recipe.height, recipe.width, recipe.resize, recipe.crop) == (224, 224, resize, crop)
+    assert (recipe.wanted, recipe.size, recipe.resize, recipe.crop) == ((224, 224), (224, 224), resize, crop)
 
 
 def test_pixels_by_hand(tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_grids_by_length(length: int, frame: Frame, grid: Grid | None) -> None:
 
 def test_names_of_what_stands_before_the_patches() -> None:
     assert pieces(Grid(2, 2, 1))[0] == ["[CLS]", "r0c0", "r0c1", "r1c0", "r1c1"]
-    assert pieces(Grid(1, 4, 2))[0][:3] == ["[CLS]", "[DIST]", "r0c0"]
+    assert pieces(Grid(1, 4, 2))[0][:3] == ["[CLS]", "[DIST]", "c0"]
     names, special = pieces(Grid(2, 2, 3), 2)
     assert names[:4] == ["[CLS]", "[REG0]", "[REG1]", "r0c0"]
     assert special == [True] * 3 + [False] * 4
@@ -170,3 +176,124 @@ def test_who_takes_pictures() -> None:
     assert picture_slot([ids, past, SLOT]) is SLOT
     with pytest.raises(UsageError, match="takes no picture"):
         attnx.open("minilm", device="cpu").trace(image="x.png")
+
+
+@pytest.mark.parametrize("truth", json.loads((PICTURES / "truth.json").read_text()), ids=lambda t: t["processor"])
+@pytest.mark.parametrize("ending", ["ImageProcessor", "ImageProcessorFast", "FeatureExtractor"])
+def test_pixels_are_those_of_the_processor_that_is_named(truth: dict[str, Any], ending: str, tmp_path: Path) -> None:
+    key = "feature_extractor_type" if ending == "FeatureExtractor" else "image_processor_type"
+    recipe = recipe_of({key: truth["processor"] + ending, **truth["config"]}, tmp_path, ANY)
+    got = prepare(Image.fromarray(picture()), recipe)
+    assert (list(got.shape), recipe.notes) == (truth["shape"], ())
+    np.testing.assert_allclose(got.ravel()[truth["at"]], truth["values"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got.mean(), truth["mean"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"image_processor_type": "DonutImageProcessor"}, "names Donut, and what it does"),
+        ({"feature_extractor_type": "ImageGPTFeatureExtractor"}, "names ImageGPT"),
+        ({"image_processor_type": 4}, "image_processor_type is 4, and a text"),
+        ({"image_processor_type": "ViTImageProcessor", "do_pad": True}, "do_pad is a step"),
+        ({"image_processor_type": "DPTImageProcessor"}, "names DPT"),
+        ({"size": 8, "resample": 9}, "resample is 9, and a whole number from 0 to 5"),
+        ({"size": 8, "resample": "bicubic"}, "resample is 'bicubic'"),
+        ({"size": 8, "image_mean": "0.5"}, "image_mean is '0.5', and one number"),
+        ({"size": 8, "image_mean": [0.5, 0.5]}, r"image_mean is \[0.5, 0.5\]"),
+        ({"size": 8, "image_std": [0.5, None, 0.5]}, "image_std is"),
+        ({"size": 8, "image_std": 0}, "image_std is 0, and a number other than 0"),
+        ({"size": 0}, "size is 0, and a number of pixels"),
+        ({"size": -8}, "size is -8"),
+        ({"size": 10**9}, "size is 1000000000"),
+        ({"size": "224"}, "size is '224'"),
+        ({"size": [8, 8, 8]}, r"size is \[8, 8, 8\]"),
+        ({"size": {}}, r"size is \{\}"),
+        ({"size": {"shortest_edge": "8"}}, "size: shortest_edge is '8'"),
+        ({"size": {"height": 8}}, "size is"),
+        ({"size": {"shortest_edge": 8}, "crop_pct": 0}, "crop_pct is 0, and a part from"),
+        ({"size": 8, "rescale_factor": "x"}, "rescale_factor is 'x', and a number"),
+        ({"size": 8, "rescale_factor": float("nan")}, "rescale_factor is nan"),
+        ({"size": 8, "do_normalize": "yes"}, "do_normalize is 'yes', and true or false"),
+        ({"size": 8, "do_center_crop": 1}, "do_center_crop is 1, and true or false"),
+    ],
+)
+def test_what_is_not_here_or_is_no_number_is_refused_by_name(config: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=said):
+        recipe_of(config, tmp_path, ANY)
+
+
+def test_one_number_stands_for_all_colours(tmp_path: Path) -> None:
+    recipe = recipe_of({"size": 2, "resample": 0, "image_mean": 0.5, "image_std": [0.25]}, tmp_path, ANY)
+    got = prepare(Image.new("RGB", (2, 2), (255, 0, 51)), recipe)
+    np.testing.assert_allclose(got[:, 0, 0], [2, -2, -1.2], atol=1e-6)
+
+
+def test_what_a_configuration_without_a_name_leaves_out_is_said(tmp_path: Path) -> None:
+    assert recipe_of({"size": 8, "resample": 2, "image_mean": 0.5, "image_std": 0.5}, tmp_path, ANY).notes == ()
+    (note,) = recipe_of({"size": 8, "image_mean": 0.5}, tmp_path, ANY).notes
+    assert "names no image_processor_type, and lacks resample, image_std" in note
+
+
+class Takes:
+    """A model as `image_inputs` sees it."""
+
+    name, encoder = "m", None
+
+    def __init__(self, slot: Slot, path: Path) -> None:
+        self.slot, self.path = slot, path
+
+    def slots(self) -> list[Slot]:
+        return [self.slot]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (1, 4, 4, 3), (1, 1, 4, 4), (1, 4, 4, 1)])
+def test_inputs_of_8_bits_take_pixels_as_they_are(shape: tuple[int, ...], tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), (200, 120, 40)).save(tmp_path / "a.png")
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "ViTImageProcessor", "size": 4})
+    )
+    model: Any = Takes(Slot("pixels", shape, "tensor(uint8)"), tmp_path / "model.onnx")
+    fed, notes = image_inputs(model, tmp_path / "a.png", {})
+    colours = [200, 120, 40] if 3 in shape else [120]
+    axis = 3 if shape[3] in (1, 3) else 1
+    assert fed["pixels"].dtype == np.uint8
+    assert fed["pixels"].shape == shape
+    assert np.unique(np.moveaxis(fed["pixels"], axis, -1).reshape(-1, len(colours)), axis=0).tolist() == [colours]
+    assert "whole numbers from 0 to 255" in notes[0]
+
+
+def test_a_picture_of_one_height_and_any_width_keeps_its_proportions(tmp_path: Path) -> None:
+    slot = Slot("x", ("n", 3, 6, "w"), "tensor(float)")
+    recipe = read_recipe(tmp_path / "model.onnx", slot)
+    assert (recipe.resize, recipe.wanted) == ((6, None), (6, None))
+    assert "resized to a height of 6, in proportion" in recipe.notes[0]
+    assert fit(Image.new("RGB", (40, 12)), recipe).size == (20, 6)
+    with pytest.raises(InputError, match="would be 0 x 6"):
+        fit(Image.new("RGB", (1, 4000)), recipe)
+
+
+def test_tokens_of_a_line_of_text_are_its_columns() -> None:
+    line = Frame("x", 48, 160, line=True)
+    assert find_grid(20, line) == Grid(1, 20)
+    assert find_grid(21, Frame("x", 48, 163, line=True)) == Grid(1, 21)
+    assert find_grid(20, Frame("x", 48, 160)) is None
+    assert find_grid(99, line) is None
+    names, special = pieces(Grid(1, 20))
+    assert (names[:2], names[-1], any(special)) == (["c0", "c1"], "c19", False)
+    assert grid_of(labelled(names)) == Grid(1, 20)
+    assert as_map(np.arange(20), Grid(1, 20)).shape == (1, 20)
+
+
+def test_columns_from_the_command_line(attnx_command: Any, tmp_path: Path) -> None:
+    reader(tmp_path / "m")
+    pixels = np.full((12, 40, 3), 20, np.uint8)
+    pixels[:, 24:32] = 255
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    done = attnx_command("inspect", "--image", "a.png", "-m", str(tmp_path / "m"), "-q", "c3", "--json")
+    assert json.loads(done.out)["tokens"]["pieces"] == [f"c{i}" for i in range(5)]
+    done = attnx_command("inspect", "--image", "a.png", "-m", str(tmp_path / "m"), "-q", "c0", "--save", "over.png")
+    assert "overlay" in done.err
+    with Image.open(tmp_path / "over.png") as opened:
+        shown = np.asarray(opened.convert("RGB"), np.float64).sum((0, 2)).reshape(5, -1).sum(1)
+    assert shown.argmax() == 3

@@ -45,6 +45,16 @@ def bundled() -> list[str]:
     return sorted(p.name for p in root.iterdir() if (p / "model.onnx").is_file()) if root.is_dir() else []
 
 
+def own_name(bundled_name: str) -> str:
+    """The name under which those who made a bundled model publish it, as its MODEL.md says; "" where it says none."""
+    try:
+        said = (bundled_root() / bundled_name / "MODEL.md").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    match = re.search(r"^- Model: ([\w.-]+/[\w.-]+)", said, re.MULTILINE | re.ASCII)
+    return match[1] if match else ""
+
+
 def locate(model: str) -> Location:
     """Find a model.
 
@@ -54,6 +64,8 @@ def locate(model: str) -> Location:
     Raises:
         ModelError: Nothing of that name; says what there is, or how to pull it.
     """
+    if not model.strip():
+        raise ModelError("the model has no name: it is empty", f"Bundled: {', '.join(bundled()) or 'none'}.")
     if model in bundled():  # before a folder of that name: the default must not depend on where one stands
         folder = bundled_root() / model
         return Location(model, folder / "model.onnx", folder)
@@ -62,14 +74,19 @@ def locate(model: str) -> Location:
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
         return of_file(path)
-    from attnx.catalog.hub import cached, parse_name
+    from attnx.catalog.hub import cached, parse_name, snapshot
 
     if (name := parse_name(model)) is not None:
         found = cached(name)
         if name.file is not None:
             return of_file(found / name.file, model)
         return _in_folder(found, model)
+    if (alone := parse_name(model, alone=True)) is not None and snapshot(alone) is not None:
+        return _in_folder(cached(alone), model)
     names = bundled()
+    for short in names:
+        if own_name(short).rpartition("/")[2].lower() == model.lower():
+            return Location(short, bundled_root() / short / "model.onnx", bundled_root() / short)
     near = get_close_matches(model, names, 1)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise ModelError(
@@ -118,6 +135,8 @@ def pick(names: Iterable[str]) -> str | None:
         for place in (f"{stem}.onnx", f"onnx/{stem}.onnx"):
             if place in files:
                 return place
+    for near in ("", "onnx"):  # what lies deeper is something else: parts, variants, other models
+        files = [f for f in files if f.rpartition("/")[0] == near] or files
     if len(files) == 1:
         return files[0]
     decoders = [f for f in files if _DECODER.fullmatch(f.rpartition("/")[2]) and "with_past" not in f]

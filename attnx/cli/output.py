@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-WIDEST = 100_000
-"""Columns in a pipe or a file where COLUMNS does not say otherwise: nothing is cut there for want of width."""
+from attnx.cli.terminal import WIDEST, asked_columns, settle
 
 
 def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> None:
@@ -20,9 +19,10 @@ def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> Non
         document: Records, arrays and plain values; `attnx.view.json.document` makes one with schema and version.
         pretty: Over several lines. Where None, for a terminal; JSON Lines want False.
     """
+    from attnx.cli.wording import worded_within
     from attnx.view.json import dumps, tidy
 
-    tidied = tidy(document)
+    tidied = worded_within(tidy(document))
     _write(dumps(tidied, indent=sys.stdout.isatty() if pretty is None else pretty))
 
 
@@ -33,17 +33,17 @@ def show(*renderables: Any) -> None:
     """
     from rich.console import Console
 
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdigit() and int(asked) < 1:
-        del os.environ["COLUMNS"]  # a width of nothing shows nothing: what some shells set where there is no terminal
-        asked = ""
+    from attnx.cli.wording import worded_fields
+
+    renderables = tuple(map(worded_fields, renderables))
+    settle()
     if sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)
         console.on_broken_pipe = _gone  # type: ignore[method-assign]
         for renderable in renderables:
             console.print(renderable)
         return
-    width = None if asked.isdigit() else WIDEST
+    width = None if asked_columns() is not None else WIDEST
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     with console.capture() as captured:
         for renderable in renderables:

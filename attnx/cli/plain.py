@@ -7,6 +7,8 @@ import re
 import sys
 import unicodedata
 
+from attnx.cli.terminal import asked_columns
+
 
 def visible(text: str) -> str:
     r"""`text` with control, format and surrogate characters written out ("\x1b"); line breaks stay."""
@@ -20,11 +22,13 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
     """Write to stderr; on a terminal, lines end between words, and what follows stands under the text.
 
     Args:
-        text: Any text; what could move the cursor is made visible.
+        text: Any text, options put for the arguments that it names; what could move the cursor is made visible.
         first: Stands before it.
         under: Stands before the lines that follow.
     """
-    shown, width = visible(text), _width()
+    from attnx.cli.wording import worded
+
+    shown, width = visible(worded(text)), _width()
     sys.stderr.write(f"{first}{shown}\n" if width is None else f"{wrapped(shown, width, first, under)}\n")
 
 
@@ -59,10 +63,7 @@ def _width() -> int | None:
     try:
         if not sys.stderr.isatty():
             return None
-        asked = os.environ.get("COLUMNS", "")
-        return (
-            int(asked) if asked.isdigit() and int(asked) else os.get_terminal_size(sys.stderr.fileno()).columns or None
-        )
+        return asked_columns() or os.get_terminal_size(sys.stderr.fileno()).columns or None
     except (OSError, ValueError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.feed.arrays import check_declared
+from attnx.numerals import LARGEST, real, whole
 from attnx.records import Array
+from attnx.session import memory
 from attnx.session.ort import Slot
 
+_LARGEST = 10**9
+"""Entries along a dimension."""
 _HOW = "NAME=VALUE with a number, a list 1,2,3, true, false, zeros, ones, arange, randn:SEED or @file.npy."
 
 
@@ -23,10 +28,11 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     """
     out: dict[str, int] = {}
     for text in texts:
-        name, equals, size = text.rpartition("=")
-        if not equals or not name or not (size.isascii() and size.isdigit()) or len(size) > 9:
+        name, equals, said = text.rpartition("=")
+        size = whole(said, most=_LARGEST)
+        if not equals or not name or size is None:
             raise UsageError(f"--dim {text!r} is no NAME=SIZE", "For example: --dim batch=1 --dim height=32.")
-        out[name] = int(size)
+        out[name] = size
     return out
 
 
@@ -71,38 +77,66 @@ def read_settings(
 def _value(slot: Slot, value: str, sizes: Mapping[str, int]) -> Array:
     if value.startswith("@"):
         return _from_file(slot, Path(value[1:]))
-    kind, _, seed = value.lower().partition(":")
+    kind, _, said = value.lower().partition(":")
     if kind in ("zeros", "ones", "arange", "randn"):
+        if said and kind != "randn":
+            raise UsageError(f"--set {slot.name}={value}: this is no value", _HOW)
         shape = _shape(slot, sizes)
         if kind == "randn":
             if slot.dtype not in (np.float32, np.float16, np.float64):
                 raise UsageError(f"--set {slot.name}=randn: the input takes {slot.type}", "randn makes fractions.")
-            if seed and not seed.isdigit():
-                raise UsageError(f"--set {slot.name}={value}: the seed is no number", "For example: randn:0.")
-            return np.asarray(np.random.default_rng(int(seed or 0)).standard_normal(shape), dtype=slot.dtype)
+            seed = whole(said or "0")
+            if seed is None:
+                raise UsageError(f"--set {slot.name}={value}: the seed is no whole number", "For example: randn:0.")
+            return np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=slot.dtype)
         if kind == "arange":
-            return _cast(slot, np.arange(int(np.prod(shape))).reshape(shape), value)
+            return _cast(slot, np.arange(math.prod(shape)).reshape(shape), value)
         return np.full(shape, 1 if kind == "ones" else 0, dtype=slot.dtype or np.float32)
-    words = {"true": 1.0, "false": 0.0}
-    try:
-        numbers = [words[p.strip()] if p.strip() in words else float(p) for p in value.lower().split(",")]
-    except ValueError:
-        raise UsageError(f"--set {slot.name}={value}: this is no value", _HOW) from None
+    numbers = _numbers(value)
+    if numbers is None:
+        raise UsageError(f"--set {slot.name}={value}: this is no value", _HOW)
     if len(numbers) == 1:
         return _cast(slot, np.full(_shape(slot, sizes, alone=True), numbers[0]), value)
     fixed = [d if isinstance(d, int) else sizes.get(str(d), 1) for d in slot.shape]
-    if not fixed or int(np.prod(fixed[:-1])) != 1:
+    if not fixed or math.prod(fixed[:-1]) != 1:
         raise UsageError(
             f"--set {slot.name}: a list fills one row, and the model wants {slot.describe()}", "Use @file.npy."
         )
-    return _cast(slot, np.array(numbers).reshape([*fixed[:-1], len(numbers)]), value)
+    return _cast(slot, numbers.reshape([*fixed[:-1], len(numbers)]), value)
+
+
+def _numbers(text: str) -> Array | None:
+    """The numbers of a list: int64 where all are whole, so that none is rounded; else float64; None for anything else.
+
+    True and false are 1 and 0; inf and -inf are what masks that are added hold.
+    """
+    words = {"true": "1", "false": "0"}
+    parts = [words.get(part.strip(), part) for part in text.lower().split(",")]
+    wholes = [whole(part, least=-LARGEST - 1) for part in parts]
+    if None not in wholes:
+        return np.array(wholes, np.int64)
+    reals = [real(part, infinite=True) for part in parts]
+    return None if None in reals else np.array(reals, np.float64)
 
 
 def _cast(slot: Slot, array: Array, value: str) -> Array:
-    cast = array.astype(slot.dtype or np.float32)
-    if cast.dtype.kind in "iub" and not np.array_equal(cast.astype(np.float64), array.astype(np.float64)):
-        raise UsageError(f"--set {slot.name}={value} does not fit into {slot.type}", "Give whole numbers in its range.")
-    return np.asarray(cast)
+    """An array in the input's type.
+
+    Raises:
+        UsageError: The type does not hold its numbers: none may be cut, and none become infinite.
+    """
+    with np.errstate(all="ignore"):
+        cast = np.asarray(array.astype(slot.dtype or np.float32))
+    if cast.dtype.kind in "iub":
+        exact = array.dtype.kind != "f" or bool((np.abs(array) <= 2**53).all())  # beyond, a float64 is rounded
+        fits = exact and np.array_equal(cast.astype(array.dtype), array) and bool(np.all((cast < 0) == (array < 0)))
+        if not fits:
+            raise UsageError(
+                f"--set {slot.name}={value} does not fit into {slot.type}", "Give whole numbers in its range."
+            )
+    elif np.isinf(cast).any() and not np.array_equal(np.isinf(cast), np.isinf(array)):
+        raise UsageError(f"--set {slot.name}={value} does not fit into {slot.type}", "Give numbers in its range.")
+    return cast
 
 
 def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list[int]:
@@ -113,14 +147,32 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
             shape.append(dim)
         elif dim is not None and dim in sizes:
             shape.append(sizes[dim])
-        elif alone or (place == 0 and (dim is None or "batch" in dim.lower())):
+        elif alone or (place == 0 and _is_batch(dim, len(slot.shape))):
             shape.append(1)
         else:
             raise UsageError(
                 f"how large {slot.describe()} is, nothing says: {dim or f'its dimension {place}'} is open",
-                f"Say it: --dim {dim}=8." if dim else "Use @file.npy.",
+                f"Say it: --dim {dim}=8." if _named(dim) else "Use @file.npy.",
             )
+    needed, free = math.prod(shape) * np.dtype(slot.dtype or np.float32).itemsize, memory.available()
+    if needed > (LARGEST if free is None else free):
+        raise UsageError(
+            f"--set {slot.name}: {' x '.join(map(str, shape))} entries take {needed / 1e9:.3g} GB, and less is free",
+            "Give smaller sizes: --dim NAME=SIZE.",
+        )
     return shape
+
+
+def _named(dim: str | None) -> bool:
+    """Whether a dimension has a name of its own; exporters write "?" for one that has none."""
+    return dim is not None and dim.strip("? ") != ""
+
+
+def _is_batch(dim: str | None, rank: int) -> bool:
+    """Whether the first dimension counts the rows of a batch: it does unless its name says that it is a sequence."""
+    if dim is None or not _named(dim) or "batch" in dim.lower():
+        return True
+    return rank > 1 and not any(word in dim.lower() for word in ("seq", "len", "token", "past", "time", "frame"))
 
 
 def _from_file(slot: Slot, path: Path) -> Array:

@@ -53,6 +53,12 @@ class Start:
         more = beyond(told["values"], told["dims"], **{name: told[name] for name in _BEYOND if name in told})
         return take(**{name: told[name] for name in _TAKEN if name in told}, beyond=more)
 
+    @property
+    def any_given(self) -> bool:
+        """Whether there is anything to run on, or anything that belongs to such."""
+        names = ("text", "pair", "file", "ids", "inputs", "image", "audio", "target", "generate")
+        return any(self.options.get(name) is not None for name in names) or bool(self.options.get("values"))
+
     def open(self, name: str | None = None) -> Model:
         """Open a model; the one that the options name where None.
 

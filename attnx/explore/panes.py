@@ -149,18 +149,18 @@ def looks(desk: Desk, height: int) -> RowBars:
 
 
 def status(desk: Desk, width: int) -> list[Segment]:
-    """One line: what was just said, else model, head, token, stage and what is switched on; and where help is."""
+    """One line: the last message, else model, head, token, stage and what is switched on; and where help is."""
     pieces = desk.queries().pieces
     token = safe(pieces[desk.query]).strip() if desk.query < len(pieces) else ""
     on = ("words", desk.words), ("mute", desk.mute), ("no sinks", desk.sinks)
     switched = [name for name, flag in on if flag] + ([] if desk.scale == "linear" else [f"{desk.scale} colours"])
     parts = [safe(desk.model.name), desk.place, f"{desk.query} {token}", desk.stage, *switched]
-    told = f" {safe(desk.note)}" if desk.note else f" {' · '.join(parts)}"
+    status = f" {safe(desk.note)}" if desk.note else f" {' · '.join(parts)}"
     help_ = " ? help "
     room = max(width - len(help_), 0)
-    return [Segment(fit(told, room), _STRONG if desk.note else Style.null()), Segment(help_[: width - room])]
+    return [Segment(fit(status, room), _STRONG if desk.note else Style.null()), Segment(help_[: width - room])]
 
 
-def text_lines(said: str) -> Sequence[RenderableType]:
-    """What cannot be shown, said in its place."""
-    return [Text(safe(line), "dim") for line in said.splitlines()]
+def text_lines(text: str) -> Sequence[RenderableType]:
+    """A message in the place of what cannot be shown."""
+    return [Text(safe(line), "dim") for line in text.splitlines()]

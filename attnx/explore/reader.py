@@ -33,7 +33,7 @@ class Reader:
     """One text and what was read of it. Methods may be called from any one thread at a time, `has` from all."""
 
     model: Model
-    told: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     """What `Model.trace` is given: text or tokens, and whatever else there is."""
     table: HeadTable
     """The measures of every head, reduced in the graph."""
@@ -87,7 +87,7 @@ class Reader:
         stretch = self.stretch(site)
         if stretch in self._read:
             return
-        self._read[stretch] = self.model.trace(**self.told, layers=stretch, quantities=STAGES)
+        self._read[stretch] = self.model.trace(**self.arguments, layers=stretch, quantities=STAGES)
         while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
             self._read.popitem(last=False)
 
@@ -113,22 +113,22 @@ class Reader:
         return self._words[site, head]
 
 
-def prepare(model: Model, told: Mapping[str, Any]) -> Reader:
+def prepare(model: Model, arguments: Mapping[str, Any]) -> Reader:
     """Run a model for the measures of every head; no matrix leaves the graph where it can be helped.
 
     Args:
         model: The model.
-        told: What `Model.trace` is given.
+        arguments: Of `Model.trace`.
 
     Raises:
         AttnxError: It cannot be run on that.
     """
-    table, bare = heads(model, told)
+    table, bare = heads(model, arguments)
     written = (
-        bare.generated and bare.memory is None and not any(told.get(name) for name in ("image", "audio", "inputs"))
+        bare.generated and bare.memory is None and not any(arguments.get(name) for name in ("image", "audio", "inputs"))
     )
     # What a decoder has written is not written anew for every stretch.
-    return Reader(model, {"tokens": bare.tokens} if written else told, table, bare)
+    return Reader(model, {"tokens": bare.tokens} if written else arguments, table, bare)
 
 
 def stretches(sites: tuple[Site, ...], tokens: int, room: int) -> tuple[Stretch, ...]:

@@ -1,32 +1,27 @@
-"""Sound -> what a model listens to: WAV files, resampled, as samples or as a log-mel spectrogram; positions in seconds.
-
-Source of the log-mel spectrogram: Radford et al. 2022 (Whisper), section 2.2, with the filters of Slaney 1998, Auditory
-Toolbox, as librosa and transformers compute them. The numbers are those of preprocessor_config.json where it is there.
-"""
+"""Sound -> what a model listens to: WAV files, resampled, as the extractor that its configuration names hears them."""
 
 from __future__ import annotations
 
 import wave
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from attnx.errors import InputError, UsageError
+from attnx.feed.extractors import Extract, find, piece_of, rate_of, spectrogram
+from attnx.feed.inputs import is_ids, is_integer
+from attnx.feed.patches import Grid
 from attnx.records import Array, Tokens
 from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
-from attnx.tokens.axes import labelled
-from attnx.tokens.files import read_config
+from attnx.tokens.config import Config
+from attnx.tokens.files import read_config, read_processor
+from attnx.wording import Wording
 
-RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
-"""Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
-_AT_ONCE = 4096
-"""Spectra that are made together."""
-_BREAK, _LINEAR, _LOG = 1000.0, 200.0 / 3, np.log(6.4) / 27
-"""The mel scale of Slaney: linear up to 1000 Hz, 66.7 Hz a mel; logarithmic above, 27 mels for a factor of 6.4."""
+_LONGEST = 1 << 28
+"""Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
 
 
 def sound_slot(slots: list[Slot]) -> Slot | None:
@@ -37,14 +32,14 @@ def sound_slot(slots: list[Slot]) -> Slot | None:
     )
 
 
-def sound_shape(slot: Slot, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape of one piece: all samples of a second, or [1,bands,frames] of as long as the model hears."""
-    rate = _whole(config, "sampling_rate", RATE)
-    if len(slot.shape) == 2:
-        return (1, rate)
-    bands = slot.shape[1] if isinstance(slot.shape[1], int) else _whole(config, "feature_size", MELS)
-    frames = _whole(config, "chunk_length", SECONDS) * rate // _whole(config, "hop_length", HOP)
-    return (1, bands, slot.shape[2] if isinstance(slot.shape[2], int) else frames)
+def sound_shape(slot: Slot, config: Config) -> tuple[int, ...]:
+    """The shape of what a model is fed of one second: its samples, or a spectrogram as long as the model hears.
+
+    Raises:
+        UnsupportedError: Nothing says what features the model takes, or they cannot be computed.
+    """
+    tone = np.sin(np.arange(rate_of(config)) * 0.1)
+    return find(config, slot)[0](tone, config, slot).array.shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +54,11 @@ class Sound:
     """Samples a second."""
     length: int | None
     """Samples of a piece, which is all that the model hears at once; None where it hears all there is."""
-    bands: int
-    fft: int
-    """Samples of a spectrum."""
     hop: int
     """Samples between two spectra."""
+    config: Config
+    """What the model's configuration says of sound."""
+    extract: Extract
     notes: tuple[str, ...]
 
     @property
@@ -77,15 +72,13 @@ class Sound:
         return self.length is not None and len(self.samples) > self.length
 
     def array(self) -> Array:
-        """What the model is fed of its first piece: [1,samples] as they are, or [1,bands,frames]."""
-        if self.length is None:
-            return self.samples[None].astype(self.slot.dtype)
-        made = self.spectra(self.samples[: self.length], self.length)
-        return made[None].astype(self.slot.dtype)
+        """What the model is fed of its first piece, [1,...]."""
+        heard = self.extract(self.samples[: self.length], self.config, self.slot)
+        return heard.array.astype(self.slot.dtype)
 
     def spectra(self, samples: Array, length: int) -> Array:
-        """The log-mel spectrogram of samples, silence added up to `length`, [bands, length / hop]."""
-        return log_mel(samples, length, rate=self.rate, bands=self.bands, window=self.fft, hop=self.hop)
+        """Whisper's spectrogram of samples, silence added up to `length`, [bands, length / hop]."""
+        return spectrogram(samples, length, self.config, self.slot)
 
 
 def listen(model: Runs, path: Path, given: Mapping[str, Array]) -> Sound:
@@ -98,32 +91,25 @@ def listen(model: Runs, path: Path, given: Mapping[str, Array]) -> Sound:
 
     Raises:
         UsageError: The model takes no sound.
+        UnsupportedError: It wants features that cannot be computed.
         InputError: The file is no WAV file that can be read.
     """
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
     slot = sound_slot(slots)
     if slot is None:
         raise UsageError(
-            f"{model.name} does not listen: it has no input_features and no input_values", "Leave out --audio."
+            f"{model.name} does not listen: it has no input_features and no input_values", Wording("Leave out <audio>.")
         )
     if slot.name in given:
-        raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
-    config = read_config(model.path, "preprocessor_config.json")
-    nested = config.get("feature_extractor")
-    config = nested if isinstance(nested, dict) else config
-    rate, hop = _whole(config, "sampling_rate", RATE), _whole(config, "hop_length", HOP)
+        raise UsageError(Wording("<audio> and the feed both give {name}", name=slot.name), "Give one of them.")
+    config = read_processor(model.path, "feature_extractor")
+    extract, guessed = find(config, slot)
+    rate = rate_of(config)
     samples, own = read_wav(path)
     samples = resample(samples, own, rate)
-    notes = () if own == rate else (f"sound resampled from {own} to {rate} samples a second",)
-    bands, length = 0, None
-    if len(slot.shape) == 2:
-        if config.get("do_normalize", True):
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
-    else:
-        frames = slot.shape[2]
-        length = frames * hop if isinstance(frames, int) else _whole(config, "chunk_length", SECONDS) * rate
-        bands = slot.shape[1] if isinstance(slot.shape[1], int) else _whole(config, "feature_size", MELS)
-    return Sound(slot, samples, rate, length, bands, _whole(config, "n_fft", WINDOW), hop, notes)
+    notes = guessed if own == rate else (*guessed, f"sound resampled from {own} to {rate} samples a second")
+    hop, length = piece_of(extract, config, slot)
+    return Sound(slot, samples, rate, length, hop, config, extract, notes)
 
 
 def audio_inputs(
@@ -144,21 +130,27 @@ def audio_inputs(
         InputError: The file is no WAV file that can be read.
     """
     sound = listen(model, path, given)
-    notes = list(sound.notes)
-    if sound.is_long:
-        seconds_there = len(sound.samples) / sound.rate
-        notes.append(f"cut to {sound.span:g} seconds of {seconds_there:.1f}, which is all that the model hears")
-    return {sound.slot.name: sound.array()}, tuple(notes), lambda count: seconds(count, sound.span)
+    slot = sound.slot
+    heard = sound.extract(sound.samples, sound.config, slot)
+    heard = replace(heard, grid=patches_of(read_config(model.path, "config.json"), heard.array))
+    fed = {slot.name: heard.array.astype(slot.dtype)}
+    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
+    mask = next((s for s in slots if s.name == "attention_mask" and is_integer(s) and len(s.shape) == 2), None)
+    if heard.mask is not None and mask is not None and mask.name not in given and not any(map(is_ids, slots)):
+        fed[mask.name] = heard.mask
+    return fed, (*sound.notes, *heard.notes), heard.name
 
 
-def seconds(count: int, span: float) -> Tokens:
-    """Positions called by the time at which each begins: "0.00s", "0.02s", ..."""
-    return labelled([f"{i * span / count:.2f}s" for i in range(count)])
+def patches_of(config: Config, array: Array) -> Grid | None:
+    """How patches lie on a spectrogram [1,frames,bands] that is cut into them: rows of bands, columns of time.
 
-
-def _whole(config: Mapping[str, Any], name: str, otherwise: int) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
+    Source: Gong et al. 2021 (AST), section 2.1: patches overlap, and two tokens stand before them.
+    """
+    if array.ndim != 3 or not {"frequency_stride", "time_stride", "patch_size"} <= set(config):
+        return None
+    down, along = (config.whole(name, 1, 1) for name in ("frequency_stride", "time_stride"))
+    side = config.whole("patch_size", 1, 1)
+    return Grid((array.shape[2] - side) // down + 1, (array.shape[1] - side) // along + 1, 2)
 
 
 def read_wav(path: Path) -> tuple[Array, int]:
@@ -172,12 +164,18 @@ def read_wav(path: Path) -> tuple[Array, int]:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--audio takes a WAV file.") from None
+        raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
             f"{path} is no WAV file that can be read: {error}",
             "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
         ) from None
+    if not 1 <= width <= 4 or not 1000 <= rate <= 768_000:
+        raise InputError(
+            f"{path} says that it has {rate} samples a second of {8 * width} bits",
+            "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
+            "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
+        )
     data = np.frombuffer(raw[: len(raw) // (width * channels) * width * channels], np.uint8).reshape(-1, width)
     if width == 1:
         samples = (data[:, 0].astype(np.float64) - 128) / 128
@@ -195,53 +193,8 @@ def resample(samples: Array, rate: int, wanted: int) -> Array:
     if rate == wanted:
         return samples
     count = max(1, round(len(samples) * wanted / rate))
+    if count > _LONGEST:
+        raise InputError(
+            f"the sound would have {count} samples at {wanted} a second, which is too many", "Give a shorter one."
+        )
     return np.asarray(np.fft.irfft(np.fft.rfft(samples), count) * (count / len(samples)))
-
-
-def mel_filters(bands: int, window: int, rate: int) -> Array:
-    """Triangles over the spectrum, each of area 1 in Hz, [bands, window // 2 + 1].
-
-    Source: Slaney 1998, Auditory Toolbox; librosa.filters.mel with its defaults.
-    """
-    centres = _hertz(np.linspace(0, _mel(rate / 2), bands + 2))
-    bins = np.linspace(0, rate / 2, window // 2 + 1)
-    rise = (bins[None] - centres[:-2, None]) / np.diff(centres)[:-1, None]
-    fall = (centres[2:, None] - bins[None]) / np.diff(centres)[1:, None]
-    return np.asarray(np.maximum(0, np.minimum(rise, fall)) * (2 / (centres[2:] - centres[:-2]))[:, None])
-
-
-def _mel(hertz: float) -> float:
-    return hertz / _LINEAR if hertz < _BREAK else _BREAK / _LINEAR + float(np.log(hertz / _BREAK) / _LOG)
-
-
-def _hertz(mels: Array) -> Array:
-    knee = _BREAK / _LINEAR
-    return np.where(mels < knee, mels * _LINEAR, _BREAK * np.exp(_LOG * (mels - knee)))
-
-
-def log_mel(
-    samples: Array, length: int, *, rate: int = RATE, bands: int = MELS, window: int = WINDOW, hop: int = HOP
-) -> Array:
-    """Whisper's spectrogram, [bands, length / hop], about -1 to 1.
-
-    Args:
-        samples: The sound; silence is added up to `length`.
-        length: Samples of a piece.
-        rate: Samples a second.
-        bands: Mel bands.
-        window: Samples of a spectrum (a Hann window).
-        hop: Samples between two spectra.
-
-    Returns:
-        log10 of the power in each band, no less than 8 below the largest, then (x + 4) / 4.
-    """
-    piece = np.pad(samples, (0, length - len(samples)))
-    framed = np.lib.stride_tricks.sliding_window_view(np.pad(piece, window // 2, mode="reflect"), window)[::hop]
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
-    filters = mel_filters(bands, window, rate)
-    level = np.empty((bands, length // hop))
-    for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
-        some = framed[start : min(start + _AT_ONCE, length // hop)]
-        level[:, start : start + len(some)] = filters @ (np.abs(np.fft.rfft(some * hann)) ** 2).T
-    level = np.log10(np.maximum(level, 1e-10))
-    return np.asarray((np.maximum(level, level.max() - 8) + 4) / 4)

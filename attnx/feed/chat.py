@@ -11,10 +11,13 @@ from typing import Any, NoReturn
 from attnx.errors import ModelError, UsageError
 from attnx.records import Tokens
 from attnx.session.protocol import Runs
+from attnx.tokens.config import Config
 from attnx.tokens.files import read_config, search_folders, token_text
+from attnx.wording import Wording
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
 _LONGEST = 1 << 20
+_WITHOUT = Wording("[Leave out <chat>, and write|Write] the whole prompt yourself.")
 
 
 def find_template(place: Path) -> str | None:
@@ -22,18 +25,43 @@ def find_template(place: Path) -> str | None:
 
     Args:
         place: The model's file, or its tokenizer's.
+
+    Raises:
+        ModelError: One that cannot be read.
     """
     for folder in search_folders(place):
         if (folder / "chat_template.jinja").is_file():
-            return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            return _read(folder / "chat_template.jinja")
     for name in ("chat_template.json", "tokenizer_config.json"):
-        found = read_config(place, name).get("chat_template")
+        config = read_config(place, name)
+        found = config.get("chat_template")
         if isinstance(found, list):  # several by name; "default" is for plain chats
-            named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-            found = named.get("default", next(iter(named.values()), None))
-        if isinstance(found, str):
+            named = [Config(t, config.where) for t in found if isinstance(t, dict)]
+            plain = [t for t in named if t.get("name") == "default"] or named
+            found = plain[0].text("template") if plain else None
+        if found is not None and not isinstance(found, str):
+            raise config.wrong("chat_template", "a template or a list of named ones")
+        if found is not None:
             return found
     return None
+
+
+def _read(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ModelError: It is not UTF-8, or larger than any template is.
+    """
+    content = path.read_bytes()
+    if len(content) > _LONGEST:
+        raise ModelError(f"{str(path)!r} is larger than any chat template is", "Fetch the file again.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{str(path)!r} is not UTF-8 text: byte 0x{content[error.start]:02x} at byte {error.start}",
+            Wording("Convert it: iconv -f latin1 -t utf-8 FILE; or leave out <chat>."),
+        ) from None
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[str, str]) -> str:
@@ -54,7 +82,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise UsageError("--chat needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
+        raise UsageError("a chat template needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -75,14 +103,12 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
     except TemplateError as error:
         raise ModelError(
             f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
-            "Leave out --chat, and write the whole prompt yourself.",
+            _WITHOUT,
         ) from None
     except Exception as error:  # whatever a stranger's template does wrong
-        raise ModelError(
-            f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", "Leave out --chat."
-        ) from None
+        raise ModelError(f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", _WITHOUT) from None
     if len(text) > _LONGEST:
-        raise ModelError(f"the chat template made {len(text)} characters of the text", "Leave out --chat.")
+        raise ModelError(f"the chat template made {len(text)} characters of the text", _WITHOUT)
     return text
 
 
@@ -101,7 +127,8 @@ def encode_chat(model: Runs, text: str, system: str | None = None) -> Tokens:
     template = find_template(place) or find_template(model.path)
     if template is None:
         raise ModelError(
-            f"{model.name} comes without a chat template", "Leave out --chat; not every model is one to chat with."
+            f"{model.name} comes without a chat template",
+            Wording("[Leave out <chat>; not every model is one to chat with.|Not every model is one to chat with.]"),
         )
     config = read_config(place, "tokenizer_config.json")
     roles = {role: told for role in _ROLES if (told := token_text(config.get(role)))}

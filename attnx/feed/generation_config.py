@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from attnx.errors import ModelError
 from attnx.feed.timestamps import Marks
+from attnx.numerals import LARGEST, whole_of
 from attnx.session.protocol import Runs
+from attnx.tokens.config import Config
 from attnx.tokens.files import read_config
 
 
@@ -37,41 +38,51 @@ class Rules:
         return 1 + max((0, *self.forced, *self.among))
 
 
-def settings(model: Runs) -> dict[str, Any]:
+def settings(model: Runs) -> Config:
     """The model's config.json with generation_config.json over it."""
-    return {
-        **{k: v for k, v in read_config(model.path, "config.json").items() if v is not None},
-        **{k: v for k, v in read_config(model.path, "generation_config.json").items() if v is not None},
-    }
+    return read_config(model.path, "generation_config.json").over(read_config(model.path, "config.json"))
 
 
-def numbers(value: object) -> set[int]:
-    """The ids that a configuration gives as one number or a list of them."""
-    items = value if isinstance(value, list) else [value]
-    return {int(item) for item in items if isinstance(item, int) and not isinstance(item, bool) and item >= 0}
+def numbers(config: Config, name: str) -> set[int]:
+    """The ids that a configuration gives as one number or a list of them; those below 0 stand for none.
+
+    Raises:
+        ModelError: The field holds something else.
+    """
+    value = config.get(name, [])
+    items = [whole_of(item, least=-LARGEST) for item in (value if isinstance(value, list) else [value])]
+    if None in items:
+        raise config.wrong(name, "a token id or a list of them")
+    return {item for item in items if item is not None and item >= 0}
 
 
-def read_rules(config: Mapping[str, Any]) -> Rules:
-    """What a configuration forces and forbids."""
-    bad = config.get("bad_words_ids") or []
-    suppressed = numbers(config.get("suppress_tokens")) | {w[0] for w in bad if isinstance(w, list) and len(w) == 1}
+def read_rules(config: Config) -> Rules:
+    """What a configuration forces and forbids.
+
+    Raises:
+        ModelError: A field that is not what it must be.
+    """
+    bad = config.get("bad_words_ids", [])
+    if not isinstance(bad, list) or not all(isinstance(word, list) for word in bad):
+        raise config.wrong("bad_words_ids", "a list of lists of token ids")
+    single = Config({"bad_words_ids": [word[0] for word in bad if len(word) == 1]}, config.where)
+    suppressed = numbers(config, "suppress_tokens") | numbers(single, "bad_words_ids")
     forced, among = _whisper(config)
-    if isinstance(config.get("forced_bos_token_id"), int):
-        forced.setdefault(1, int(config["forced_bos_token_id"]))
-    begin = numbers(config.get("begin_suppress_tokens"))
+    if (first := _id(config, "forced_bos_token_id")) is not None:
+        forced.setdefault(1, first)
+    begin = numbers(config, "begin_suppress_tokens")
     return Rules(forced, among, frozenset(suppressed), frozenset(begin))
 
 
-def _whisper(config: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
+def _whisper(config: Config) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
     """What is forced behind the start: language, task, no timestamps; a language that is not said is recognised."""
     forced: dict[int, int] = {}
     among: dict[int, frozenset[int]] = {}
-    languages, tasks = (t if isinstance(t := config.get(k), dict) else {} for k in ("lang_to_id", "task_to_id"))
-    given = config.get("forced_decoder_ids")
-    places = {int(p): n for p, n in given} if isinstance(given, list) else {}
-    if not places and languages and config.get("is_multilingual", True):
+    languages, tasks = (_ids_by_name(config, name) for name in ("lang_to_id", "task_to_id"))
+    places = _forced(config)
+    if not places and languages and config.flag("is_multilingual", True):
         places = {1: None, 2: None}
-    language, task = (str(config.get(k, "")) for k in ("language", "task"))
+    language, task = (config.text(name) or "" for name in ("language", "task"))
     for place, number in sorted(places.items()):
         if number is None and place == 1 and languages:
             number = languages.get(language, languages.get(f"<|{language}|>"))
@@ -80,11 +91,35 @@ def _whisper(config: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, froze
         elif number is None and place == 2:
             number = tasks.get(task, tasks.get("transcribe"))
         if number is not None:
-            forced[place] = int(number)
-    silent = config.get("no_timestamps_token_id")
-    if isinstance(silent, int) and silent not in forced.values():
+            forced[place] = number
+    silent = config.maybe_whole("no_timestamps_token_id")
+    if silent is not None and silent not in forced.values():
         forced[1 + max((0, *forced, *among))] = silent
     return forced, among
+
+
+def _id(config: Config, name: str) -> int | None:
+    """A token id; None where there is none, which some configurations write as -1."""
+    number = config.maybe_whole(name, least=-1)
+    return None if number == -1 else number
+
+
+def _ids_by_name(config: Config, name: str) -> dict[str, int]:
+    part = config.part(name)
+    return {} if part is None else {key: part.whole(key, 0) for key in part}
+
+
+def _forced(config: Config) -> dict[int, int | None]:
+    """Position -> the id that is forced there, None where it is left to the language or the task."""
+    given = config.get("forced_decoder_ids", [])
+    places: dict[int, int | None] = {}
+    for pair in given if isinstance(given, list) else [None]:
+        place, number = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        at, token = whole_of(place, most=1 << 20), None if number is None else whole_of(number)
+        if at is None or (token is None) != (number is None):
+            raise config.wrong("forced_decoder_ids", "a list of [position, token id]")
+        places[at] = token
+    return places
 
 
 def opening(model: Runs) -> tuple[list[int], str | None]:
@@ -94,9 +129,10 @@ def opening(model: Runs) -> tuple[list[int], str | None]:
         The ids, and what had to be guessed about them.
     """
     config = settings(model)
-    start = config.get("decoder_start_token_id", config.get("bos_token_id"))
+    start = _id(config, "decoder_start_token_id")
+    start = _id(config, "bos_token_id") if start is None else start
     note = None
-    if not isinstance(start, int):
+    if start is None:
         try:
             start, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
         except ModelError:

@@ -14,6 +14,8 @@ from attnx.session.ort import Slot
 
 ENCODER = re.compile(r"(^|[._/])(encoder|enc|src|source|memory)")
 DECODER = re.compile(r"(^|[._/])(decoder|dec|tgt|trg|target)")
+_HIDDEN = -1e3
+"""What is added to hide a key is below this."""
 _PAST = re.compile(r"past|cache_?k|cache_?v|(key|value|kv)_?cache|(^|[._])cache[._]\d")
 
 
@@ -76,10 +78,34 @@ def is_past(slot: Slot) -> bool:
 
 def is_ids(slot: Slot) -> bool:
     """Whether an input takes token ids."""
-    if not is_integer(slot) or len(slot.shape) != 2:
-        return False
-    if named(slot, "mask", "type", "segment", "position", "past", "len", "pad"):
-        return False
+    return _may_be_ids(slot) and (slot.ids or _says_ids(slot))
+
+
+def looked_up(slots: Sequence[Slot], tables: Mapping[str, int]) -> list[Slot]:
+    """Inputs with their tables, and those marked that take ids whatever they are called, where none is called so.
+
+    Args:
+        slots: All inputs of a graph.
+        tables: Input -> entries of the table that its numbers are looked up in.
+
+    Returns:
+        The same inputs with their tables; of several whose numbers are looked up, the one with the largest is the ids.
+    """
+    known = [replace(slot, table=tables.get(slot.name)) for slot in slots]
+    may = [slot for slot in known if _may_be_ids(slot)]
+    if any(_says_ids(slot) for slot in may):
+        return known
+    sizes = sorted(((slot.table, slot.name) for slot in may if slot.table is not None), reverse=True)
+    clear = sizes and (len(sizes) == 1 or sizes[0][0] > sizes[1][0])
+    return [replace(slot, ids=bool(clear) and slot.name == sizes[0][1]) for slot in known]
+
+
+def _may_be_ids(slot: Slot) -> bool:
+    named_else = named(slot, "mask", "type", "segment", "position", "past", "len", "pad")
+    return is_integer(slot) and len(slot.shape) == 2 and not named_else
+
+
+def _says_ids(slot: Slot) -> bool:
     return named(slot, "ids", "input", "token", "text") or sided(slot, ENCODER) or sided(slot, DECODER)
 
 
@@ -88,12 +114,42 @@ def sided(slot: Slot, side: re.Pattern[str]) -> bool:
     return bool(side.search(slot.name.lower()))
 
 
-def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> str | None:
+def _kept(slot: Slot) -> float | None:
+    """What a mask holds for a key that may be seen: as the graph says, else 0 where true is said to be padding."""
+    if slot.kept is None and slot.dtype is np.bool_ and named(slot, "pad"):
+        return 0.0
+    return slot.kept
+
+
+def seen_by(slot: Slot, mask: Array) -> Array:
+    """What a mask lets be seen, bool in its shape: of one that is added, what is not far below zero.
+
+    Args:
+        slot: The input that takes it.
+        mask: Its array.
+    """
+    if mask.dtype.kind == "f" and slot.kept == 0.0:
+        return np.asarray(mask > _HIDDEN)
+    return np.asarray((mask == 0) if _kept(slot) == 0.0 else (mask != 0))
+
+
+def written(slot: Slot, seen: Array) -> Array:
+    """A mask as an input wants it, from what may be seen (bool).
+
+    A mask of fractions that is not known otherwise has ones where something is seen, or is added where it is square.
+    """
+    if slot.dtype is None or not np.issubdtype(slot.dtype, np.floating):
+        return np.asarray(~seen if _kept(slot) == 0.0 else seen)
+    added = slot.kept == 0.0 or (slot.kept is None and len(slot.shape) > 2)
+    return np.where(seen, 0.0, np.finfo(slot.dtype).min) if added else np.asarray(seen)
+
+
+def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> Slot | None:
     """Which of the given arrays says what of a text is padding: [B,Q] of whole numbers."""
     memory = encoder_side(slots)
     masks = (s for s in slots if s.name in given and s.name not in memory and named(s, "attention_mask"))
     masks = (s for s in masks if not named(s, "global"))
-    return next((s.name for s in masks if is_integer(s) and len(s.shape) == given[s.name].ndim == 2), None)
+    return next((s for s in masks if is_integer(s) and len(s.shape) == given[s.name].ndim == 2), None)
 
 
 def encoder_side(slots: Sequence[Slot]) -> set[str]:
@@ -107,7 +163,10 @@ def encoder_side(slots: Sequence[Slot]) -> set[str]:
     unmarked = {s.name for s in plain if s.name not in encoder | decoder}
     if decoder:
         return encoder | unmarked
-    if encoder and any(is_ids(s) for s in plain if s.name in unmarked):
+    # A mask alone is no second side ("src_mask" of an encoder), unless what it masks is in a cache.
+    whole = any(s.name in encoder and not named(s, "mask", "pad") for s in plain)
+    whole = whole or any(is_past(s) and sided(s, ENCODER) for s in slots)
+    if encoder and whole and any(is_ids(s) for s in plain if s.name in unmarked):
         return encoder
     return set()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from attnx.records import Array, Tokens
 from attnx.session.ort import Slot
+from attnx.tokens.config import Config
 
 _LARGEST_PREFIX = 2
 """[CLS] and [DIST] may stand before the patches of a picture, and registers that the configuration speaks of."""
@@ -34,6 +34,8 @@ class Frame:
     """Whether it is no picture in colours but what another model made of one: then patches are all there is."""
     queries: int | None = None
     """How many objects a detector looks for, where the configuration says it."""
+    line: bool = False
+    """Whether the graph takes pictures of one height and any width, as readers of a line of text do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +53,56 @@ class Grid:
         return divmod(at, self.columns) if 0 <= at < self.rows * self.columns else None
 
 
-def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """The inputs that are pictures: float [B,C,height,width] or [B,height,width,C], with at most 32 channels."""
-    vision = next((p for key in ("vision_config", "encoder") if isinstance(p := config.get(key), dict)), config)
-    patch, registers = vision.get("patch_size"), vision.get("num_register_tokens", 0)
+def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Config) -> tuple[Frame, ...]:
+    """The inputs that are pictures: float or 8 bits, [B,C,height,width] or [B,height,width,C], of at most 32 channels.
+
+    Raises:
+        ModelError: The configuration has a field that is not what it must be.
+    """
+    vision = config.part("vision_config") or (
+        config.part("encoder") if isinstance(config.get("encoder"), dict) else None
+    )
+    patch = _patch(config if vision is None else vision)
+    registers = (config if vision is None else vision).whole("num_register_tokens", 0, 0, 1 << 16)
+    queries = config.maybe_whole("num_queries", 1, 1 << 20)
     frames = []
     for slot in slots:
         array = feed.get(slot.name)
         words = set(re.split(r"[^a-z]+", slot.name.lower()))
-        if array is None or array.ndim != 4 or array.dtype.kind != "f" or words & _NO_PICTURE:
+        if array is None or array.ndim != 4 or words & _NO_PICTURE or not _is_pixels(array):
             continue
         last = array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4)
-        height, width = (array.shape[1], array.shape[2]) if last else (array.shape[2], array.shape[3])
-        colours = array.shape[3] if last else array.shape[1]
-        if colours <= 32:
-            frames.append(
-                Frame(
-                    slot.name,
-                    height,
-                    width,
-                    registers if isinstance(registers, int) else 0,
-                    patch if isinstance(patch, int) else None,
-                    colours not in (1, 3),
-                    objects if isinstance(objects := config.get("num_queries"), int) else None,
-                )
-            )
+        high, wide, deep = (1, 2, 3) if last else (2, 3, 1)
+        channels = array.shape[deep]
+        if channels > 32:
+            continue
+        line = len(slot.shape) == 4 and isinstance(slot.shape[high], int) and not isinstance(slot.shape[wide], int)
+        height, width = array.shape[high], array.shape[wide]
+        frames.append(Frame(slot.name, height, width, registers, patch, channels not in (1, 3), queries, line))
     return tuple(frames)
+
+
+def _is_pixels(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype == np.uint8
+
+
+def _patch(config: Config) -> int | None:
+    """The side of a patch; None where it is not said, or patches are no squares."""
+    value = config.get("patch_size")
+    sides = value if isinstance(value, list) and value else [value]
+    if any(side != sides[0] for side in sides):
+        return None
+    return Config({"patch_size": sides[0]}, config.where).maybe_whole("patch_size", 1, 1 << 20)
 
 
 def find_grid(length: int, frame: Frame) -> Grid | None:
     """The grid of square patches that a sequence of `length` tokens can be of, with the fewest tokens besides.
 
-    The side of a patch that the configuration gives comes first, then every other that fits.
+    The side of a patch that the configuration gives comes first, then every other that fits. Tokens of a line of text
+    are its columns.
     """
+    if frame.line and 1 < length < frame.width and frame.width % length == 0:
+        return Grid(1, length)
     best: Grid | None = None
     most = 0 if frame.latent else _LARGEST_PREFIX + frame.registers
     for side in dict.fromkeys([*([frame.patch] if frame.patch else []), *range(1, min(frame.height, frame.width) + 1)]):
@@ -96,17 +115,21 @@ def find_grid(length: int, frame: Frame) -> Grid | None:
         exact = frame.height % side == 0 and frame.width % side == 0
         if (exact or prefix <= 1) and (best is None or prefix < best.prefix):
             best = Grid(rows, columns, prefix)
+    if best is None and frame.line and length > 1:
+        steps = [step for step in (frame.width // length, frame.width // length + 1) if step > 1]
+        if any(length in (frame.width // step, -(-frame.width // step)) for step in steps):
+            return Grid(1, length)
     return best
 
 
 def pieces(grid: Grid, registers: int = 0) -> tuple[list[str], list[bool]]:
-    """Names of the tokens of a grid and whether each is special: [CLS], [REG0], then r0c0, r0c1, ..."""
+    """Names of the tokens of a grid and whether each is special: [CLS], [REG0], then r0c0, ...; of a line c0, ..."""
     others = grid.prefix - registers
     names = ["[CLS]", "[DIST]", *(f"[EXTRA{i}]" for i in range(2, grid.prefix))][: max(others, 0)]
     names += [f"[REG{i}]" for i in range(grid.prefix - len(names))]
     special = [True] * len(names)
     for row in range(grid.rows):
-        names += [f"r{row}c{column}" for column in range(grid.columns)]
+        names += [f"{f'r{row}' if grid.rows > 1 else ''}c{column}" for column in range(grid.columns)]
     return names, special + [False] * (grid.rows * grid.columns)
 
 
@@ -120,22 +143,18 @@ def grid_tokens(
         grid = find_grid(length, frame)
         if grid is not None:
             named = make(*pieces(grid, frame.registers))
-            return replace(named, text=f"{grid.rows} × {grid.columns} patches of {frame.name}")
+            what = f"{grid.rows} × {grid.columns} patches" if grid.rows > 1 else f"{grid.columns} columns"
+            return replace(named, text=f"{what} of {frame.name}")
     return None
 
 
 def grid_of(tokens: Tokens) -> Grid | None:
     """The grid that tokens were named by; None where they are no patches."""
-    first = next((i for i, piece in enumerate(tokens.pieces) if piece == "r0c0"), None)
-    if first is None:
+    first = next((i for i, piece in enumerate(tokens.pieces) if piece in ("r0c0", "c0")), None)
+    last = re.fullmatch(r"(?:r([0-9]{1,9}))?c([0-9]{1,9})", tokens.pieces[-1]) if first is not None else None
+    if first is None or last is None:
         return None
-    last = tokens.pieces[-1]
-    if not (last.startswith("r") and "c" in last):
-        return None
-    row, _, column = last[1:].partition("c")
-    if not (row.isdigit() and column.isdigit()):
-        return None
-    grid = Grid(int(row) + 1, int(column) + 1, first)
+    grid = Grid(int(last[1] or 0) + 1, int(last[2]) + 1, first)
     return grid if first + grid.rows * grid.columns == len(tokens) else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnx.feed.inputs import ENCODER, Needs, is_ids, is_integer, is_past, named, sided
+from attnx.feed.inputs import ENCODER, Needs, is_ids, is_integer, is_past, named, sided, written
 from attnx.records import Array
 from attnx.session.ort import Slot
 
@@ -23,26 +23,22 @@ def _mask(slot: Slot, needs: Needs) -> Array | None:
     mask = needs.mask
     if named(slot, "global") and len(slot.shape) == 2:
         return np.zeros_like(mask)  # which tokens attend to all others (Longformer): none, as in transformers
+    width = slot.shape[-1]
     if len(slot.shape) == 2:
-        width = slot.shape[1]
         if isinstance(width, int) and width > mask.shape[1]:  # a static cache: room that is not used yet
             mask = np.pad(mask, ((0, 0), (0, width - mask.shape[1])))
-        return mask == 0 if "pad" in slot.name.lower() and slot.dtype is np.bool_ else mask
-    return _square_mask(slot, needs)
+        return written(slot, mask > 0)
+    return written(slot, _square(slot, needs))
 
 
-def _square_mask(slot: Slot, needs: Needs) -> Array:
-    """[B,(1,)Q,K]: who may look at whom; additive where it is of a float type."""
+def _square(slot: Slot, needs: Needs) -> Array:
+    """Who may look at whom, bool [B,(1,)Q,K]."""
     queries, keys = needs.ids.shape[1], needs.mask.shape[1]
     seen = np.tril(np.ones((queries, keys), dtype=bool), keys - queries) & (needs.mask[:, None, :] > 0)
     width = slot.shape[-1]
     if isinstance(width, int) and width > keys:
         seen = np.pad(seen, ((0, 0), (0, 0), (0, width - keys)))
-    if len(slot.shape) == 4:
-        seen = seen[:, None]
-    if np.issubdtype(slot.dtype, np.floating):
-        return np.where(seen, 0.0, np.finfo(slot.dtype).min)
-    return seen
+    return seen[:, None] if len(slot.shape) == 4 else seen
 
 
 def _types(slot: Slot, needs: Needs) -> Array | None:

@@ -12,6 +12,7 @@ import numpy as np
 from attnx.errors import InputError
 from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
+from attnx.wording import Wording
 
 SOURCE = "Och and Ney 2003, A Systematic Comparison of Various Statistical Alignment Models, equations 24 to 26"
 STATISTICS = ("AER", "low", "high", "precision", "recall")
@@ -41,7 +42,9 @@ class Gold:
                 if s >= sources or t >= targets:
                     raise InputError(
                         f"the gold link {s}-{t} is of no word: there are {sources} source and {targets} target words",
-                        "Words are what stands between spaces, counted from 0. Gold that counts from 1: --gold-from 1.",
+                        Wording(
+                            "Words stand between spaces and count from 0[; for gold that counts from 1: <gold_from=1>]."
+                        ),
                     )
                 out[which, t, s] = True
         return out[0], out[1]
@@ -91,7 +94,7 @@ def read_gold(path: Path, start: int = 0) -> tuple[Gold, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "--gold takes a text file, a sentence a line.") from None
+        raise InputError(f"{path} cannot be read: {error}", "Gold links are a text file, a sentence a line.") from None
     out = []
     for number, line in enumerate(lines, 1):
         sure, possible = set(), set()

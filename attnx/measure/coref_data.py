@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from attnx.errors import InputError
+from attnx.measure.entries import Entry, Spot
+from attnx.wording import Wording
 
-Spot = tuple[int, int]
-"""First character and one past the last."""
 OCCUPATIONS = (
     "accountant", "analyst", "assistant", "attendant", "auditor", "baker", "carpenter", "cashier", "ceo", "chief",
     "cleaner", "clerk", "construction worker", "cook", "counselor", "designer", "developer", "driver", "editor",
@@ -50,6 +49,7 @@ class Dataset:
     """What was left out, and why, a line each."""
 
 
+_KINDS_HINT = Wording("See <attnx.measure.coref_data.read> for the kinds of files that are read.")
 Found = Iterator[Example | str]
 """What a reader yields: examples, and for entries that cannot be one, the reason."""
 
@@ -86,13 +86,13 @@ def bundled() -> Dataset:
     return parse(content, ".jsonl", "minimal_pairs.jsonl")
 
 
-def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
+def parse(content: str, suffix: str, source: str = "the dataset") -> Dataset:
     """Read a dataset from text.
 
     Args:
         content: The whole file.
         suffix: ".jsonl", ".xml", ".json", ".tsv" or any other (WinoBias).
-        said: What to call it in messages.
+        source: Its name in messages.
 
     Returns:
         See `read`.
@@ -110,12 +110,15 @@ def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
                 examples.append(made)
             else:
                 skipped.append(f"entry {at}: {made}")
-    except (ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
+    except InputError as error:
         raise InputError(
-            f"{said} is not a {name} file: {error!r}", "See attnx coref --help for the kinds of files that are read."
-        ) from error
+            Wording("{said} is not a {name} file: {what}", said=source, name=name, what=error.message),
+            error.hint or _KINDS_HINT,
+        ) from None
+    except (ValueError, RecursionError, ElementTree.ParseError, csv.Error) as error:
+        raise InputError(f"{source} is not a {name} file: {error}", _KINDS_HINT) from None
     if not examples:
-        raise InputError(f"{said} holds no example as {name}", *skipped[:1])
+        raise InputError(f"{source} holds no example as {name}", *skipped[:1])
     return Dataset(name, tuple(examples), tuple(skipped))
 
 
@@ -131,22 +134,23 @@ def _sound(example: Example) -> Example | str:
     return example
 
 
-def _pairs(content: str) -> Found:
-    for at, line in enumerate(content.splitlines(), start=1):
+def _lines(content: str) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, numbered from 1: they end at line feeds, not at whatever Unicode calls a break."""
+    for at, line in enumerate(content.split("\n"), start=1):
         if line.strip():
-            entry = json.loads(line)
-            yield Example(
-                text=entry["text"],
-                pronoun=_spot(entry["pronoun"]),
-                candidates=tuple(_spot(one) for one in entry["candidates"]),
-                answer=int(entry["answer"]),
-                pair=str(entry.get("pair", at)),
-            )
+            yield at, line.rstrip("\r")
 
 
-def _spot(value: Any) -> Spot:
-    start, end = value
-    return int(start), int(end)
+def _pairs(content: str) -> Found:
+    for at, line in _lines(content):
+        entry = Entry.of(json.loads(line), f"line {at}")
+        yield Example(
+            text=entry.text("text"),
+            pronoun=entry.spot("pronoun", entry.get("pronoun")),
+            candidates=tuple(entry.spot("candidates", one) for one in entry.items("candidates")),
+            answer=entry.whole("answer"),
+            pair=str(entry.values.get("pair", at)),
+        )
 
 
 def _winograd_xml(content: str) -> Found:
@@ -168,15 +172,19 @@ def _winograd_xml(content: str) -> Found:
 
 
 def _winograd_json(content: str) -> Found:
+    listed = json.loads(content)
+    if not isinstance(listed, list):
+        raise InputError("it holds no list of schemas")
+    entries = [Entry.of(value, f"entry {at}") for at, value in enumerate(listed, start=1)]
     yield from _named(
         [
             (
-                str(entry["text"]),
-                (int(entry["pronoun_loc"]), int(entry["pronoun_loc"]) + len(entry["pronoun"])),
-                [str(one) for one in entry["options"]],
-                int(entry["label"]),
+                entry.text("text"),
+                (entry.whole("pronoun_loc"), entry.whole("pronoun_loc") + len(entry.text("pronoun"))),
+                [str(one) for one in entry.items("options")],
+                entry.whole("label"),
             )
-            for entry in json.loads(content)
+            for entry in entries
         ]
     )
 
@@ -188,53 +196,53 @@ def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
         now = [core.lower() for core in map(_core, answers)]
         pair += now != before
         before = now
-        spots = [_located(text, pronoun, said) for said in answers]
-        missing = [said for said, spot in zip(answers, spots, strict=True) if spot is None]
+        spots = [_located(text, pronoun, answer) for answer in answers]
+        missing = [answer for answer, spot in zip(answers, spots, strict=True) if spot is None]
         if missing:
             yield f"{missing[0]!r} does not stand in {text!r}"
         else:
             yield Example(text, pronoun, tuple(spot for spot in spots if spot), answer, str(pair))
 
 
-def _located(text: str, pronoun: Spot, said: str) -> Spot | None:
+def _located(text: str, pronoun: Spot, answer: str) -> Spot | None:
     """Where a candidate stands: nearest before the pronoun, else first after it; without its article or possessive."""
-    pattern = rf"(?<!\w){re.escape(_core(said))}(?!\w)"
+    pattern = rf"(?<!\w){re.escape(_core(answer))}(?!\w)"
     hits = [hit.span() for hit in re.finditer(pattern, text, re.IGNORECASE)]
     before = [hit for hit in hits if hit[1] <= pronoun[0]]
     after = [hit for hit in hits if hit[0] >= pronoun[1]]
     return before[-1] if before else after[0] if after else None
 
 
-def _core(said: str) -> str:
+def _core(answer: str) -> str:
     """A noun phrase without what leads it: "The city councilmen" -> "city councilmen"."""
     lead = r"^(?:the|an?|my|his|her|their|its|our|your|some|this|that)\s+"
-    return re.sub(lead, "", said.strip(" ."), flags=re.IGNORECASE) or said
+    return re.sub(lead, "", answer.strip(" ."), flags=re.IGNORECASE) or answer
 
 
 def _gap(content: str) -> Found:
-    for entry in csv.DictReader(content.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
-        right = [entry[f"{name}-coref"].strip().upper() == "TRUE" for name in ("A", "B")]
-        start = int(entry["Pronoun-offset"])
-        names = [(int(entry[f"{name}-offset"]), entry[name]) for name in ("A", "B")]
+    rows = csv.DictReader((line for _, line in _lines(content)), delimiter="\t", quoting=csv.QUOTE_NONE)
+    for at, row in enumerate(rows, start=1):
+        entry = Entry(f"row {at}", row)
+        right = [entry.text(f"{name}-coref").strip().upper() == "TRUE" for name in ("A", "B")]
+        start = entry.whole("Pronoun-offset")
+        names = [(entry.whole(f"{name}-offset"), entry.text(name)) for name in ("A", "B")]
         if sum(right) != 1:
-            yield f"{entry['ID']}: {'both' if all(right) else 'neither'} of the names is meant"
+            yield f"{entry.text('ID')}: {'both' if all(right) else 'neither'} of the names is meant"
             continue
         yield Example(
-            text=entry["Text"],
-            pronoun=(start, start + len(entry["Pronoun"])),
+            text=entry.text("Text"),
+            pronoun=(start, start + len(entry.text("Pronoun"))),
             candidates=tuple((at, at + len(name)) for at, name in names),
             answer=right.index(True),
-            pair=entry["ID"],
+            pair=entry.text("ID"),
         )
 
 
 def _winobias(content: str) -> Found:
     jobs = re.compile(rf"(?<!\w)(?:{'|'.join(OCCUPATIONS)})(?!\w)", re.IGNORECASE)
     pair, before = 0, None
-    for line in content.splitlines():
-        if not line.strip():
-            continue
-        text, spots = _brackets(re.sub(r"^\s*\d+\s+", "", line).strip())
+    for _, line in _lines(content):
+        text, spots = _brackets(re.sub(r"^\s*[0-9]+\s+", "", line).strip())
         named = [spot for spot in spots if jobs.search(text[slice(*spot)])]
         if len(spots) != 2 or len(named) != 1:
             yield f"an occupation and a pronoun were expected in brackets: {line.strip()!r}"

@@ -14,6 +14,7 @@ from attnx.measure.choice import Verdict, margin, shares, verdict
 from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
 SINK_ROWS = 4
@@ -92,7 +93,9 @@ def coreference(
     _check(pronoun, candidates)
     sites = tuple(at for at, a in enumerate(trace.attentions) if is_over(trace, a, text))
     if not sites:
-        raise UnsupportedError("no self-attention of this model is over that text", "See attnx sites.")
+        raise UnsupportedError(
+            "no self-attention of this model is over that text", Wording("<model.find()> lists what the model has.")
+        )
     parts, found, parked = [], [], []
     seen: Array = np.zeros(len(candidates), bool)
     for at in sites:
@@ -153,10 +156,14 @@ def coreference(
 
 def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     if not candidates:
-        raise UsageError(f"there is nothing that {pronoun.text!r} could stand for", "Name candidates with --to.")
+        raise UsageError(
+            f"there is nothing that {pronoun.text!r} could stand for", Wording("Name candidates[ with <to>].")
+        )
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
-            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate", "Leave it out of --to.")
+            raise UsageError(
+                f"{one.text!r} is the word looked from, so it is no candidate", Wording("Leave it out[ of <to>].")
+            )
 
 
 def _site(
@@ -244,14 +251,14 @@ def _notes(
     unseen: Sequence[int],
     parked: Sequence[tuple[float, str, str]],
 ) -> tuple[str, ...]:
-    """What must be said next to the numbers."""
+    """The notes that must stand beside the numbers."""
     notes = [ONE_SENTENCE]
     later = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] > pronoun.pieces[0]]
     other = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] < pronoun.pieces[0]]
     if later:
         verb, them = ("comes", "it") if len(later) == 1 else ("come", "them")
-        said = f"{_joined(later)} {verb} after {pronoun.text!r}"
-        notes.append(f"{said}: this model looks back only and cannot see {them}")
+        clause = f"{_joined(later)} {verb} after {pronoun.text!r}"
+        notes.append(f"{clause}: this model looks back only and cannot see {them}")
     if other:
         verb = "is" if len(other) == 1 else "are"
         notes.append(f"{_joined(other)} {verb} hidden from {pronoun.text!r} at every layer")

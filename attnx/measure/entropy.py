@@ -44,7 +44,7 @@ def entropy_share(trace: Trace) -> Measurement:
     Rows that see a single key have no choice and are left out.
 
     Args:
-        trace: With weights at every site, and masked where hidden keys are to be told from keys of no weight.
+        trace: With weights at every site; masked, where it is there, separates hidden keys from keys of no weight.
 
     Returns:
         [S,H], share, 0 to 1.

@@ -129,7 +129,7 @@ class Means:
         deviation = np.sqrt(np.where(self._count > 1, self._squares / np.maximum(self._count - 1, 1), np.nan))
         firsts = self._first.measures
         means = tuple(
-            replace(m, values=values, notes=self._said(at, m.name))
+            replace(m, values=values, notes=self._notes_of(at, m.name))
             for at, (m, values) in enumerate(zip(firsts, mean, strict=True))
         )
         spread = tuple(
@@ -138,7 +138,7 @@ class Means:
         )
         return HeadTable(means, _kinds(means), thresholds(), texts=self.texts, spread=spread)
 
-    def _said(self, at: int, name: str) -> tuple[str, ...]:
+    def _notes_of(self, at: int, name: str) -> tuple[str, ...]:
         """What all texts have a measure say, and in how many texts it could not be had."""
         every = "in each text, " if self.texts > 1 else ""
         shared = tuple(f"{every}{note}" for note, count in self._notes[at].items() if count == self.texts)

@@ -60,8 +60,8 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     if not few:
         return found
     count = "1 token repeats" if max(few) == 1 else f"{max(few)} tokens repeat"
-    said = f"{count}, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
-    return replace(found, notes=(*found.notes, said))
+    note = f"{count}, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
+    return replace(found, notes=(*found.notes, note))
 
 
 def probe_ids(
@@ -98,7 +98,7 @@ def probe_ids(
     allowed = np.setdiff1d(np.arange(vocab, dtype=np.int64), np.asarray(list(special), np.int64))
     if len(allowed) < length:
         raise UsageError(
-            f"a block of {length} different tokens was asked for, but the vocabulary has {len(allowed)} to draw from",
+            f"a block of {length} different tokens is needed, but the vocabulary has {len(allowed)} to draw from",
             f"Use a block of {len(allowed)} tokens or fewer.",
         )
     block = np.random.default_rng(seed).choice(allowed, size=length, replace=False)

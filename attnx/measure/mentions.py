@@ -8,12 +8,13 @@ part of speech is known; name the candidates where that matters.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from attnx.errors import InputError
 from attnx.records import Tokens
 from attnx.tokens.spans import Mention, mention
+from attnx.tokens.words import group_words
+from attnx.wording import Wording
 
 PRONOUNS = frozenset(
     "he him his himself she her hers herself it its itself they them their theirs themselves themself".split()
@@ -37,7 +38,6 @@ STOP_WORDS = frozenset(
     """.split()
 )
 """Short list of English function words; never a candidate."""
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 def find_pronouns(tokens: Tokens) -> tuple[Mention, ...]:
@@ -54,7 +54,7 @@ def find_pronouns(tokens: Tokens) -> tuple[Mention, ...]:
 
     Source: attnx; the list is `PRONOUNS`.
     """
-    return tuple(_mentions(tokens, [hit for hit in _words(tokens) if hit.group().lower() in PRONOUNS]))
+    return tuple(_mentions(tokens, [hit for hit in _words(tokens) if tokens.text[slice(*hit)].lower() in PRONOUNS]))
 
 
 def find_candidates(tokens: Tokens, pronoun: Mention | None = None) -> tuple[Mention, ...]:
@@ -76,29 +76,36 @@ def find_candidates(tokens: Tokens, pronoun: Mention | None = None) -> tuple[Men
     """
     kept = []
     for hit in _words(tokens):
-        word = hit.group().lower().replace("’", "'")
+        word = tokens.text[slice(*hit)].lower().replace("’", "'")
         bare = word.removesuffix("'s")
-        if len(bare) < 2 or bare in PRONOUNS or word in STOP_WORDS or bare in STOP_WORDS or bare.isdigit():
+        if (
+            len(bare) < 2
+            or bare in PRONOUNS
+            or word in STOP_WORDS
+            or bare in STOP_WORDS
+            or not any(map(str.isalpha, bare))
+        ):
             continue
-        if pronoun is not None and hit.start() < pronoun.end and hit.end() > pronoun.start:
+        if pronoun is not None and hit[0] < pronoun.end and hit[1] > pronoun.start:
             continue
         kept.append(hit)
     return tuple(_mentions(tokens, kept))
 
 
-def _words(tokens: Tokens) -> list[re.Match[str]]:
+def _words(tokens: Tokens) -> list[tuple[int, int]]:
+    """Start and end of every word of the text that has tokens; what was cut off the end of a long text has none.
+
+    In scripts without spaces between words, a word is what the tokenizer keeps in one piece.
+    """
     if not tokens.text:
         raise InputError(
             "these tokens carry no text, so pronouns and candidates cannot be found in it",
-            "Give a text instead of ids, or positions: --from 10 --to 2,8.",
+            Wording("Give a text instead of ids[, or positions: <from_=10> <to=[2, 8]>]."),
         )
-    return list(_WORD.finditer(tokens.text))
+    groups = (group for group in group_words(tokens) if not any(tokens.special[at] for at in group))
+    spans = [(tokens.offsets[group[0]][0], max(tokens.offsets[at][1] for at in group)) for group in groups]
+    return [(start, end) for start, end in spans if any(map(str.isalnum, tokens.text[start:end]))]
 
 
-def _mentions(tokens: Tokens, hits: Sequence[re.Match[str]]) -> list[Mention]:
-    """Mentions of words that have tokens; what was cut off the end of a long text has none and is left out."""
-    covered = [
-        (a, b) for at, (a, b) in enumerate(tokens.offsets) if a < b and tokens.mask[at] and not tokens.special[at]
-    ]
-    kept = [hit for hit in hits if any(a < hit.end() and b > hit.start() for a, b in covered)]
-    return [mention(tokens, hit.start(), hit.end()) for hit in kept]
+def _mentions(tokens: Tokens, hits: Sequence[tuple[int, int]]) -> list[Mention]:
+    return [mention(tokens, *hit) for hit in hits]

@@ -25,7 +25,7 @@ class Norms:
     values: Measurement
     """[H,K]: ||f(x_j)||."""
     together: Measurement | None
-    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it, or not asked for."""
+    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it, or not requested."""
 
 
 def value_norms(

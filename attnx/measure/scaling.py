@@ -10,9 +10,10 @@ import numpy as np
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
 from attnx.measure.rows import head_axes, stack
-from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_notes, scale_said
+from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_in_words, scale_notes
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99
@@ -41,7 +42,7 @@ class ScalingTable:
     layers: Measurement
     """[S,11]: the mean of each of these over the heads of a layer."""
     notes: tuple[str, ...] = ()
-    """What is to be said of the scale of these sites."""
+    """Notes on the scale of these sites."""
     strongest: tuple[int, int, int] | None = None
     """Where scaling changes most, as `strongest` says; None where no row is real."""
 
@@ -90,7 +91,7 @@ def row(
         ),
         values=np.stack([ways.product[at], ways.divided[at], before, after, after - before], axis=-1),
         source=SOURCE,
-        formula=f"softmax({score}) against softmax({score} × {scale_said(a, ways.size, as_if)}), mask on in both",
+        formula=f"softmax({score}) against softmax({score} × {scale_in_words(a, ways.size, as_if)}), mask on in both",
         notes=tuple(notes),
     )
 
@@ -135,7 +136,8 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     skipped.check()
     if best < 0:
         raise UnsupportedError(
-            "no row has a weight to show: every query is hidden, padding or NaN", "`attnx mask` shows what is hidden."
+            "no row has a weight to show: every query is hidden, padding or NaN",
+            Wording("<attnx.measure.visibility.visibility()> shows what is hidden."),
         )
     return where
 
@@ -192,7 +194,7 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
     """
     sizes: list[float] = []
     columns: dict[str, list[Array]] = {name: [] for name in ("spread", "entropy", "largest", "saturated", "gradient")}
-    divergence, said, measured = [], [], []
+    divergence, notes_of_scale, measured = [], [], []
     best, where = -1.0, None
     skipped = _Skipped(trace, as_if, similarity)
     for site in range(len(trace.attentions)):
@@ -212,12 +214,12 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
             continue
         measured.append(site)
         sizes.append(np.nan if size is None else float(size))
-        said += scale_notes(trace, site, size)
+        notes_of_scale += scale_notes(trace, site, size)
         for name, column in columns.items():
             column.append(np.concatenate(parts[name]))
         divergence.append(np.concatenate(parts["kl"]))
     skipped.check()
-    notes = [*skipped.notes, *said]
+    notes = [*skipped.notes, *notes_of_scale]
     _, heads = head_axes(trace, [len(one) for one in divergence])
     layer = Axis("layer", tuple(trace.labels[site] for site in measured))
 
@@ -280,7 +282,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     """
     given = None if divisors is None else [float(d) for d in divisors]
     if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
-        raise UsageError("a divisor has to be a positive number", "For example: --divide 8.")
+        raise UsageError("a divisor has to be a positive number", Wording("For example: <divisors=[8]>."))
     skipped = _Skipped(trace)
     steps = given if given is not None else _steps(_sizes(trace))
     rows: list[Array] = []
@@ -330,7 +332,7 @@ class _Skipped:
         self._failed: UnsupportedError | None = None
         self._done = False
         self.notes: list[str] = []
-        """What is to be said of those."""
+        """Notes on those."""
 
     def blocks(self, site: int) -> Iterator[tuple[int, Ways]]:
         """The heads of one site, in blocks, each with the number of its first."""
@@ -342,7 +344,8 @@ class _Skipped:
                 first += len(ways.real)
         except UnsupportedError as error:
             self._failed = error
-            self.notes.append(f"{self._trace.labels[site]} is left out: {error.message}")
+            said = Wording("{site} is left out: {why}", site=self._trace.labels[site], why=error.message)
+            self.notes.append(said)
 
     def check(self) -> None:
         """Fail where not one site can be shown.

@@ -72,7 +72,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
 
 
 class Cells:
-    """Who may look at whom, cell by cell: what can be said of it is worked out once, for all sites that share it."""
+    """Who may look at whom, cell by cell, described once for all sites that share it."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibili
 def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> Visibility:
     """The mask in words."""
     pattern, window, prefix, padding = cells.named(bool(attention.site.causal), attention.site.window)
-    parts = [_said(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
+    parts = [_in_words(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
     parts.append(f"{cells.hidden} of {cells.union.size} cells hidden")
     parts += [f"by {stand_in:g}"] if stand_in is not None else []
     return Visibility(
@@ -256,7 +256,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) < 1e30 else float(np.float32(value))
 
 
-def _said(pattern: str, window: int | None, prefix: int | None) -> str:
+def _in_words(pattern: str, window: int | None, prefix: int | None) -> str:
     return f"sliding window of {window}" if window else f"prefix of {prefix}, then causal" if prefix else pattern
 
 
@@ -265,7 +265,7 @@ def _notes(
 ) -> tuple[str, ...]:
     site, notes = attention.site, []
     if attention.masked is None:
-        notes.append("masked scores were not traced: hidden cells are told from weights and the site alone")
+        notes.append("masked scores were not traced: hidden cells are inferred from the weights and the site alone")
     if site.causal is not None and site.kind == "self" and site.causal != (pattern in ("causal", "sliding window")):
         notes.append(
             f"the site is {'causal' if site.causal else 'not causal'} by its graph; on this text it looks {pattern}"

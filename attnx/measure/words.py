@@ -107,8 +107,21 @@ def merge_trace(trace: Trace) -> Trace:
         queries = _groups(trace.queries_of(attention), weights.shape[2], attention)
         keys = _groups(trace.keys_of(attention), weights.shape[3], attention)
         out.append(_only_weights(attention, merge(weights, queries, keys)))
-    memory = None if trace.memory is None else merge_tokens(trace.memory)
-    return replace(trace, tokens=merge_tokens(trace.tokens), memory=memory, attentions=tuple(out))
+    merged: dict[int, Tokens] = {}
+
+    def by_words(tokens: Tokens) -> Tokens:
+        """The same tokens by words; what was one object stays one, by which sites are told to share a text."""
+        return merged.setdefault(id(tokens), merge_tokens(tokens))
+
+    first = len(trace.tokens) - trace.generated
+    return replace(
+        trace,
+        tokens=by_words(trace.tokens),
+        memory=None if trace.memory is None else by_words(trace.memory),
+        attentions=tuple(out),
+        sides={index: (by_words(queries), by_words(keys)) for index, (queries, keys) in trace.sides.items()},
+        generated=sum(group[0] >= first for group in words(trace.tokens)) if trace.generated else 0,
+    )
 
 
 def mute_trace(trace: Trace) -> Trace:
@@ -149,7 +162,7 @@ def _groups(tokens: Tokens, size: int, attention: Attention) -> list[list[int]]:
         if size == 1:
             return [[0]]
         raise InputError(
-            f"{attention.site.label} has {size} positions for {len(tokens)} tokens: words cannot be told",
+            f"{attention.site.label} has {size} positions for {len(tokens)} tokens: its words are unknown",
             "Show it by pieces.",
         )
     return [[at] for at in range(past)] + [[past + at for at in group] for group in words(tokens)]

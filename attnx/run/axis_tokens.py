@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnx.feed.inputs import encoder_side, is_ids
+from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
 from attnx.feed.patches import Frame, grid_of, grid_tokens
 from attnx.records import Array, Attention, Tokens
 from attnx.session.ort import Slot
@@ -38,9 +38,10 @@ def read_tokens(
             sides.append(None)
             continue
         tokens = from_ids(feed[slot.name][0])
-        masks = (feed[s.name] for s in slots if "mask" in s.name.lower() and (s.name in memory) is wanted)
+        of_side = (s for s in slots if named(s, "mask") and not named(s, "global") and (s.name in memory) is wanted)
+        masks = (seen_by(s, feed[s.name]) for s in of_side)
         mask = next((m[0] for m in masks if m.ndim == 2 and m.shape[1] == len(tokens)), None)
-        sides.append(tokens if mask is None else masked(tokens, mask))
+        sides.append(tokens if mask is None or not mask.any() else masked(tokens, mask))
     return sides[0], sides[1]
 
 

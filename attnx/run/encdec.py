@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Encoded:
     """Keys and values of the cross-attention, where the encoder's file makes them."""
     run: Run | None = None
     """What the encoder's file gave."""
+    joined: Mapping[str, Array] = field(default_factory=dict)
+    """Inputs of the decoder that outputs of the encoder's file fill by their names: "memory_out" for "memory"."""
 
     def needs(self, ids: Sequence[int], past: int = 0) -> Needs:
         """What the decoder's inputs are filled with for `ids` behind `past` cached tokens."""
@@ -64,11 +67,47 @@ def encode(
         if memory is None and not any(is_sense(s) for s in model.slots() if s.name in given):
             raise InputError("there is no text for the encoder", "Give one.")
         return Encoded(memory if memory is not None else numbered(0))  # how many positions, the run will say
-    slots = encoder.slots()
+    slots = agreeing(encoder.slots(), model.slots())
     own = {s.name: given[s.name] for s in slots if s.name in given}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
     run = encoder.run(feed, replace(of_file(encoder, wanted), outputs=True, required=False, verify_outputs=False))
     return _encoded(model, memory, run, name)
+
+
+def agreeing(slots: Sequence[Slot], others: Sequence[Slot]) -> list[Slot]:
+    """Inputs of the encoder's file with what the decoder's file alone tells of masks that both take."""
+    known = {other.name: other.kept for other in others}
+    return [replace(slot, kept=known.get(slot.name)) if slot.kept is None else slot for slot in slots]
+
+
+def join_by_name(slots: Sequence[Slot], outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Those inputs of a decoder that outputs of its encoder fill: of the same name, "out" and "encoder" aside.
+
+    Where a name says that it goes out, it is not taken for one that only passes by.
+    """
+    by_name: dict[str, str] = {}
+    for name in sorted(outputs, key=lambda name: _bare(name) == name.lower()):
+        by_name.setdefault(_bare(name), name)
+    found = {slot.name: outputs[by_name[bare]] for slot in slots if (bare := _bare(slot.name)) in by_name}
+    fits = {slot.name: slot for slot in slots}
+    return {
+        name: array
+        for name, array in found.items()
+        if array.ndim == len(fits[name].shape) and array.dtype == fits[name].dtype and not is_ids(fits[name])
+    }
+
+
+def _bare(name: str) -> str:
+    """A name without what says where it comes from or goes: "encoder.memory_out" -> "memory"."""
+    bare = re.sub(r"^(encoder|enc)[._/]|[._/]?(out|output|outputs)$", "", name.lower())
+    return bare or name.lower()
+
+
+def carried_states(slots: Sequence[Slot], outputs: Sequence[str]) -> list[str]:
+    """Inputs of a decoder that its own outputs fill in the next call, besides caches: the state of recurrent layers."""
+    made = {_bare(name): name for name in outputs}
+    states = [s for s in slots if _bare(s.name) in made and not is_past(s) and s.dtype in (np.float32, np.float16)]
+    return [s.name for s in states if made[_bare(s.name)] != s.name]
 
 
 def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int], Tokens]) -> Encoded:
@@ -83,17 +122,25 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int],
         if a.ndim == 3 and a.dtype.kind == "f" and n not in pairs.values() and (not widths or a.shape[2] in widths)
     }
     hidden = next((a for n, a in floats.items() if "hidden" in n), next(iter(floats.values()), None))
-    if (hidden is None or not takes) and not caches:
+    joined = join_by_name(model.slots(), run.outputs)
+    if (hidden is None or not takes) and not caches and not joined:
         raise ModelError(
             f"the encoder gives {', '.join(run.outputs)}, and nothing of it is what the decoder takes: "
             f"{', '.join(s.describe() for s in takes) or 'no hidden states, no keys and values'}",
             "Are the two files of one export?",
         )
     if memory is None:
-        memory = name(hidden.shape[1] if hidden is not None else next(iter(caches.values())).shape[-2])
+        memory = name(_length(hidden, caches))
     elif hidden is not None and hidden.shape[1] != len(memory):
         memory = name(hidden.shape[1])
-    return Encoded(memory, hidden, caches or None, run)
+    return Encoded(memory, hidden, caches or None, run, joined)
+
+
+def _length(hidden: Array | None, caches: Mapping[str, Array]) -> int:
+    """How many positions the encoder gave."""
+    if hidden is not None:
+        return int(hidden.shape[1])
+    return int(next(iter(caches.values())).shape[-2]) if caches else 1
 
 
 def of_file(model: Runs, wanted: Wanted) -> Wanted:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.errors import InputError
+from attnx.errors import InputError, UnsupportedError
 from attnx.feed.audio import sound_shape, sound_slot
 from attnx.feed.inputs import Needs, encoder_side, fixed_length
+from attnx.feed.recipes import read_recipe
 from attnx.feed.rules import RULES
-from attnx.feed.vision import picture_slot, read_recipe
+from attnx.feed.vision import picture_slot
 from attnx.records import Array
 from attnx.run.generate import sized
 from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
-from attnx.tokens.files import read_config
+from attnx.tokens.files import read_processor
 
 LENGTH = 8
 """Tokens of the text."""
@@ -42,12 +43,12 @@ def _picture(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]
         return None, None
     try:
         recipe = read_recipe(model.path, slot)
-    except InputError:
+    except (UnsupportedError, InputError):
         return None, None
     last = slot.shape[3] in (1, 3)
     colours = slot.shape[3] if last else slot.shape[1]
     count = colours if isinstance(colours, int) else 3
-    shape = (1, recipe.height, recipe.width, count) if last else (1, count, recipe.height, recipe.width)
+    shape = (1, *recipe.size, count) if last else (1, count, *recipe.size)
     return slot, np.zeros(shape, slot.dtype)
 
 
@@ -55,7 +56,10 @@ def _sound(model: Runs, slots: list[Slot]) -> tuple[Slot | None, Array | None]:
     slot = sound_slot(slots)
     if slot is None or slot.dtype is None or _fixed(slot):
         return None, None
-    shape = sound_shape(slot, read_config(model.path, "preprocessor_config.json"))
+    try:
+        shape = sound_shape(slot, read_processor(model.path, "feature_extractor"))
+    except (UnsupportedError, InputError):
+        return None, None
     return slot, np.zeros(shape, slot.dtype)
 
 

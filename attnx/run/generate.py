@@ -10,13 +10,15 @@ import numpy as np
 from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import Rules, numbers, read_rules, settings
-from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded
+from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded, seen_by
 from attnx.records import Array, Tokens
-from attnx.run.encdec import Encoded, for_inputs
+from attnx.run.encdec import Encoded, carried_states, for_inputs
 from attnx.run.kvcache import carry, pair, room, slides
+from attnx.run.logits import next_logits, vocabulary
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
 from attnx.tokens.axes import join
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Plan:
     """What may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
+    vocabulary: frozenset[int] = frozenset()
+    """How many tokens it may choose among: see `logits.vocabulary`."""
     piece: int | None = None
     """Tokens of the prompt that are read at once where there is a cache; all of them where None."""
 
@@ -64,14 +68,23 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
     Raises:
         UsageError: A number that makes no sense.
     """
-    if count < 1:
-        raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(
+            Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
+            Wording("Try <generate=20>."),
+        )
     if temperature < 0 or not np.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+        raise UsageError(
+            Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."
+        )
+    if seed < 0:
+        raise UsageError(Wording("<seed={it}>: it takes a whole number from 0", it=seed), "Any will do.")
     if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
+        raise UsageError(
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+        )
     config = settings(model)
-    stop = numbers(config.get("eos_token_id"))
+    stop = numbers(config, "eos_token_id")
     limit = None
     try:
         tokenizer = model.tokenizer
@@ -87,7 +100,7 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
                 tokenizer.token_id(name) for name in ("</s>", "<|endoftext|>", "<eos>", "<|im_end|>", "<|eot_id|>")
             )
             stop = {number for number in usual if number is not None}
-    return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit)
+    return Plan(count, temperature, top_k, seed, frozenset(stop), read_rules(config), limit, vocabulary(model))
 
 
 def decode(
@@ -121,12 +134,13 @@ def decode(
             "Use a decoder (GPT, Llama, T5 ...).",
         )
     later = model.with_past or model
-    given = dict(given or {})
+    given = {**(encoded.joined if encoded is not None else {}), **(given or {})}
+    plan = plan if plan.vocabulary else replace(plan, vocabulary=vocabulary(model))
     mask = own_mask(model.slots(), given) if encoded is None else None
-    padding = None if mask is None else np.asarray(given.pop(mask), dtype=np.int64)
-    if padding is not None and padding.shape != (1, len(prompt)):
+    padding = None if mask is None else seen_by(mask, given.pop(mask.name)).astype(np.int64)
+    if mask is not None and padding is not None and padding.shape != (1, len(prompt)):
         raise InputError(
-            f"the given {mask} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
+            f"the given {mask.name} has shape {list(padding.shape)}, and the text has {len(prompt)} tokens",
             "It has one number for each token of the text; what is written needs none.",
         )
     text = Text(list(prompt), encoded, padding)
@@ -200,7 +214,7 @@ def _cached(
             if not ended:
                 notes.append(f"stopped at {full} tokens, which is all that the model takes")
             break
-        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw, ids))
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
     joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
@@ -233,31 +247,16 @@ def _recomputed(
             notes.append(f"stopped at {largest} tokens, which is all that the model takes")
             break
         run = model.run(feed(), NOTHING)
-        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw, ids))
+        if states := carried_states(slots, list(run.outputs)):
+            raise UnsupportedError(
+                f"the decoder keeps a state of its own from call to call ({', '.join(states)}), which attnx does not "
+                "hand on",
+                Wording("Run single calls: <inputs=>."),
+            )
+        ids.append(choose(next_logits(run.outputs, plan.vocabulary, len(ids) - 1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
     last = model.run(feed(), wanted) if look is None else look(model, feed(), 0, len(ids))
     return Decoded(tuple(ids), len(ids) - start, last, False, tuple(notes))
-
-
-def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int) -> Array:
-    """Logits of the next token, [vocabulary], float64.
-
-    Raises:
-        UnsupportedError: No output has one number for each token of a vocabulary.
-    """
-    floats = {n: a for n, a in outputs.items() if a.dtype.kind == "f" and 2 <= a.ndim <= 3 and a.shape[-1] > max(ids)}
-    logits = next((a for n, a in floats.items() if "logits" in n.lower()), None)
-    if logits is None and floats:
-        logits = max(floats.values(), key=lambda a: a.shape[-1])
-    if logits is None or (
-        logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]
-    ):
-        raise UnsupportedError(
-            f"no output of the model says what comes next (logits); it gives {', '.join(outputs)}",
-            "Export it with its language-model head (task text-generation).",
-        )
-    row = logits[0] if logits.ndim == 3 else logits
-    return np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
 
 
 def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, ids: Sequence[int] = ()) -> int:
@@ -269,6 +268,9 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
         plan: Temperature, and what may stand where.
         draw: Where chance comes from.
         ids: All tokens so far, for rules that look back.
+
+    Raises:
+        UnsupportedError: The logits are no numbers, or none of them may stand there.
     """
     rules = plan.rules
     if position in rules.forced:
@@ -280,12 +282,20 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
     values[[n for n in hidden if n < len(values)]] = -np.inf
     if rules.marks is not None:
         values = rules.marks.allowed(values, ids)
+    largest = values.max()  # NaN where any is
+    if not np.isfinite(largest):
+        raise UnsupportedError(
+            f"what comes at position {position} cannot be told: the model's logits have "
+            + ("NaN among them" if np.isnan(largest) else "no finite number that its configuration allows"),
+            "A half-precision file may overflow on this device; a configuration may forbid every token.",
+        )
     if plan.temperature == 0:
         return int(np.argmax(values))
-    values /= plan.temperature
+    with np.errstate(over="ignore"):  # at temperatures near 0 all but the largest have no share
+        values = (values - largest) / plan.temperature
     if plan.top_k is not None and plan.top_k < len(values):
         values[values < np.sort(values)[-plan.top_k]] = -np.inf
-    share = np.exp(values - values.max())
+    share = np.exp(values)
     return int(draw.choice(len(share), p=share / share.sum()))
 
 

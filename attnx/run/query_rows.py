@@ -44,7 +44,8 @@ def rows(
     """
     bad = [at for at in positions if not 0 <= at < len(tokens)]
     if bad or not positions:
-        raise InputError(f"there is no token {bad[0] if bad else ''}: the text has {len(tokens)} tokens, from 0")
+        what = f"there is no token {bad[0]}" if bad else "no positions were given"
+        raise InputError(f"{what}: the text has {len(tokens)} tokens, from 0")
     made = fed(model, {"tokens": tokens})
     if made is not None and (trace := gather(model, made, made.sites(model, layers), positions, quantities, verify)):
         return trace

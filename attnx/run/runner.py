@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+import numpy as np
+
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import opening as start_of
 from attnx.feed.generation_config import settings
-from attnx.feed.inputs import fixed_length, is_past, own_mask, padded, takes_target
+from attnx.feed.inputs import fixed_length, is_ids, is_past, own_mask, padded, seen_by, takes_target
 from attnx.feed.patches import find_frames
 from attnx.records import Array, Tokens, Trace
 from attnx.run.axis_tokens import name_axes, read_tokens
@@ -28,11 +30,13 @@ from attnx.run.encdec import (
 from attnx.run.generate import Plan, decode, plan, say, sized, with_new
 from attnx.run.joint import find_states, joint_tokens
 from attnx.run.kvcache import is_static
+from attnx.run.unseen import unseen
 from attnx.run.windows import is_windowed, put_back
 from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
 from attnx.tokens import from_ids
 from attnx.tokens.axes import masked, numbered
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wante
         UsageError: Things that do not go together.
         InputError: What is given does not fill the model's inputs.
     """
-    inputs = dict(given.inputs or {})
+    inputs = {name: _array(name, value) for name, value in (given.inputs or {}).items()}
     notes: tuple[str, ...] = ()
     name: Callable[[int], Tokens] = numbered
     if given.image is not None:
@@ -76,6 +80,18 @@ def follow(model: Runs, given: Given, generate: int | Plan | None, wanted: Wante
     return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
 
 
+def _array(name: str, value: object) -> Array:
+    """An input that was given as an array, or as anything that numpy makes one of.
+
+    Raises:
+        InputError: It is ragged.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"input {name} is no array: its rows have different lengths", "Give one shape.") from None
+
+
 def _follow(
     model: Runs,
     given: Given,
@@ -88,7 +104,7 @@ def _follow(
         raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
     two_sided = model.encoder is not None or takes_target(model.slots())
     if generate is not None:
-        course = plan(model, generate) if isinstance(generate, int) else generate
+        course = generate if isinstance(generate, Plan) else plan(model, generate)
         return _generated(model, given, inputs, course, wanted, two_sided, name)
     if given.target is not None:
         if not two_sided:
@@ -97,7 +113,7 @@ def _follow(
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?",
-            f"Give --target TEXT{offered('--generate', ', or --generate N')}.",
+            Wording("Give <target=>[, or <generate=>]."),
         )
     return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 
@@ -111,6 +127,8 @@ def _plain(
     whole: bool,
 ) -> Trace:
     slots = model.slots()
+    if tokens is None and model.encoder is not None and any(s.name not in inputs for s in slots):
+        return _both(model, inputs, wanted, name)
     if tokens is None:
         run = model.run(feeding.check(slots, inputs), wanted)
         return _trace(model, run, None, None, name, whole)
@@ -129,10 +147,28 @@ def _plain(
 
 
 def _padded_as_given(slots: Sequence[Slot], tokens: Tokens, inputs: Mapping[str, Array]) -> Tokens:
-    """Tokens that a given mask has 0 for are padding, so that positions count from the first that is none."""
-    name = own_mask(slots, inputs)
-    fits = name is not None and inputs[name].shape == (1, len(tokens))
-    return masked(tokens, inputs[name][0]) if fits and name is not None else tokens
+    """Tokens that a given mask hides are padding, so that positions count from the first that is none."""
+    slot = own_mask(slots, inputs)
+    if slot is None or inputs[slot.name].shape != (1, len(tokens)):
+        return tokens
+    return masked(tokens, seen_by(slot, inputs[slot.name])[0])
+
+
+def _both(model: Runs, inputs: Mapping[str, Array], wanted: Wanted, name: Callable[[int], Tokens]) -> Trace:
+    """Encoder and decoder in two files on arrays: what the encoder gives fills what of the decoder was not given."""
+    assert model.encoder is not None
+    check_names(model, inputs)
+    check_layers(model, wanted)
+    slots, sources = model.slots(), model.encoder.slots()
+    given = for_inputs(sources, inputs)
+    memory, _ = read_tokens([s for s in sources if s.name in given], given, lambda ids: _pieces(model, ids))
+    encoded = encode(model, None, inputs, wanted, name if memory is None else lambda _: memory)
+    own = {**encoded.joined, **for_inputs(slots, inputs)}
+    ids = next((own[s.name] for s in slots if is_ids(s) and s.name in own), np.zeros((1, 1), np.int64))
+    needs = replace(encoded.needs(ids[0].tolist()), ids=ids)
+    run = model.run(feeding.derive(slots, needs, own), of_file(model, wanted))
+    run = with_encoder(encoded, run)
+    return _trace(model, run, None, encoded.memory)
 
 
 def _with_target(
@@ -152,7 +188,8 @@ def _with_target(
     if fixed_length(slots) == 1:  # it reads one token at a time
         run = decode(model, target.ids.tolist(), Plan(0), wanted, encoded, inputs).run
     else:
-        feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
+        own = {**encoded.joined, **for_inputs(slots, inputs)}
+        feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), own)
         run = model.run(feed, wanted)
     run = with_encoder(encoded, run)
     return _trace(model, run, target, encoded.memory if len(encoded.memory) else None, name)
@@ -182,7 +219,7 @@ def _generated(
             notes = (guessed,) if guessed else ()
     else:
         if given.tokens is None:
-            raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
+            raise UsageError("there is no text to go on from", Wording("Give a text; <generate> goes on behind it."))
         if given.target is not None:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
         prompt = _padded_as_given(model.slots(), given.tokens, inputs)
@@ -234,9 +271,10 @@ def _trace(
     tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint)
     said = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*said, *run.notes, *placed)))
-    return Trace(
+    trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
+    return replace(trace, notes=(*notes, *unseen(trace)))
 
 
 def _pieces(model: Runs, ids: Array) -> Tokens:

@@ -76,10 +76,16 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
     rows, notes = [], []
     if model.encoder is not None:
         raise UnsupportedError(
-            "an encoder and a decoder in two files are not measured together", "Measure each: attnx cost encoder.onnx."
+            "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
+    most = _most(model)
+    if beyond := [str(length) for length in lengths if most is not None and length > most]:
+        notes.append(f"{', '.join(beyond)} tokens were not tried: the model takes {most} at most")
     for length in lengths:
         timed = Timed()
+        if most is not None and length > most:
+            rows.append([timed.seconds, timed.memory])
+            continue
         tokens = _random(model, length)
         try:
             if takes_target(model.slots()):
@@ -89,6 +95,9 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
                 follow(timed, Given(tokens), None, NOTHING)  # type: ignore[arg-type]
         except AttnxError as error:
             notes.append(f"{length} tokens did not run: {_why(error)}")
+            if longer := [str(n) for n in lengths if n > length and (most is None or n <= most)]:
+                notes.append(f"{', '.join(longer)} tokens were not tried after that")
+            most = length  # what is longer would not run either
         rows.append([timed.seconds, timed.memory])
     if takes_target(model.slots()):
         notes.append("measured with as many tokens on the decoder's side as on the encoder's")
@@ -106,6 +115,15 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
         ),
         tuple(notes),
     )
+
+
+def _most(model: Model) -> int | None:
+    """The most tokens that a model takes: as its configuration says, or its graph was exported for."""
+    from attnx.feed.inputs import fixed_length
+    from attnx.tokens.files import find_limit
+
+    limits = [find_limit(model.path), fixed_length(model.slots())]
+    return min((limit for limit in limits if limit is not None and limit > 1), default=None)
 
 
 def _why(error: AttnxError) -> str:

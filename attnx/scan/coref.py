@@ -11,6 +11,7 @@ import numpy as np
 
 from attnx.errors import AttnxError, InputError
 from attnx.measure.coreference import coreference
+from attnx.numerals import whole, whole_of
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.study.antecedents import text_of
 from attnx.study.mentioned import mentions
@@ -39,12 +40,12 @@ def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement
     """
     text = text_of(trace)
     pronoun = _one(text, _parsed(fields["pronoun"]), "pronoun")
-    said = _parsed(fields["candidates"])
-    if isinstance(said, str):
-        said = [word for word in said.split(",") if word.strip()]
-    if not isinstance(said, list) or not said:
-        raise InputError(f"candidates are {said!r}, and a list of words or of [start, end] was expected")
-    there = [_one(text, one, "candidate") for one in said]
+    value = _parsed(fields["candidates"])
+    if isinstance(value, str):
+        value = [word for word in value.split(",") if word.strip()]
+    if not isinstance(value, list) or not value:
+        raise InputError(f"candidates are {value!r}, and a list of words or of [start, end] was expected")
+    there = [_one(text, one, "candidate") for one in value]
     try:
         found = coreference(trace, pronoun, there, tokens=text)
     except InputError:
@@ -75,21 +76,21 @@ def _parsed(value: Any) -> Any:
     return value
 
 
-def _one(text: Tokens, said: Any, what: str) -> Mention:
+def _one(text: Tokens, value: Any, what: str) -> Mention:
     """The one place in the text that is meant."""
-    if isinstance(said, (list, tuple)) and len(said) == 2 and all(isinstance(n, int) for n in said):
-        start, end = said
-        if not 0 <= start < end <= len(text.text):
-            raise InputError(f"the {what} {list(said)} is no stretch of a text of {len(text.text)} characters")
+    if isinstance(value, (list, tuple)) and len(value) == 2 and not any(isinstance(end, str) for end in value):
+        start, end = (whole_of(end) for end in value)
+        if start is None or end is None or not 0 <= start < end <= len(text.text):
+            raise InputError(f"the {what} {list(value)} is no stretch of a text of {len(text.text)} characters")
         return mention(text, start, end)
-    if not isinstance(said, str) or not said.strip():
-        raise InputError(f"the {what} is {said!r}, and a word or [start, end] was expected")
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"the {what} is {value!r}, and a word or [start, end] was expected")
     try:
-        found = mentions(text, said.strip())
+        found = mentions(text, value.strip())
     except AttnxError as error:
         raise InputError(error.message) from None
     if len(found) > 1:
-        raise InputError(f"the {what} {said!r} stands there {len(found)} times", "Give [start, end] in characters.")
+        raise InputError(f"the {what} {value!r} stands there {len(found)} times", "Give [start, end] in characters.")
     return found[0]
 
 
@@ -99,15 +100,12 @@ def _named(one: Mention) -> str:
 
 def _index(answer: Any, there: Sequence[Mention]) -> int:
     words = [one.text.lower() for one in there]
-    if isinstance(answer, str) and not answer.strip().isdigit():
+    at = whole(answer) if isinstance(answer, str) else whole_of(answer)
+    if isinstance(answer, str) and at is None:
         if answer.strip().lower() not in words:
             raise InputError(f"the answer {answer!r} is none of the candidates {', '.join(words)}")
         return words.index(answer.strip().lower())
-    try:
-        at = int(answer)
-    except (TypeError, ValueError):
-        at = -1
-    if not 0 <= at < len(there):
+    if at is None or at >= len(there):
         raise InputError(f"the answer {answer!r} is none of {len(there)} candidates, from 0")
     return at
 

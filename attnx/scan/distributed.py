@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import attnx
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
+from attnx.numerals import whole
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -119,7 +121,8 @@ def _ray() -> Any:
         import ray.data
     except ImportError:
         raise UsageError(
-            "--engine ray needs Ray Data, which is not installed here", "pip install 'ray[data]', or 'attnx[scan]'."
+            Wording("<engine='ray'> needs Ray Data, which is not installed here"),
+            "pip install 'ray[data]', or 'attnx[scan]'.",
         ) from None
     return ray
 
@@ -130,20 +133,20 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
     Raises:
         RunError: There is no cluster at that address.
     """
-    said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     count = max(workers or 1, os.cpu_count() or 1)
     try:
         if address is not None:
             _reach(address)
         with _silent():
             if address is not None:
-                ray.init(address=address, **said)
+                ray.init(address=address, **settings)
             else:
-                ray.init(address="local", num_cpus=count, include_dashboard=False, **said)
+                ray.init(address="local", num_cpus=count, include_dashboard=False, **settings)
     except Exception as error:  # Ray raises whatever its parts raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
-            "Give --address of one that runs (auto on its own machines), or leave it out to start one here.",
+            Wording("Give <address> of one that runs (auto on its own machines), or leave it out to start one here."),
         ) from None
 
 
@@ -153,9 +156,12 @@ def _reach(address: str) -> None:
     Raises:
         OSError: Nobody does.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    host, _, said = address.removeprefix("ray://").rpartition(":")
+    port = whole(said, most=65535)
+    if host and port is None:
+        raise OSError(f"{said!r} is no port")
+    if host:
+        socket.create_connection((host.strip("[]"), port), timeout=10).close()
 
 
 @contextlib.contextmanager
@@ -217,16 +223,21 @@ def _room(resources: Mapping[str, float], device: str, workers: int | None) -> R
     """How many actors, and what each takes: a GPU where there are any, else its share of the processors.
 
     Raises:
-        UsageError: There is no room for as many as were asked for, or no GPU.
+        UsageError: There is no room for that many, or no GPU.
     """
     processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
-        raise UsageError(f"--device {device}: the Ray cluster has no GPU", "Leave --device out.")
+        raise UsageError(
+            Wording("<device={device}>: the Ray cluster has no GPU", device=device), Wording("Leave <device> out.")
+        )
     gpu = bool(gpus) and device != "cpu"
     most = min(gpus, processors) if gpu else processors
     if (workers or 1) > most:
         what = f"{gpus} GPUs and {processors} processors" if gpu else f"{processors} processors"
-        raise UsageError(f"--workers {workers or 1}: the Ray cluster has {what}", f"Give {most} at most.")
+        raise UsageError(
+            Wording("<workers={workers}>: the Ray cluster has {what}", workers=workers or 1, what=what),
+            f"Give {most} at most.",
+        )
     actors = workers or (most if gpu else max(1, processors // EACH))
     return Room(actors, max(1, processors // actors) if not gpu else 1, gpu)
 
@@ -235,8 +246,8 @@ def _row(chunk: Chunk | None, body: bytes = b"", texts: bytes = b"", error: Attn
     number, start, count, end = (
         (chunk.number, chunk.start, len(chunk.texts), chunk.texts[-1].end) if chunk is not None else (-1, 0, 0, 0)
     )
-    said = b"" if error is None else pickle.dumps(_plain(error))
-    row = {"number": number, "start": start, "texts": count, "end": end, "chunk": texts, "body": body, "error": said}
+    pickled = b"" if error is None else pickle.dumps(_plain(error))
+    row = {"number": number, "start": start, "texts": count, "end": end, "chunk": texts, "body": body, "error": pickled}
     return {name: [value] for name, value in row.items()}
 
 

@@ -20,8 +20,9 @@ from attnx.scan.corpus import Text
 from attnx.scan.observations import Rows
 from attnx.scan.parts import Note, encode
 from attnx.session.protocol import Wanted
-from attnx.study import batch_head_stats as headsums
+from attnx.study import batch_head_stats
 from attnx.study.batch_head_stats import LONG
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -76,13 +77,14 @@ def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Tex
         The bytes of the part's file.
 
     Raises:
-        AttnxError: A text that cannot be tokenised, a run that failed; it is said where.
+        AttnxError: A text that cannot be tokenised, a run that failed; the message says where.
     """
     part = _Part(model, job, start, texts, [_tokens(model, text) for text in texts])
     try:
         part.measure()
     except AttnxError as error:
-        error.message = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on): {error.message}"
+        where = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on)"
+        error.message = Wording("{where}: {what}", where=where, what=error.message)
         raise
     total = sum(len(tokens) for tokens in part.tokens)
     made = (number, start, len(texts), digest, total, part.device, tuple(part.notes))
@@ -160,7 +162,7 @@ class _Part:
             return
         batch = replace(batch, attentions=kept)
         names = self.job.batched
-        quick = headsums.measure(batch, names) if names and not self._slow else None
+        quick = batch_head_stats.measure(batch, names) if names and not self._slow else None
         if quick is not None:
             quick = self._keep(batch, np.stack([quick[name] for name in names], axis=1))
         others = [name for name in self.job.measures if quick is None or not surveys.load(name).batched]
@@ -219,7 +221,7 @@ def _tokens(model: Model, text: Text) -> Tokens:
     try:
         return model.encode(text.text)
     except AttnxError as error:
-        raise InputError(f"{_place(text)}: {error.message}", error.hint) from None
+        raise InputError(Wording("{at}: {what}", at=_place(text), what=error.message), error.hint) from None
 
 
 def _place(text: Text) -> str:

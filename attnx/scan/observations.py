@@ -60,9 +60,9 @@ class Sums:
             texts: How many texts there are.
         """
         most = int(self.counts.max(initial=0))
-        said = "no value in any text" if most == 0 else f"a value in {most} of {texts} texts"
+        coverage = "no value in any text" if most == 0 else f"a value in {most} of {texts} texts"
         wants = f"; a text needs {WANTS[name]}" if name in WANTS else ""
-        notes = (f"{name}: {said}{wants}",) if most == 0 or (wants and most < texts) else ()
+        notes = (f"{name}: {coverage}{wants}",) if most == 0 or (wants and most < texts) else ()
         values = self.sums / np.where(self.counts > 0, self.counts, np.nan)
         axes = (Axis("layer", tuple(self.layers)), Axis("head", tuple(f"H{at}" for at in range(values.shape[1]))))
         formula = f"mean over texts of: {self.formula}" if self.formula else "mean over texts"

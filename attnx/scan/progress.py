@@ -23,21 +23,21 @@ def clock(seconds: float) -> str:
 
 def line(progress: Progress) -> str:
     """The same in words: "1024 texts, 512 kept from before, 40 % read, 178.3 texts/s, 0:07 left"."""
-    said = [f"{progress.texts} texts"]
+    parts = [f"{progress.texts} texts"]
     if progress.kept:
-        said.append(f"{progress.kept} kept from before")
+        parts.append(f"{progress.kept} kept from before")
     if progress.total:
-        said.append(f"{100 * min(progress.read / progress.total, 1.0):.0f} % read")
+        parts.append(f"{100 * min(progress.read / progress.total, 1.0):.0f} % read")
     if progress.texts > progress.kept:
-        said.append(f"{progress.rate:.1f} texts/s")
+        parts.append(f"{progress.rate:.1f} texts/s")
     if progress.left is not None:
-        said.append(f"{clock(progress.left)} left")
-    return ", ".join(said)
+        parts.append(f"{clock(progress.left)} left")
+    return ", ".join(parts)
 
 
 @contextlib.contextmanager
 def shown(verbose: bool) -> Iterator[Callable[[Progress], None]]:
-    """What is to be told of each part.
+    """What reports each part.
 
     Args:
         verbose: Where stderr is no terminal, write a line every ten seconds.
@@ -75,11 +75,11 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[said]}", markup=False),
     )
     with Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task("scan", total=None, said="")
+        task = bar.add_task("scan", total=None, parts="")
 
         def tell(progress: Progress) -> None:
             bar.update(
-                task, total=max(progress.total, 1), completed=min(progress.read, progress.total), said=line(progress)
+                task, total=max(progress.total, 1), completed=min(progress.read, progress.total), parts=line(progress)
             )
 
         yield tell

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from attnx.errors import UsageError
 from attnx.scan.parts import write
+from attnx.wording import Wording
 
 PLAN = "scan.json"
 """The file in the folder of parts that says what scan they belong to."""
@@ -31,13 +32,13 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
             but the corpus has changed, those whose texts are what they were.
 
     Raises:
-        UsageError: `out` exists, or parts of another scan do; it is said what differs.
+        UsageError: `out` exists, or parts of another scan do; the message says what differs.
     """
     shutil.rmtree(spent(folder), ignore_errors=True)
     plan = folder / PLAN
     if not has_parts(folder):
         if out.exists() and not force:
-            raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
+            raise UsageError(f"{out} exists", Wording("Give <force=True> to replace it, or another name."))
         _empty(folder)
     else:
         try:
@@ -50,8 +51,10 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
         if differs and not force:
             raise UsageError(
                 f"{folder} holds parts of another scan; what differs: {'; '.join(differs)}",
-                "Give the settings of that scan to go on with it, another --out, or --force to begin anew (parts whose "
-                "texts are as they were are kept).",
+                Wording(
+                    "Give the settings of that scan to go on with it, another <out>, or <force=True> to begin anew "
+                    "(parts whose texts are as they were are kept)."
+                ),
             )
         if differs and any(had.get(name) != now[name] for name in now if name != "corpus"):
             _empty(folder)
@@ -89,12 +92,13 @@ def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         before = had.get(name)
         if before == now:
             continue
-        if name == "corpus" and isinstance(before, list):
-            out += _files_differ(before, now)
+        if name in ("corpus", "weights", "tokenizer") and isinstance(before, list) and isinstance(now, list):
+            what = "" if name == "corpus" else f"{name}: "
+            out += [what + said for said in _files_differ(before, now)]
         elif name == "model" and isinstance(before, list) and isinstance(now, list):
             out.append(f"the model {now[0]}" + (" has changed" if before[0] == now[0] else f" (before: {before[0]})"))
         else:
-            out.append(f"{name} {_said(now)} (before: {_said(before)})")
+            out.append(f"{name} {_shown(now)} (before: {_shown(before)})")
     return out
 
 
@@ -107,7 +111,7 @@ def _files_differ(before: Sequence[Any], now: Sequence[Any]) -> list[str]:
     return ([*out[:3], f"{len(out) - 3} more files"] if len(out) > 3 else out) or ["the order of the files"]
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else "unknown" if value is None else str(value)
 
 
@@ -128,5 +132,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another scan is writing to {folder}", "Wait for it, or give another --out.") from None
+            raise UsageError(
+                f"another scan is writing to {folder}", Wording("Wait for it, or give another <out>.")
+            ) from None
         yield

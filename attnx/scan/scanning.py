@@ -17,17 +17,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnx
-from attnx.errors import InputError, RunError, UsageError
+from attnx.errors import InputError, UsageError
 from attnx.records import Measurement
 from attnx.scan import surveys
 from attnx.scan.corpus import Text, read
 from attnx.scan.corpus import size as bytes_of
+from attnx.scan.identity import complete, plan, same_device
 from attnx.scan.measuring import Job, measure
 from attnx.scan.observations import Sums
-from attnx.scan.parts import Note, join, note_of, path_of, write, writing
+from attnx.scan.parts import join, note_of, path_of, write, writing
 from attnx.scan.resume import alone, begin, folder_of, has_parts, spent
-from attnx.session import cache
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -37,7 +37,6 @@ PART = 512
 MEASURES = ("heads",)
 OTHER = frozenset({".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".npz", ".npy", ".html", ".xlsx"})
 """Endings that say of a file that it is no Parquet."""
-_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +69,9 @@ class Chunk:
     @property
     def digest(self) -> str:
         """Tells these texts, where they stand, and their fields from any others."""
-        said = [(text.source, text.line, text.text, text.fields) for text in self.texts]
+        content = [(text.source, text.line, text.text, text.fields) for text in self.texts]
         return hashlib.sha256(
-            json.dumps(said, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+            json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
         ).hexdigest()
 
 
@@ -134,7 +133,7 @@ class Scanned:
     summary: tuple[Measurement, ...]
     """[S,H] for each measure: the mean over texts, NaN where it was never to be had."""
     left: Mapping[str, tuple[int, str]]
-    """Survey -> how many texts it could not take, and the first of them; "notes": what was said of texts."""
+    """Survey -> how many texts it could not take, and the first of them; "notes": notes on texts."""
     notes: tuple[str, ...]
 
     @property
@@ -159,15 +158,6 @@ def local(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made
 def made_of(model: Model, job: Job, chunk: Chunk) -> bytes:
     """The bytes of a part: what every engine runs for each."""
     return measure(model, job, chunk.number, chunk.start, chunk.texts, chunk.digest)
-
-
-def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
-    """What makes a scan the same scan: the model's file, the corpus' files, the settings, this version of attnx."""
-    return {
-        "version": _VERSION, "attnx": attnx.__version__, "model": cache.identity(model.path), "device": model.device,
-        "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
-        "measure": list(job.measures), "batch": job.size, "part": corpus.part,
-    }  # fmt: skip
 
 
 def scan(
@@ -210,7 +200,7 @@ def scan(
     if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
         raise UsageError(f"{out} is no ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
-        raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
+        raise UsageError(f"{out} is a file of the corpus: it would be written over", Wording("Give another <out>."))
     if out.suffix.lower() in OTHER:
         raise UsageError(
             f"a scan writes Parquet, and {out} is named as another kind of file", f"Call it {out.stem}.parquet."
@@ -246,6 +236,7 @@ def _scan(
     total = bytes_of(corpus.files)
 
     done: dict[int, Made] = {}
+    device: str | None = None
     texts = kept = end = kept_end = 0
     for made in engine(model, job, corpus, folder):
         body = made.body
@@ -253,13 +244,19 @@ def _scan(
             write(path_of(folder, made.number), lambda path, body=body: path.write_bytes(body))  # type: ignore[misc]
         else:
             kept, kept_end = kept + made.texts, max(kept_end, made.end)
+        try:
+            device = same_device(folder, made.number, device)
+        except UsageError:
+            if body is not None:  # on the device of the others the same command shall find no part of this one
+                path_of(folder, made.number).unlink()
+            raise
         done[made.number] = Made(made.number, made.start, made.texts, made.end, None)
         end, texts = max(end, made.end), texts + made.texts
         tell(Progress(texts, kept, time.perf_counter() - start, end, kept_end, total))
     if not done:
         named = ", ".join(str(path) for path in corpus.files[:3]) + (", ..." if len(corpus.files) > 3 else "")
         raise InputError(f"there is no text in the corpus: {named} has empty lines at most", "Give files with texts.")
-    notes = _complete(folder, done)
+    notes = complete(folder, done)
     _finish(folder, out, len(done), wanted)
     first = notes[0]
     sums: dict[str, Sums] = {}
@@ -271,33 +268,14 @@ def _scan(
             else:
                 sums[name] = one
         for name, (count, why) in note.left.items():
-            before, said = left.get(name, (0, why))
-            left[name] = (before + count, said)
+            before, earliest = left.get(name, (0, why))
+            left[name] = (before + count, earliest)
     texts = sum(note.texts for note in notes)
     return Scanned(
         texts, sum(note.tokens for note in notes), kept, time.perf_counter() - start,
         first.device, tuple(one.mean(name, texts) for name, one in sums.items()), left,
-        tuple(dict.fromkeys(said for note in notes for said in note.notes)),
+        tuple(dict.fromkeys(line for note in notes for line in note.notes)),
     )  # fmt: skip
-
-
-def _complete(folder: Path, done: Mapping[int, Made]) -> list[Note]:
-    """What all parts say of themselves, when every text is in one part and in one only.
-
-    Raises:
-        RunError: A part is missing, or covers other texts than it should.
-    """
-    notes, start = [], 0
-    for number in range(len(done)):
-        note = note_of(path_of(folder, number))
-        if note is None or number not in done or (note.number, note.start) != (number, start):
-            raise RunError(
-                f"part {number} of the scan is missing or damaged: {path_of(folder, number)}",
-                "Run the same command again: it makes what is missing.",
-            )
-        start += note.texts
-        notes.append(note)
-    return notes
 
 
 def _finish(folder: Path, out: Path, parts: int, wanted: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""What `attnx scan` can measure of a text: a table of surveys, found by name.
+"""What a scan can measure of a text: a table of surveys, found by name.
 
-A new survey is one new entry of `SURVEYS`. A single measure goes by the name that `attnx heads` gives it: "mean
+A new survey is one new entry of `SURVEYS`. A single measure goes by its name among the measures of heads: "mean
 distance" is the part of the survey "distance" that has this name.
 """
 

@@ -1,4 +1,4 @@
-"""--device: "auto", "cpu", "cuda", "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is to be used there."""
+"""A device as text, "cpu" or "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is to be used there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from attnx.errors import UsageError
+from attnx.numerals import whole
+from attnx.wording import Wording
 
 HOW = "Use auto, cpu, cuda or cuda:N; behind cuda, ,tf32 and ,memory=8G may stand."
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -46,23 +48,28 @@ class Device:
 
 
 def parse_device(text: str) -> Device:
-    """Read what --device says.
+    """Read a device: "cuda:1", or with settings behind it "cuda:1,tf32,memory=8G".
 
     Raises:
         UsageError: Anything else.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"a device is a name, and this is {type(text).__name__}", HOW)
     place, *extras = text.split(",")
-    kind, colon, number = place.partition(":")
+    kind, colon, said = place.partition(":")
+    number = whole(said, most=999) if colon else 0
     if kind in ("auto", "cpu") and not colon and not extras:
         return Device(kind)
-    if kind != "cuda" or (colon and not (number.isascii() and number.isdigit() and len(number) < 4)):
+    if kind != "cuda" or number is None:
         raise UsageError(f"no device {text!r}", HOW)
     tf32, memory = False, None
     for extra in extras:
         if extra == "tf32":
             tf32 = True
-        elif size := re.fullmatch(r"memory=(\d{1,12})([KMG]?)B?", extra, re.IGNORECASE):
+        elif size := re.fullmatch(r"memory=([0-9]{1,12})([KMG]?)B?", extra, re.IGNORECASE | re.ASCII):
             memory = int(size[1]) * _UNITS[size[2].upper()]
         else:
-            raise UsageError(f"--device {text!r}: {extra!r} says nothing about a GPU", HOW)
-    return Device(kind, int(number or 0), tf32, memory)
+            raise UsageError(
+                Wording("<device={text!r}>: {extra!r} says nothing about a GPU", text=text, extra=extra), HOW
+            )
+    return Device(kind, number, tf32, memory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ class Inventory:
     """Names this state of the model's files; "" where nothing can be kept of it."""
     branch: tuple[bool, ...] = ()
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
+    files: tuple[Any, ...] = ()
+    """The state of each file that holds weights, see `cache.identity`; None for one that is missing."""
 
     def notes(self, processor: Processor | None = None) -> tuple[str, ...]:
         """What is to be said of the model, whatever it is run on; of a processor, this machine's where None."""
@@ -53,15 +55,17 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventor
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
+    from attnx.graph.probe.mask_values import kept_by
     from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
-    inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
-    said, tables = describe(found.graph), rows(found.graph)
+    said, tables, kept = describe(found.graph), rows(found.graph), kept_by(found.opened, found.sites)
+    inputs = tuple(replace(slot, kept=kept.get(slot.name)) for slot in (Slot(*s) for s in signature(found.graph)))
     return Inventory(
-        found.sites, found.misses, found.branches, inputs, outputs, said, tables, kernels(found.graph), key, branch
-    )
+        found.sites, found.misses, found.branches, inputs, outputs, said, tables, kernels(found.graph), key, branch,
+        tuple(cache.identity(file) for file in found.loaded.files.values()),
+    )  # fmt: skip
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
@@ -87,9 +91,8 @@ def save(inventory: Inventory, found: Found) -> None:
     """Keep an inventory, with the state of the weight files; not where one is missing, for it may come."""
     if not inventory.key or found.loaded.missing:
         return
-    files = [cache.identity(file) for file in found.loaded.files.values()]
-    if all(file is not None for file in files):
-        cache.write(inventory.key, _write(inventory) | {"files": files})
+    if None not in inventory.files:
+        cache.write(inventory.key, _write(inventory))
 
 
 def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:
@@ -130,6 +133,7 @@ def _write(inventory: Inventory) -> dict[str, Any]:
         "outputs": inventory.outputs,
         "note": inventory.note,
         "rows": dict(inventory.rows),
+        "files": inventory.files,
         "kernels": asdict(inventory.kernels),
     }
 
@@ -139,10 +143,11 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Invent
         sites=tuple(_site(one) for one in head["sites"]),
         misses=tuple(Miss(**one) for one in head["misses"]),
         branches=tuple(head["branches"]),
-        inputs=tuple(Slot(one["name"], tuple(one["shape"]), one["type"]) for one in head["inputs"]),
+        inputs=tuple(Slot(**{**one, "shape": tuple(one["shape"])}) for one in head["inputs"]),
         outputs=tuple(head["outputs"]),
         note=head["note"],
         rows=dict(head["rows"]),
+        files=tuple(head["files"]),
         kernels=Kernels(**head["kernels"] | {"blocks": tuple(head["kernels"]["blocks"])}),
         key=key,
         branch=branch,

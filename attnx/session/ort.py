@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, InputError, ModelError, RunError, offered
+from attnx.errors import DeviceError, InputError, ModelError, RunError
 from attnx.records import Array
 from attnx.session.device import parse_device
+from attnx.wording import Wording
 
 _CODES = {
     "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64,
@@ -27,6 +28,10 @@ _CODES = {
     "tensor(bool)": np.bool_, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
     "tensor(uint64)": np.uint64,
 }  # fmt: skip
+
+
+THREADS: int | None = None
+"""Threads inside an operator where nobody says how many; onnxruntime's choice where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,12 @@ class Slot:
     """Numbers, names of symbolic dimensions, or None."""
     type: str
     """As onnxruntime writes it: "tensor(int64)"."""
+    ids: bool = False
+    """Whether it takes token ids although its name does not say so: its numbers are looked up in a table."""
+    table: int | None = None
+    """Entries of the table that its numbers are looked up in; None where there is none, or it is not known."""
+    kept: float | None = None
+    """Of a mask, what it holds for a key that may be seen (see `attnx.graph.axes.mask_values`); None where unknown."""
 
     @property
     def dtype(self) -> Any:
@@ -142,17 +153,15 @@ def _run_error(error: Exception) -> RunError | InputError:
             "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
-        return RunError(
-            "the model ran out of memory", f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}."
-        )
+        return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
     if "BFCArena" in text or "CUDA out of memory" in text:
         return RunError(
             "the GPU ran out of memory",
-            f"Use --device cpu, or a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+            Wording("Use <device='cpu'>, or a shorter text[, or fewer layers (<layers>)]."),
         )
     return RunError(
         f"onnxruntime could not run the model: {text}",
-        f"Check the feed{offered('--inputs', ' (--inputs)')} against `attnx sites`.",
+        Wording("Check the feed[ (<inputs>)] against <model.slots()>."),
     )
 
 
@@ -181,7 +190,7 @@ def open_session(
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
         fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
-        threads: Threads inside an operator; onnxruntime's choice where None.
+        threads: Threads inside an operator; `THREADS` where None.
         save_to: Write the optimised model there.
 
     Raises:
@@ -204,8 +213,8 @@ def open_session(
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     if not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if threads:
-        options.intra_op_num_threads = threads
+    if threads or THREADS:
+        options.intra_op_num_threads = threads or THREADS
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if save_to is not None:
@@ -216,7 +225,7 @@ def open_session(
     )
     if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
-            "--device cuda: this onnxruntime is built without CUDA",
+            Wording("<device='cuda'>: this onnxruntime is built without CUDA"),
             "Install the GPU build: pip uninstall onnxruntime; pip install 'attnx[cuda]' onnxruntime-gpu.",
         )
     if wants_cuda:
@@ -233,7 +242,10 @@ def open_session(
         raise _load_error(error) from None
     real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
     if kind == "cuda" and real != "cuda":
-        raise DeviceError(_why_no_cuda(number), "Run `attnx doctor` to see what is missing, or use --device cpu.")
+        raise DeviceError(
+            _why_no_cuda(number),
+            Wording("<attnx.study.health.examine()> shows what is missing; or use <device='cpu'>."),
+        )
     return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
 
 
@@ -245,10 +257,14 @@ def _preload(ort: Any) -> None:
 
 def _why_no_cuda(number: int) -> str:
     if not has_driver():
-        return "--device cuda: there is no NVIDIA driver on this machine, so onnxruntime would have used the CPU"
-    return (
-        f"--device cuda:{number}: onnxruntime could not load its CUDA provider and would have used the CPU; "
-        "it needs the CUDA 13 and cuDNN 9 libraries (pip install 'attnx[cuda]') and a GPU of that number"
+        return Wording(
+            "<device='cuda'>: there is no NVIDIA driver on this machine, so onnxruntime would have used the CPU"
+        )
+    return Wording(
+        "<device={device}>: onnxruntime could not load its CUDA provider and would have used the CPU; it needs the "
+        "CUDA 13 and cuDNN 9 libraries ({install}) and a GPU of that number",
+        device=f"cuda:{number}",
+        install="pip install 'attnx[cuda]'",
     )
 
 

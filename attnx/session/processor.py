@@ -104,7 +104,7 @@ def doubts(kernels: Kernels, processor: Processor) -> Iterator[str]:
     bits = "in 16 bits on this processor (uint8 x int8 without VNNI)"
     if processor.saturates is None:
         bits = "in 16 bits on a processor without VNNI, and what this one does could not be tried"
-    cost = "`attnx diff` measures what it costs"
+    cost = "a comparison with the model in floats measures what it costs"
     if kernels.products and processor.saturates is not False:
         yield f"integer products that can saturate {bits}: {_counted(kernels.products)}; {cost}"
     if kernels.fused and processor.saturates is not False:

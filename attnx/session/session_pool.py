@@ -1,6 +1,6 @@
 """model.onnx -> what it holds, and sessions on it: from the cache where it was opened before, else from its graph.
 
-A model that was seen before is run without reading its graph: neither onnx nor any code of graph/ and ops/ is imported.
+A model that was seen before is run without reading its graph: no onnx, no code of graph/ or sites/ is imported.
 """
 
 from __future__ import annotations

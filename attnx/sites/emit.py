@@ -122,7 +122,7 @@ class Emit:
         return (declared.tensor_type.elem_type or None) if declared is not None else None
 
     def _declaration(self, value: str) -> TypeProto | None:
-        """What the file itself says of a value, should the walk over the graph not have told."""
+        """What the file itself declares of a value, where shape inference found nothing."""
         if self._declared is None:
             graph = self.graph.proto.graph
             self._declared = {i.name: i.type for i in (*graph.value_info, *graph.output, *graph.input)}

@@ -1,4 +1,4 @@
-"""What a file of ops/ hands back: a site without a number yet, and, for a fused node, the nodes to put in its place."""
+"""What a recogniser returns: a site without a number yet, and, for a fused node, the nodes to put in its place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replacement:
 
 @dataclass(slots=True)
 class Finding:
-    """A recognised attention computation. What stays None is worked out by sites.py from dataflow, or by a probe."""
+    """A recognised attention computation. What stays None is worked out from dataflow (numbering.py), or by a probe."""
 
     node: NodeProto
     """The node that it is known by: the Softmax, or the fused node."""

@@ -1,4 +1,4 @@
-"""Findings -> Sites: kind, component, layer and number, told from how the sites feed one another."""
+"""Findings -> Sites: kind, component, layer and number, from how the sites feed one another."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _position(graph: Graph, f: Finding) -> int:
 
 
 def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | None:
-    """Whether a site hides the future: said by an attribute, seen in its mask, or told by how it is fed."""
+    """Whether a site hides the future: from an attribute, its mask, or how it is fed."""
     shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
     at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
     if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):

@@ -1,4 +1,4 @@
-"""Write down where each quantity of an attention that is written out lives: what softmax.py found, as Places."""
+"""Write down where each quantity of an attention that is written out lives: what `spelled` found, as Places."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import MIXING, Axes, forward, fresh, leaves
-from attnx.graph.axes.axis_names import Letters
+from attnx.graph.axes.atoms import Axes, fresh, leaves
+from attnx.graph.axes.axes import MIXING, forward
+from attnx.graph.axes.axis_names import AxisNames
 from attnx.graph.axes.factors import repeats
 from attnx.graph.axes.pairing import Candidate, Use
 from attnx.graph.axes.paths import Way, depends, float_of, scalar
@@ -33,11 +34,11 @@ Factors = tuple[float | tuple[float, ...], ...]
 class Placing:
     """Writes the places of a finding."""
 
-    def __init__(self, graph: Graph, finding: Finding, letters: Letters) -> None:
-        self.graph, self.finding, self.letters = graph, finding, letters
+    def __init__(self, graph: Graph, finding: Finding, names: AxisNames) -> None:
+        self.graph, self.finding, self.names = graph, finding, names
 
     def place(self, quantity: str, value: str, axes: Axes | None, factors: Factors = (), window: Window = None) -> None:
-        layout = self.letters.layout(axes) if axes is not None else None
+        layout = self.names.layout(axes) if axes is not None else None
         allowed = set(ORDER.get(quantity, "bhqk"))
         if layout is not None and all(name[0] in allowed for axis in parse(layout) for name, _ in axis):
             tile = self.tile(layout) if quantity in ("key", "value") else 1
@@ -80,8 +81,8 @@ class Placing:
         self.place("masked", reached[at][0], reached[at][1], (), reading.sink)
 
     def divides(self, axes: Axes | None) -> bool:
-        """Whether merged axes can be told apart by size again: [batch x heads x queries, keys] cannot."""
-        layout = self.letters.layout(axes) if axes is not None else None
+        """Whether merged axes can be separated by size again: [batch x heads x queries, keys] cannot."""
+        layout = self.names.layout(axes) if axes is not None else None
         if layout is None:
             return False
         return all(
@@ -254,6 +255,6 @@ def _times(graph: Graph, node: NodeProto, passed: list[tuple[NodeProto, str]], l
     words = parse(layout)
     if axes is None or len(axes) != len(words):
         return int(np.prod(list(grown.values())))
-    times_of = {id(atom.leaves()[0]): times for atom, times in repeated}
+    times_of = {atom.leaves()[0]: times for atom, times in repeated}
     with_heads = [axis for axis, names in zip(axes, words, strict=True) if any(name[0] == "h" for name, _ in names)]
-    return int(np.prod([times_of.get(id(leaf), 1) for axis in with_heads for leaf in leaves(axis)]))
+    return int(np.prod([times_of.get(leaf, 1) for axis in with_heads for leaf in leaves(axis)]))

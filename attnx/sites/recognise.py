@@ -30,7 +30,7 @@ _NESTED = 3
 
 @dataclass(slots=True)
 class Found:
-    """What was found in a model: the flat graph as it is, the sites, and what taps.py needs to open each of them."""
+    """What was found in a model: the flat graph as it is, the sites, and what `taps` needs to open each of them."""
 
     loaded: Loaded
     graph: Graph
@@ -63,7 +63,7 @@ def find(path: Path, choose: Choose | None = None) -> Found:
     except AttnxError:
         raise
     except Exception as error:
-        # Whatever a walk over the graph trips on is either damage, and is told as such, or a bug, and shows itself.
+        # Whatever a walk over the graph trips on is either damage, and is reported as such, or a bug, and surfaces.
         if (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise
@@ -162,25 +162,16 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     findings: list[Finding] = []
     misses: list[Miss] = []
     for node in graph.nodes:
-        name = op_name(node)
-        recognise = FUSED.get(name)
-        if recognise is not None:
-            found = recognise(graph, node)
-            if isinstance(found, Miss):
-                misses.append(found)
-            elif found is not None:
-                for finding in (found, *found.also):
-                    findings.append(finding)
-                if found.replacement is not None:
-                    replacements[key_of(node)] = (node, found.replacement)
+        look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
+        found = None if look is None else look(graph, node)
+        if isinstance(found, Miss):
+            misses.append(found)
             continue
-        write = REWRITES.get(name)
-        if write is not None:
-            replacement = write(graph, node)
-            if isinstance(replacement, Miss):
-                misses.append(replacement)
-            elif replacement is not None:
-                replacements[key_of(node)] = (node, replacement)
+        if isinstance(found, Finding):
+            findings += (found, *found.also)
+            found = found.replacement
+        if found is not None:
+            replacements[key_of(node)] = (node, found)
     return replacements, findings, misses
 
 

@@ -30,7 +30,7 @@ def input_of(node: NodeProto, index: int) -> str:
 
 
 def output_of(node: NodeProto, index: int) -> str:
-    """The name of an output of a node, "" where nobody asks for it."""
+    """The name of an output of a node, "" where the node does not have it."""
     return node.output[index] if index < len(node.output) else ""
 
 

@@ -21,6 +21,7 @@ from attnx.study.request import Head
 from attnx.study.selection import trusted
 from attnx.tokens.sentences import sentences
 from attnx.tokens.spaced import readers
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -31,8 +32,9 @@ PIECE = 512
 """Tokens of a long prompt that are read at once, where the model has a cache."""
 UNITS = ("sentence", "word", "whole")
 """What of the answer is taken together."""
-NO_PROOF = (
-    "where heads read is no proof of use: `attnx ablate --edge` takes an edge away and shows whether the answer changes"
+NO_PROOF = Wording(
+    "where heads read is no proof of use: <attnx.study.ablation.ablate()> takes an edge away and shows whether the "
+    "answer changes"
 )
 
 
@@ -131,12 +133,12 @@ def answer(model: Model, told: Mapping[str, Any], plan: Plan | None, how: str = 
     if not own or all(site.causal is False for site in own):
         raise UsageError(
             f"{model.name} writes no text: none of its attention hides the future",
-            "Choose a decoder (GPT, Llama ...) or a translator. For a protein's contacts: --contacts.",
+            "Choose a decoder (GPT, Llama ...) or a translator.",
         )
     text, target = told.get("text"), told.get("target")
     tokens = told.get("tokens") if text is None else model.encode(text, told.get("pair"))
     if tokens is None:
-        raise UsageError("there is no text to go on from", "Give a text, or ids (--ids).")
+        raise UsageError("there is no text to go on from", Wording("Give a text[, or ids (<tokens>)]."))
     if target is not None:
         tokens, prompt = answered(model, with_text(tokens), text, target)
     else:
@@ -173,7 +175,7 @@ def answer(model: Model, told: Mapping[str, Any], plan: Plan | None, how: str = 
         notes += say(decoded, asked, tokens)
     count = len(tokens) - prompt
     if not count:
-        raise InputError(f"{model.name} wrote nothing", "Give --generate N, or the answer: --target TEXT.")
+        raise InputError(f"{model.name} wrote nothing", Wording("Give the answer: <target=>."))
     sums = [one[:, :count].astype(np.float64) for one in sums]  # the row that reads the last token writes none
     sums, sites, doubts = _sound(sums, sites)
     return _measured(model, device, tokens, prompt, spans, sites, sums, (*tokens.notes, *notes, *doubts))

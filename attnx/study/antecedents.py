@@ -15,9 +15,10 @@ from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.norms import value_norms
 from attnx.measure.rows import Received, is_over
 from attnx.records import Array, Tokens, Trace
-from attnx.study.mentioned import candidates, pronouns
+from attnx.study.mentioned import candidates, mentions, pronouns
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -51,7 +52,7 @@ def maps(
         if "rollout" not in out:
             out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
-        said.append(f"no rollout: {error.message}")
+        said.append(Wording("no rollout: {why}", why=error.message))
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):
@@ -103,11 +104,10 @@ def resolve(
 
 def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:
     """The pronoun and candidates of one text in another, by their words and which occurrence they are; None if not."""
-    from attnx.tokens.spans import find
 
     def nth(mention: Mention, before: tuple[Mention, ...]) -> Mention:
         rank = sum(m.text.lower() == mention.text.lower() and m.start < mention.start for m in before)
-        return find(tokens, mention.text)[rank]
+        return mentions(tokens, mention.text)[rank]
 
     try:
         return nth(one.pronoun, (one.pronoun,)), tuple(nth(c, one.candidates) for c in one.candidates)

@@ -12,6 +12,7 @@ from attnx.run.encdec import sites_of
 from attnx.run.runner import Given, follow
 from attnx.session.protocol import Wanted
 from attnx.study.selection import trusted
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -35,7 +36,7 @@ def cross_sites(model: Model) -> tuple[Site, ...]:
     if not found:
         raise UsageError(
             f"{model.name} has no cross-attention, so there is nothing that joins its two sides",
-            "Choose an encoder-decoder (Marian, M2M100, T5, Whisper ...). `attnx sites MODEL` shows what there is.",
+            Wording("Choose an encoder-decoder (Marian, M2M100, T5, Whisper ...). <model.find()> shows what there is."),
         )
     return found
 

@@ -174,7 +174,7 @@ _PRODUCTS = {
     False: "exact",
     None: "not known: onnxruntime could not be tried",
     True: "saturates in 16 bits: models in int8 whose weights use the whole range give other numbers here than on a "
-    "processor with VNNI; `attnx diff FILE FILE TEXT` measures how far",
+    "processor with VNNI; a comparison with the model in floats measures how far",
 }
 """By whether integer products saturate."""
 

@@ -21,6 +21,7 @@ from attnx.session.protocol import NOTHING, Wanted
 from attnx.study.crossing import CROSS
 from attnx.study.selection import trusted
 from attnx.tokens import from_ids
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -103,8 +104,12 @@ class Ear:
             return
         if self.target is not None:
             raise UsageError(
-                f"--target is what is said in {sound.span:g} seconds at most, and the sound has {self.seconds:.1f}",
-                "Cut the sound, or leave --target out: the model then writes what it hears, window by window.",
+                Wording(
+                    "<target> is what is said in {most:g} seconds at most, and the sound has {seconds:.1f}",
+                    most=sound.span,
+                    seconds=self.seconds,
+                ),
+                Wording("Cut the sound, or leave <target> out: the model then writes what it hears, window by window."),
             )
         size = (sound.length or 0) // sound.hop
         whole = sound.spectra(sound.samples, len(sound.samples)).astype(sound.slot.dtype)
@@ -232,7 +237,9 @@ class Ear:
         tokenizer = self.model.tokenizer
         mark = tokenizer.token_id("<|startofprev|>")
         if mark is None:
-            raise ModelError(f"{self.model.name} has no <|startofprev|>, so it takes no prompt", "Leave out --prompt.")
+            raise ModelError(
+                f"{self.model.name} has no <|startofprev|>, so it takes no prompt", Wording("Leave out <prompt>.")
+            )
         return [mark, *self._ids(self.prompt)]
 
     def _ids(self, text: str) -> list[int]:
@@ -244,7 +251,7 @@ class Ear:
         marks = None
         if timed:
             latest = self.config.get("max_initial_timestamp_index")
-            end = min(numbers(self.config.get("eos_token_id")) or self.stops or {0})
+            end = min(numbers(self.config, "eos_token_id") or self.stops or {0})
             marks = Marks(self.begin or 0, end, len(first), latest if isinstance(latest, int) else None)
         # What is forced stands already; the last of it says where the free ones begin.
         rules = replace(rules, forced={len(first) - 1: first[-1]}, among={}, marks=marks)
@@ -252,7 +259,7 @@ class Ear:
         if room < 1:
             raise UsageError(
                 f"the prompt leaves no room: the decoder takes {self.limit} tokens, and {len(first)} are there",
-                "Give a shorter --prompt.",
+                Wording("Give a shorter <prompt>."),
             )
         count = min(room, self.count or room, MOST)
         made = decode(self.model, first, Plan(count, stop=self.stops, rules=rules), NOTHING, encoded, inputs)

@@ -18,6 +18,7 @@ from attnx.study.request import Request
 from attnx.study.selection import positions
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.page import counted
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.study.overview_stats import Glance
@@ -100,13 +101,16 @@ def inspect(
     doubts = {
         a.site.index: _doubt(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted
     }
-    notes = [f"{sort} attention; --site shows the others: {', '.join(others)}"] if others else []
+    notes: list[str] = []
+    if others:
+        told = "{sort} attention; <site> shows the others: {others}"
+        notes.append(Wording(told, sort=sort, others=", ".join(others)))
     notes += _everywhere(trace, request)
     if request.view in WHOLE:
         if doubts and len(doubts) == len(trace.attentions):
             raise UnsupportedError(
                 f"no site of this model can be trusted, so none is shown: {next(iter(doubts.values()))}",
-                "Choose a head (--head L.H) to see its numbers all the same, marked.",
+                Wording("Choose a head (<heads=>) to see its numbers all the same, marked."),
             )
         trace = replace(trace, attentions=tuple(a for a in trace.attentions if a.site.index not in doubts))
         notes += [f"left out, {text}" for text in doubts.values()]
@@ -132,7 +136,11 @@ def _everywhere(trace: Trace, request: Request) -> list[str]:
         return []
     named = ", ".join(f"H{head}" for head in bare)
     every = "layers" if len({a.site.layer for a in trace.attentions}) == count else "sites"
-    return [f"--head {bare[0]} names no layer: {named} of all {count} {every}; one of them is --head L.{bare[0]}"]
+    said = Wording(
+        "<heads=[{head}]> names no layer: {named} of all {count} {every}; one of them is <heads=[{one}]>",
+        head=bare[0], named=named, count=count, every=every, one=f"L.{bare[0]}",
+    )  # fmt: skip
+    return [said]
 
 
 def _doubt(label: str, attention: Attention) -> str:
@@ -161,7 +169,7 @@ def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, 
         trace = words.mute_trace(trace)
         notes.append("special tokens left out; what is left of each row is scaled to sum to 1")
     elif not muted:
-        notes.append("--mute: there is no special token to leave out")
+        notes.append(Wording("<mute>: there is no special token to leave out"))
     return trace, muted
 
 
@@ -179,12 +187,11 @@ def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
         UsageError: No such token, a word of several pieces, or several tokens at a stage that has no mean.
     """
     assert request.query is not None
-    merge = ", or merge them: --words" if request.stage == "weights" and not request.words else ""
-    found = positions(tokens, request.query, instead=merge)
+    found = positions(tokens, request.query, merges=request.stage == "weights" and not request.words)
     if len(found) > 1 and request.stage in ("masked", "bias"):
         raise UsageError(
             f"{request.stage} of several tokens have no mean: what one of them hides is minus infinity",
-            "Choose one token, or --stage weights.",
+            Wording("Choose one token, or <stage='weights'>."),
         )
     return found
 

@@ -1,10 +1,11 @@
-"""The pronouns and candidates of `attnx coref`: as they were asked for, else by stated word lists."""
+"""The pronouns and candidates of a text: as they were asked for, else by stated word lists."""
 
 from __future__ import annotations
 
 from attnx.errors import InputError, UsageError
 from attnx.records import Tokens
-from attnx.tokens.spans import Mention, find
+from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 
 def mentions(tokens: Tokens, said: str) -> tuple[Mention, ...]:
@@ -18,20 +19,20 @@ def mentions(tokens: Tokens, said: str) -> tuple[Mention, ...]:
         InputError: It stands nowhere in the text.
         UsageError: There is no such position.
     """
-    from attnx.tokens import find as find_token
+    from attnx.tokens.find import missing, places
 
-    placed = "@" in said or said.strip().isdigit()
-    if tokens.text and not placed:
-        return find(tokens, said)
-    try:
-        pieces = find_token(tokens, said)
-    except UsageError as error:
-        raise UsageError(error.message, error.hint) from None
-    starts = [tokens.offsets[at] for at in pieces]
-    start, end = min(a for a, _ in starts), max(b for _, b in starts)
+    found = places(tokens, said)
+    if not found:
+        raise InputError(*missing(tokens, said))
+    return tuple(_mention(tokens, pieces) for pieces in found)
+
+
+def _mention(tokens: Tokens, pieces: tuple[int, ...]) -> Mention:
+    spans = [tokens.offsets[at] for at in pieces]
+    start, end = min(a for a, _ in spans), max(b for _, b in spans)
     if tokens.text and end > start:
-        return (Mention(tokens.text[start:end].strip(), start, end, pieces),)
-    return (Mention("".join(tokens.pieces[at] for at in pieces).strip(), -1, -1, pieces),)
+        return Mention(tokens.text[start:end].strip(), start, end, pieces)
+    return Mention("".join(tokens.pieces[at] for at in pieces).strip(), -1, -1, pieces)
 
 
 def pronouns(tokens: Tokens, said: str | None) -> tuple[Mention, ...]:
@@ -48,7 +49,7 @@ def pronouns(tokens: Tokens, said: str | None) -> tuple[Mention, ...]:
     if not found:
         raise InputError(
             "no third-person pronoun (he, she, it, they, ...) was found in the text",
-            "Name the word to look from: --from WORD.",
+            Wording("Name the word to look from[: <from_=>]."),
         )
     return found
 
@@ -68,5 +69,7 @@ def candidates(tokens: Tokens, said: str | None, pronoun: Mention) -> tuple[Ment
 
     out = find_candidates(tokens, pronoun)
     if not out:
-        raise UsageError("no content words were found that it could stand for", "Name them: --to animal,street.")
+        raise UsageError(
+            "no content words were found that it could stand for", Wording("Name them[: <to=['animal', 'street']>].")
+        )
     return out

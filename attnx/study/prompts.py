@@ -134,7 +134,7 @@ def read_spans(path: Path) -> list[tuple[int, int, str]]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} cannot be read: {error}", f"--spans takes {', '.join(CUTS)}, or a file with start, end and name."
+            f"{path} cannot be read: {error}", f"Spans are {', '.join(CUTS)}, or a file with start, end and name."
         ) from None
     out: list[tuple[int, int, str]] = []
     for number, line in enumerate(lines, 1):

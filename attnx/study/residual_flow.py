@@ -21,6 +21,7 @@ from attnx.session import memory
 from attnx.study.head_mean import over_heads
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -92,12 +93,13 @@ def follow(
     chosen = side if side is not None else there[-1] if there else "encoder"
     if chosen not in SIDES or (there and chosen not in there):
         raise UsageError(f"this model has no side {chosen!r}", f"It has {', '.join(there)}.")
-    notes = [f"{chosen} side; --side shows the others: {', '.join(n for n in there if n != chosen)}"]
-    notes = notes if len(there) > 1 else []
+    notes: list[str] = []
+    if others := ", ".join(n for n in there if n != chosen):
+        notes.append(Wording("{side} side; <side> shows the others: {others}", side=chosen, others=others))
     if chosen == "cross":
         rollout, tokens, keys = rollouts.memory_rollout(trace), trace.tokens, trace.memory or trace.tokens
         if relative:
-            notes.append("--relative is for one text alone: it changes nothing here")
+            notes.append(Wording("<relative> is for one text alone: it changes nothing here"))
     else:
         tokens = keys = _text(trace, chosen)
         rollout = rollouts.rollout(trace, tokens, relative=relative)
@@ -172,7 +174,7 @@ def _text(trace: Trace, side: str) -> Tokens:
             return trace.queries_of(attention)
     raise UnsupportedError(
         "no self-attention of this model is over a text, so nothing flows through it",
-        "`attnx sites MODEL` lists what the model has.",
+        Wording("<model.find()> lists what the model has."),
     )
 
 

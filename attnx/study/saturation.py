@@ -15,6 +15,7 @@ from attnx.run.exact import variant
 from attnx.study.selection import of_sort
 from attnx.view.cells import small
 from attnx.view.columns import Columns, column, columns
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -81,7 +82,8 @@ def costs(model: Model, feed: Mapping[str, Any], name: str, sort: str | None, sa
             )
             found = None if fused else difference(of_sort(kernel, sort), of_sort(exact, sort))
         except AttnxError as error:
-            said.append(f"{name}: what saturation costs could not be measured: {error.message}")
+            failed = "{name}: what saturation costs could not be measured: {why}"
+            said.append(Wording(failed, name=name, why=error.message))
             continue
         outputs = tuple(_output(one, kernel.outputs[one], exact.outputs[one]) for one in kernel.outputs)
         yield Cost(name, fused, found, outputs)
@@ -107,7 +109,7 @@ def table(cost: Cost) -> Columns:
             column("largest", [small(o.difference) for o in cost.outputs], whole=True),
             column("its largest number", [small(o.size) for o in cost.outputs], whole=True),
         ]
-        return columns(title, parts, said=["largest: |kernels' - exact| of the model's own outputs"])
+        return columns(title, parts, notes=["largest: |kernels' - exact| of the model's own outputs"])
     found = cost.attention
     parts = [
         column("layer", found.largest.axes[0].labels, whole=True),
@@ -117,4 +119,4 @@ def table(cost: Cost) -> Columns:
     ]
     said = [f"weights: {found.largest.formula}, the largest of all heads; JS: {found.divergence.formula} in nats"]
     said += [f"own output {o.name}: {small(o.difference)}, of {small(o.size)} at most" for o in cost.outputs]
-    return columns(title, parts, said=said)
+    return columns(title, parts, notes=said)

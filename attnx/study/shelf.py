@@ -147,8 +147,8 @@ def cached_models() -> Iterator[tuple[Location, str]]:
     from attnx.catalog.hub import cache_root
 
     root = cache_root()
-    for repo in sorted(root.glob("models--*--*")) if root.is_dir() else []:
-        name = "/".join(repo.name.split("--")[1:3]) if repo.name.count("--") == 2 else ""
+    for repo in sorted(root.glob("models--*")) if root.is_dir() else []:
+        name = "/".join(repo.name.split("--")[1:]) if repo.name.count("--") <= 2 else ""
         refs = {
             ref.relative_to(repo / "refs").as_posix(): ref.read_text(encoding="utf-8").strip()
             for ref in sorted((repo / "refs").rglob("*"))

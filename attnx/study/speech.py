@@ -18,6 +18,7 @@ from attnx.study.hearing import Ear, Part
 from attnx.study.request import Head
 from attnx.tokens import from_ids
 from attnx.tokens.spoken import SPACELESS, spoken
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -96,7 +97,7 @@ def alignment_heads(model: Model, asked: Sequence[Head] = ()) -> tuple[tuple[tup
         wanted = [(layer, head) for layer in upper for head in range(sites[layer].heads or 1)]
         note = (
             f"no alignment_heads in generation_config.json: all {len(wanted)} heads of the upper half of the decoder's "
-            "layers are read, as in openai-whisper; --head names others"
+            "layers are read, as in openai-whisper"
         )
     for layer, head in wanted:
         if layer not in sites:
@@ -131,7 +132,7 @@ def time_words(model: Model, path: Path, asked: Request, tell: Callable[[float],
         tell(min(part.start + sound.span, ear.seconds))
     ids = [number for part in parts for number in part.ids]
     if not ids:
-        raise InputError(f"{model.name} wrote nothing about {path}", "Give what is said in it: --target TEXT.")
+        raise InputError(f"{model.name} wrote nothing about {path}", Wording("Give what is said in it: <target=>."))
     tokens = from_ids(ids, model.tokenizer)
     ends = np.concatenate([part.ends + part.start for part in parts])
     words: list[Timed] = []

@@ -41,7 +41,7 @@ def strongest_layer(run: Start, query: str | None, key: str | None) -> tuple[int
     if query is None:
         return layers[-1], None
     rows = positions(made.tokens, query)
-    to = () if key is None else positions(made.tokens, key, option="--key")
+    to = () if key is None else positions(made.tokens, key, argument="key")
     row = gather(run.opened, made, sites, rows, ("masked", "weights"))
     if row is None:
         return None

@@ -17,6 +17,7 @@ from attnx.records import Array, Axis, Measurement, Trace
 from attnx.study.crossing import cross
 from attnx.study.request import Head
 from attnx.tokens.spaced import Cut, Words, readers
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -63,10 +64,12 @@ def pair(model: Model, told: Mapping[str, Any], cut: Cut = readers, when: When =
     """
     trace, doubts = cross(model, told)
     if trace.memory is None:
-        raise InputError(f"what the encoder of {model.name} reads is not known", "Give it a text, or ids (--ids).")
+        raise InputError(
+            f"what the encoder of {model.name} reads is not known", Wording("Give it a text[, or ids (<tokens>)].")
+        )
     source, target = cut(trace.memory), cut(trace.tokens)
     if not any(pieces for _, pieces in target):
-        raise InputError(f"{model.name} wrote no word", "Give the translation: --target TEXT.")
+        raise InputError(f"{model.name} wrote no word", Wording("Give the translation: <target=>."))
     back = 0 if when == "read" else 1
     rows = [[at - back for at in pieces if at >= back] for _, pieces in target]
     columns = [list(pieces) for _, pieces in source]
@@ -113,7 +116,9 @@ def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None =
             if head >= (count := one.trace.attentions[at].need("weights").shape[1]):
                 raise UsageError(f"there is no head {head}", f"{labels[at]} has heads 0 to {count - 1}.")
         if not picked:
-            raise UsageError("--head names no head of the layers that --layer leaves", "Leave one of them out.")
+            raise UsageError(
+                Wording("<heads> names no head of the layers that <layers> leaves"), "Leave one of them out."
+            )
         where = " ".join(f"{labels[at]} H{head}" for at, head in picked)
         return Chosen(np.mean([weights[at, head] for at, head in picked], axis=0), where)
     if layers is not None or every:
@@ -174,7 +179,7 @@ def judge(
         try:
             sure, possible = want.matrices(*weights.shape[2:])
         except InputError as error:
-            raise InputError(f"line {number}: {error.message}", error.hint) from None
+            raise InputError(Wording("line {n}: {what}", n=number, what=error.message), error.hint) from None
         means = average(weights, axis=1)
         others = {
             "layer that agrees best with itself": means[int(np.argmax(links.agreement(means)))],

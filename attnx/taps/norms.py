@@ -68,7 +68,7 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
 
 
 def _floats(writer: Writer, graph: Graph, operand: Operand) -> str | None:
-    """W_O in float32; None where it is in integers whose scale cannot be told."""
+    """W_O in float32; None where it is in integers whose scale is not known."""
     fact = graph.facts.get(operand.name)
     if fact is not None and fact.dtype in _FLOATS:
         return writer.as_float32(operand.name)

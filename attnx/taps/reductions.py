@@ -132,7 +132,7 @@ class Writer(Nodes):
 
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
         """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
-        cells. `marked`: its marks are asked for as well, the last of which gives the sum of each row.
+        cells. `marked`: its marks are wanted as well, the last of which gives the sum of each row.
         """
         last = self._last(value, place)
         if stat == "total" and marked:

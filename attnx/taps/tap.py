@@ -13,6 +13,7 @@ from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -71,23 +72,12 @@ def tap(
     Raises:
         ModelError: A weight file is missing.
     """
-    from attnx.graph.load.soundness import ends_process
     from attnx.sites.recognise import replaced
 
-    if found.loaded.missing:
-        raise ModelError(
-            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
-            "Put the weight files beside the .onnx file. `attnx sites` works without them.",
-        )
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
     keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
     proto = replaced(found.graph, found.replacements, keys)
-    if (node := ends_process(proto.graph.node)) is not None:
-        raise ModelError(
-            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
-            "would end the process",
-            "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
-        )
+    check_runnable(found, proto)
     taps: dict[int, dict[str, str]] = {}
     own = len(proto.graph.node)
     named: dict[str, str] = {}
@@ -133,11 +123,53 @@ def tap(
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    return finish(found, proto, own, kept, added, taps)
+
+
+def check_runnable(found: Found, proto: ModelProto) -> None:
+    """Refuse a model that onnxruntime cannot be given.
+
+    Raises:
+        ModelError: A weight file is missing, or a node would end the process.
+    """
+    from attnx.graph.load.soundness import ends_process
+
+    if found.loaded.missing:
+        raise ModelError(
+            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
+            Wording("Put the weight files beside the .onnx file. <model.find()> works without them."),
+        )
+    if (node := ends_process(proto.graph.node)) is not None:
+        raise ModelError(
+            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
+            "would end the process",
+            Wording("Give the node a bias of zeros, or export the model without that fusion. <model.find()> works."),
+        )
+
+
+def finish(
+    found: Found,
+    proto: ModelProto,
+    own: int,
+    kept: Sequence[str],
+    added: Sequence[str],
+    taps: Mapping[int, Mapping[str, str]] | None = None,
+) -> Tapped:
+    """A changed copy of a model, ready for a session: nodes in order, outputs set, what none of them needs dropped.
+
+    Args:
+        found: The model.
+        proto: The copy, changed in place.
+        own: How many of its first nodes are the model's own.
+        kept: Which of the model's own outputs it has.
+        added: Tensors that it gives besides.
+        taps: See `Tapped`.
+    """
     _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node))
+    return Tapped(proto.SerializeToString(), folder, taps or {}, tuple(kept), _plain(proto.graph.node))
 
 
 def _plain(nodes: Iterable[NodeProto]) -> bool:
@@ -186,7 +218,7 @@ def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
     return None
 
 
-def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
+def _set_outputs(proto: ModelProto, kept: Sequence[str], added: Sequence[str]) -> None:
     from onnx import helper
 
     own = {o.name: o for o in proto.graph.output}
@@ -232,7 +264,7 @@ def _drop_unused(proto: ModelProto) -> None:
     weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
     nodes = [_copy(node) for node in reversed(nodes)]
     weights = [_copy(tensor) for tensor in weights]
-    # Old exporters list weights among the inputs, as their default values: without one the input would be asked for.
+    # Old exporters list weights among the inputs, as their default values: without one the input would have to be fed.
     dropped = {tensor.name for tensor in proto.graph.initializer} - {tensor.name for tensor in weights}
     inputs = [_copy(value) for value in proto.graph.input if value.name not in dropped]
     del proto.graph.node[:], proto.graph.initializer[:], proto.graph.input[:]
@@ -285,4 +317,4 @@ def places_for(site: Site, quantities: Collection[str]) -> set[str]:
     return out
 
 
-__all__ = ["Tapped", "places_for", "tap"]
+__all__ = ["Tapped", "check_runnable", "finish", "places_for", "tap"]

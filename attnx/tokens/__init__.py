@@ -21,7 +21,7 @@ The `tokenizers` package is imported when a tokenizer is loaded, not before. Not
 
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import find_limit
-from attnx.tokens.find import find
+from attnx.tokens.find import find, places
 from attnx.tokens.ids import from_ids, pad, parse_ids
 from attnx.tokens.load import load_tokenizer
 from attnx.tokens.pieces import visible
@@ -37,5 +37,6 @@ __all__ = [
     "load_tokenizer",
     "pad",
     "parse_ids",
+    "places",
     "visible",
 ]

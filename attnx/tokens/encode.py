@@ -202,7 +202,7 @@ class Tokenizer:
         return f"cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
-        """Control and format characters that are in no token; what was cut off is told elsewhere."""
+        """Control and format characters that are in no token; another note covers what was cut off."""
         there = {character for character in texts[0] + texts[1] if _is_control(character)}
         if not there:
             return []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import InputError, ModelError, offered
+from attnx.errors import InputError, ModelError
+from attnx.tokens.config import Config
+from attnx.wording import Wording
 
 TOKENIZER, VOCAB_TXT, VOCAB_JSON, MERGES = "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"
 _OTHER_KINDS = ("*.spm", "spiece.model", "sentencepiece*.model", "tokenizer.model", "*.tiktoken", "tekken.json")
@@ -57,16 +58,21 @@ def find_tokenizer_file(path: Path) -> Path:
                 raise _unreadable(found[0])
     raise ModelError(
         f"there is no tokenizer in {str(folders[0])!r}: no {TOKENIZER}, {VOCAB_TXT}, or {VOCAB_JSON} with {MERGES}",
-        f"Give one with --tokenizer PATH{offered('--ids', ', or the token ids themselves with --ids 101,2023,102')}.",
+        Wording(
+            "Give one with <tokenizer=>[, or the token ids themselves with "
+            "<tokens=attnx.tokens.from_ids([101, 2023, 102])>]."
+        ),
     )
 
 
 def _unreadable(path: Path) -> ModelError:
     return ModelError(
         f"{str(path)!r} is a sentencepiece or tiktoken model, which cannot be read as it is",
-        'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
-        "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json."
-        + offered("--ids", " Or give the ids with --ids."),
+        Wording(
+            'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
+            "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json."
+            "[ Or give the ids: <tokens>.]"
+        ),
     )
 
 
@@ -91,14 +97,18 @@ def read_json(path: Path) -> Any:
                 f"{str(path)!r} is larger than {_LARGEST_CONFIG >> 20} MiB: this is not what it is named for",
                 "Give the tokenizer's own files.",
             )
-        return json.loads(path.read_bytes())
+        content = path.read_bytes()
+        found = json.loads(content)
+        if b"\\u" in content:  # half a character can be written so, and then not be handed on
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{str(path)!r} cannot be read as JSON: {error}", "Fetch the file again, or remove it."
         ) from error
 
 
-def read_config(path: Path, name: str) -> Mapping[str, Any]:
+def read_config(path: Path, name: str) -> Config:
     """`name` (config.json and the like) from the nearest of `search_folders`; empty when there is none.
 
     Raises:
@@ -111,8 +121,39 @@ def read_config(path: Path, name: str) -> Mapping[str, Any]:
                 raise ModelError(
                     f"{str(folder / name)!r} should hold a JSON object", "Fetch the file again, or remove it."
                 )
-            return content
-    return {}
+            return Config(content, repr(str(folder / name)))
+    return Config(where=name)
+
+
+def read_processor(path: Path, part: str) -> Config:
+    """What preprocessor_config.json says, or processor_config.json's part of it; empty where neither is there.
+
+    Args:
+        path: The model's file or folder.
+        part: "feature_extractor" or "image_processor": the part that is meant, where a file holds several.
+
+    Raises:
+        ModelError: One of them is there, but is no JSON object.
+    """
+    config = read_config(path, "preprocessor_config.json")
+    nested = config.part(part)
+    if nested is not None or config:
+        return config if nested is None else nested
+    return read_config(path, "processor_config.json").part(part) or config
+
+
+def shaping_files(tokenizer: Path, model: Path) -> list[Path]:
+    """Every file that decides what tokens a text becomes: the tokenizer's own, and the configurations beside it.
+
+    Args:
+        tokenizer: The file that the tokenizer was read from.
+        model: The model's file; its configuration may bound the length.
+    """
+    own = [tokenizer, *([tokenizer.with_name(MERGES)] if tokenizer.name == VOCAB_JSON else [])]
+    for place in (tokenizer, model):
+        for name in ("special_tokens_map.json", "tokenizer_config.json", "config.json"):
+            own += [folder / name for folder in search_folders(place) if (folder / name).is_file()][:1]
+    return list(dict.fromkeys(own))
 
 
 def find_limit(path: Path) -> int | None:
@@ -125,14 +166,20 @@ def find_limit(path: Path) -> int | None:
         path: The model's file or folder, or its tokenizer file.
     """
     config = read_config(path, "config.json")
-    parts = [
-        config,
-        *(part for key in ("text_config", "text_config_dict") if isinstance(part := config.get(key), dict)),
-    ]
-    found = [part[key] for part in reversed(parts) for key in _POSITIONS if key in part][:1]
-    found.append(read_config(path, "tokenizer_config.json").get("model_max_length"))
-    limits = [int(n) for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < _UNBOUNDED]
-    return min(limits, default=None)
+    parts = [config, *(part for key in ("text_config", "text_config_dict") if (part := config.part(key)) is not None)]
+    found = [(part, key) for part in reversed(parts) for key in _POSITIONS if key in part][:1]
+    tokenizer = read_config(path, "tokenizer_config.json")
+    found += [(tokenizer, key) for key in ("model_max_length",) if key in tokenizer]
+    limits = [_limit(config, key) for config, key in found]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit(config: Config, key: str) -> int | None:
+    """A number of tokens; None where it stands for no limit: none at all, less than one, or absurdly many."""
+    value = config[key]
+    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _UNBOUNDED:
+        return None
+    return config.maybe_whole(key, least=1)
 
 
 def token_text(entry: object) -> str | None:

@@ -1,4 +1,4 @@
-"""A token or word by its text or its position: what --query, --from and --to take."""
+"""A token or word by its text or its position."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from attnx.errors import UsageError
+from attnx.numerals import real, whole
 from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
-from attnx.tokens.words import group_words, label, split_words
+from attnx.tokens.words import group_words, label, may_part, split_words
 
 _SHOWN = 12
 _LONGEST = 40
@@ -22,13 +23,9 @@ _COMPARED = 5000
 def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     """The positions of one token, or of the pieces of one word.
 
-    A text is looked up without regard to case: first among whole words ("didn't", "New York") and among pieces that
-    nothing but spaces or punctuation surrounds, then among all pieces ("##ed" or "ed"). Padding is never found.
-
     Args:
         tokens: The tokens.
-        what: "it"; "it@11", the one that is at position 11; "11" or 11, the single token at that position (special
-            tokens count); "@11", the same where the text has a word 11 of its own.
+        what: As for `places`.
 
     Returns:
         Positions in order, counted from 0.
@@ -36,38 +33,67 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     Raises:
         UsageError: Nothing or more than one thing fits; the message lists the choices.
     """
-    if isinstance(what, int):
-        return (_position(tokens, what),)
-    wanted = what.strip()
-    if not wanted:
-        raise UsageError("no token was given", _hint_all(tokens))
-    if match := re.fullmatch(r"@(\d+)", wanted):
-        return (_position(tokens, int(match[1])),)
-    placed = re.fullmatch(r"(.+)@(\d+)", wanted, re.DOTALL)
-    if placed and "@" not in _fold(" ".join((tokens.text, *tokens.pieces))):
-        return _at(tokens, placed[1].strip(), int(placed[2]))  # no word has that sign itself
-    found = _by_text(tokens, wanted)
-    if re.fullmatch(r"\d+", wanted):
-        if not found:
-            return (_position(tokens, int(wanted)),)
-        if len(wanted) < 9 and int(wanted) < len(tokens) and (int(wanted),) not in found:
-            spots = [_name(tokens, group) for group in found]
-            raise UsageError(
-                f"{wanted} is both a position and a word of the text",
-                f"Give @{wanted} for the token {_shown(tokens, int(wanted))} at that position, or {_list(spots)}.",
-            )
+    found = places(tokens, what)
     if len(found) == 1:
         return found[0]
-    if not found and placed:
-        return _at(tokens, placed[1].strip(), int(placed[2]))
     if not found:
-        raise UsageError(f"there is no token or word {_quote(wanted)}", _hint_near(tokens, wanted))
+        raise UsageError(*missing(tokens, str(what)))
     raise UsageError(
-        f"{_quote(wanted)} is there {len(found)} times",
+        f"{_quote(str(what).strip())} is there {len(found)} times",
         "Say which: "
         + _list([f"{_name(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
         + ".",
     )
+
+
+def places(tokens: Tokens, what: str | int) -> list[tuple[int, ...]]:
+    """Every place that a token, a word, a phrase or a position means: the one finder that all commands use.
+
+    A text is looked up without regard to case: first among whole words ("didn't", "New York"), among pieces that
+    nothing but spaces or punctuation surrounds, and among the characters of the text, where a word may begin and end
+    beside any character of a script that puts no spaces between words; then among all pieces ("##ed" or "ed"). Padding
+    is never found. Names of times are looked up by what they are worth ("1s" is "1.00s").
+
+    Args:
+        tokens: The tokens.
+        what: "it"; "it@11", the one that is at position 11; "11" or 11, the single token at that position (special
+            tokens count); "@11", the same where the text has a word 11 of its own.
+
+    Returns:
+        Groups of positions, each in order, counted from 0; none where nothing fits.
+
+    Raises:
+        UsageError: There is no such position, or a number is both a position and a word; the message lists the choices.
+    """
+    if isinstance(what, int):
+        return [(_position(tokens, what),)]
+    wanted = what.strip()
+    if not wanted:
+        raise UsageError("no token was given", _hint_all(tokens))
+    if match := re.fullmatch(r"@([0-9]+)", wanted):
+        return [(_position(tokens, match[1]),)]
+    placed = re.fullmatch(r"(.+)@([0-9]+)", wanted, re.DOTALL)
+    if placed and "@" not in _fold(" ".join((tokens.text, *tokens.pieces))):
+        return [_at(tokens, placed[1].strip(), placed[2])]  # no word has that sign itself
+    found = _by_text(tokens, wanted)
+    if re.fullmatch(r"[0-9]+", wanted):
+        if not found:
+            return [(_position(tokens, wanted),)]
+        at = whole(wanted, most=len(tokens) - 1)
+        if at is not None and (at,) not in found:
+            spots = [_name(tokens, group) for group in found]
+            raise UsageError(
+                f"{wanted} is both a position and a word of the text",
+                f"Give @{wanted} for the token {_shown(tokens, at)} at that position, or {_list(spots)}.",
+            )
+    if not found and placed:
+        return [_at(tokens, placed[1].strip(), placed[2])]
+    return found
+
+
+def missing(tokens: Tokens, wanted: str) -> tuple[str, str]:
+    """What is to be said of a text that was found nowhere: the message and the hint."""
+    return f"there is no token or word {_quote(wanted.strip())}", _hint_near(tokens, wanted.strip())
 
 
 def _by_text(tokens: Tokens, wanted: str) -> list[tuple[int, ...]]:
@@ -77,13 +103,17 @@ def _by_text(tokens: Tokens, wanted: str) -> list[tuple[int, ...]]:
     words = [_fold(label(tokens, group)) for group in groups]
     found = [group for group, word in zip(groups, words, strict=True) if word == key]
     found += _phrases(groups, words, [_fold(wanted[start:stop]) for start, stop in split_words(wanted)])
+    found += _stretches(tokens, wanted, found)
     covered = {position for group in found for position in group}
-    inner = []
+    inner, time = [], _seconds(key)
     for position, piece in enumerate(tokens.pieces):
         if position in covered or not tokens.mask[position]:
             continue
         bare = _fold(piece.strip(" "))
-        if bare == key and (tokens.special[position] or piece.startswith("##") or _stands_alone(tokens, position)):
+        whole_piece = bare == key and (
+            tokens.special[position] or piece.startswith("##") or _stands_alone(tokens, position)
+        )
+        if whole_piece or (time is not None and _seconds(bare) == time):
             found.append((position,))
         elif key in {bare, bare.removeprefix("##")}:
             inner.append((position,))
@@ -102,6 +132,43 @@ def _phrases(groups: Sequence[tuple[int, ...]], words: Sequence[str], parts: Seq
     ]
 
 
+def _stretches(tokens: Tokens, wanted: str, found: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """What covers the places where the text has these characters, and which are not among what was found.
+
+    A place counts where words may begin and end at its ends. Pieces that reach beyond it ("它们" for "它") are taken
+    where no others are to be had.
+    """
+    exact: list[tuple[int, ...]] = []
+    wider: list[tuple[int, ...]] = []
+    for hit in re.finditer(re.escape(wanted), tokens.text, re.IGNORECASE):
+        start, end = hit.span()
+        if not (may_part(tokens.text, start) and may_part(tokens.text, end)):
+            continue
+        pieces = covering(tokens, start, end)
+        spans = [tokens.offsets[at] for at in pieces]
+        if spans and (min(a for a, _ in spans), max(b for _, b in spans)) == (start, end):
+            exact.append(pieces)
+        elif spans:
+            wider.append(pieces)
+    new = exact if exact or found else wider
+    return [pieces for pieces in dict.fromkeys(new) if not any(set(pieces) & set(group) for group in found)]
+
+
+def covering(tokens: Tokens, start: int, end: int) -> tuple[int, ...]:
+    """Positions of the tokens that cover characters [start, end) of the text, special ones and padding left out."""
+    return tuple(
+        at
+        for at, (a, b) in enumerate(tokens.offsets)
+        if a < b and a < end and b > start and tokens.mask[at] and not tokens.special[at]
+    )
+
+
+def _seconds(name: str) -> float | None:
+    """How many seconds "1.00s" names; None for anything else."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?) ?s", name, re.ASCII)
+    return real(match[1]) if match else None
+
+
 def _stands_alone(tokens: Tokens, position: int) -> bool:
     """Whether no letter or digit touches the piece; pieces without a place in the text: whether it is its word."""
     start, stop = tokens.offsets[position]
@@ -111,9 +178,9 @@ def _stands_alone(tokens: Tokens, position: int) -> bool:
     return not (before.isalnum() or after.isalnum())
 
 
-def _at(tokens: Tokens, text: str, position: int) -> tuple[int, ...]:
+def _at(tokens: Tokens, text: str, said: str) -> tuple[int, ...]:
     """What fits the text and holds the position."""
-    _position(tokens, position)
+    position = _position(tokens, said)
     own = next((group for group in group_words(tokens) if position in group), None)
     if own is not None and _fold(label(tokens, own)) == _fold(text):
         return own
@@ -124,17 +191,19 @@ def _at(tokens: Tokens, text: str, position: int) -> tuple[int, ...]:
     if _fold(tokens.pieces[position].strip(" ")).removeprefix("##") == _fold(text):
         return (position,)
     if not matches:
-        raise UsageError(f"there is no token or word {_quote(text)}", _hint_near(tokens, text))
+        raise UsageError(*missing(tokens, text))
     raise UsageError(
         f"position {position} is {_shown(tokens, position)}, not {_quote(text)}",
         f"Give {_list([_name(tokens, group) for group in matches])}.",
     )
 
 
-def _position(tokens: Tokens, position: int) -> int:
-    if not 0 <= position < len(tokens):
+def _position(tokens: Tokens, said: int | str) -> int:
+    """The position that a number means, given as such or in ASCII digits."""
+    position = whole(said) if isinstance(said, str) else said
+    if position is None or not 0 <= position < len(tokens):
         raise UsageError(
-            f"there is no position {position}: the {len(tokens)} tokens are at 0 to {len(tokens) - 1}",
+            f"there is no position {shorten(str(said))}: the {len(tokens)} tokens are at 0 to {len(tokens) - 1}",
             _hint_all(tokens),
         )
     if not tokens.mask[position]:

@@ -1,4 +1,4 @@
-"""Several tokens at once: a span "it..tired", a list "it,animal", or both; what --query and --key take besides one."""
+"""Several tokens at once: a span "it..tired", a list "it,animal", or both; what may stand for a query or a key."""
 
 from __future__ import annotations
 

@@ -9,9 +9,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from attnx.errors import InputError
+from attnx.numerals import whole
 from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import index_words
+from attnx.wording import Wording
 
 
 class Vocabulary(Protocol):
@@ -34,14 +36,15 @@ def parse_ids(text: str) -> list[int]:
     """
     ids = []
     for position, item in enumerate(text.replace(",", " ").split()):
-        if not (item.isascii() and item.isdigit()) or len(item) > 18:
+        number = whole(item)
+        if number is None:
             raise InputError(
                 f"{visible(shorten(item))} is not a token id (number {position + 1} of the list)",
-                "Give whole numbers from 0, separated by commas: --ids 101,2023,102.",
+                Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."),
             )
-        ids.append(int(item))
+        ids.append(number)
     if not ids:
-        raise InputError("no token ids were given", "Give whole numbers, separated by commas: --ids 101,2023,102.")
+        raise InputError("no token ids were given", Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."))
     return ids
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from attnx.errors import InputError
 from attnx.records import Tokens
+from attnx.tokens.find import covering
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +54,13 @@ def mention(tokens: Tokens, start: int, end: int) -> Mention:
     Raises:
         InputError: No token does (the text was cut short, or the stretch is empty).
     """
-    pieces = tuple(
-        at
-        for at, (a, b) in enumerate(tokens.offsets)
-        if a < b and a < end and b > start and tokens.mask[at] and not tokens.special[at]
-    )
+    pieces = covering(tokens, start, end)
     if not pieces:
         raise InputError(
             f"no token covers {tokens.text[start:end]!r} (characters {start} to {end})",
             "The text may have been cut to the length the model takes; use a shorter text.",
         )
     return Mention(tokens.text[start:end], start, end, pieces)
-
-
-def find(tokens: Tokens, word: str) -> tuple[Mention, ...]:
-    """Every place where a word or phrase stands in the text as whole words, case aside.
-
-    Raises:
-        InputError: It stands nowhere.
-    """
-    wanted = word.strip()
-    if wanted:
-        pattern = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)", re.IGNORECASE)
-        found = tuple(mention(tokens, hit.start(), hit.end()) for hit in pattern.finditer(tokens.text))
-        if found:
-            return found
-    there = dict.fromkeys(hit.group() for hit in re.finditer(r"\w+(?:['’-]\w+)*", tokens.text))
-    raise InputError(
-        f"{word!r} is not a word of the text",
-        f"The words are: {', '.join(there)}." if there else "The text has no words.",
-    )
 
 
 def axis_labels(tokens: Tokens, size: int) -> tuple[str, ...]:

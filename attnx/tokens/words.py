@@ -94,6 +94,20 @@ def _symbol_end(text: str, start: int) -> int:
     return i
 
 
+def may_part(text: str, at: int) -> bool:
+    """Whether a word may end, and another begin, before a character of the text: not between letters of one word.
+
+    Scripts without spaces between words may part at every character, though not before a mark that belongs to one.
+    """
+    if not 0 < at < len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    if _is_mark(after) or _is_mark(before):
+        return not _is_mark(after) and (_is_spaceless(before) or not _is_letter(after) or _is_spaceless(after))
+    apart = not (_is_letter(before) and _is_letter(after))
+    return apart or _is_spaceless(before) or _is_spaceless(after)
+
+
 def index_words(
     text: str, offsets: Sequence[tuple[int, int]], special: Sequence[bool], pieces: Sequence[str]
 ) -> tuple[int | None, ...]:

@@ -51,7 +51,7 @@ def links(
             column("source", [f"{s} {source[s]}" for s, _ in rows]),
             *(column(name, [of[t, s] for s, t in rows], bar=(0.0, 1.0)) for name, of in weights),
         ],
-        said=[*left, *said],
+        notes=[*left, *said],
     )
 
 
@@ -83,7 +83,7 @@ def errors(model: str, name: str, found: Errors, count: int) -> tuple[Columns, C
             column("precision", values[:, 3]),
             column("recall", values[:, 4]),
         ],
-        said=[
+        notes=[
             formula,
             f"chosen on one half, judged on the other: heads {chosen}; layers {picked}" if chosen else "",
             *found.notes,
@@ -111,7 +111,7 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
             column("end", [f"{end:.2f}" for *_, end in words], whole=True),
             column("word", [text.strip() for text, *_ in words]),
         ],
-        said=[
+        notes=[
             f"seconds; by dynamic time warping over the cross-attention of {heads} (openai-whisper, transformers)",
         ],
     )
@@ -130,7 +130,7 @@ def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int],
             column("tokens", [str(size) for size in sizes]),
             column("text", [" ".join(text.split()) for _, text in named]),
         ],
-        said=["share of the weight on all spans; times its length: that share by its share of their tokens", *said],
+        notes=["share of the weight on all spans; times its length: that share by its share of their tokens", *said],
     )
 
 
@@ -157,7 +157,7 @@ def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: st
             column("own", [w[-1] for _, w, _ in rows], decimals=2),
             column("lookback", [ratio for *_, ratio in rows], decimals=2),
         ],
-        said=["sinks: the first token and special tokens; own: what the model had written before"],
+        notes=["sinks: the first token and special tokens; own: what the model had written before"],
     )
 
 
@@ -175,7 +175,7 @@ def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
         ],
-        said=[f"{ratios.formula} ({ratios.source})", *said],
+        notes=[f"{ratios.formula} ({ratios.source})", *said],
     )
 
 

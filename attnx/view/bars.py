@@ -38,7 +38,7 @@ def bars(measurement: Measurement, *, top: int | None = None, decimals: int = 2)
     if measurement.values.ndim != 1:
         raise UsageError(
             f"{measurement.name} has {axes(measurement.values.ndim)}, and bars show one",
-            "Choose a layer or a head, or use --view table.",
+            "Choose a layer or a head, or show it as a table.",
         )
     return Bars(measurement, top, decimals)
 
@@ -80,10 +80,10 @@ class Bars:
             line.append_text(bar(share, length, here))
             line.rstrip()
             yield line
-        said = [f"bars: {number(low)} to {number(high)}"]
+        caption = [f"bars: {number(low)} to {number(high)}"]
         if (left := len(values) - len(order)) > 0:
-            said.append(f"{left} more")
-        for text in (" · ".join(said), m.formula, m.source and f"Source: {m.source}", *m.notes):
+            caption.append(f"{left} more")
+        for text in (" · ".join(caption), m.formula, m.source and f"Source: {m.source}", *m.notes):
             if text:
                 yield Text(here.spell(safe(text)), "dim")
 

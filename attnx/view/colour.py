@@ -168,7 +168,7 @@ SHADES = " ░▒▓█"
 SHADES_ASCII = " .:o@"
 LESS = " -=≡#"
 LESS_ASCII = " -=%&"
-"""The shades of a diverging scale's lower side: strokes, to be told from the upper side's without any colour."""
+"""The shades of a diverging scale's lower side: strokes, which differ from the upper side's even without colour."""
 _TINTS, _MORE, _FEWER = (4, 4, 6, 2, 3), (3, 3, 3, 3, 3), (4, 4, 6, 6, 6)
 
 

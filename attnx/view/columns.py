@@ -66,7 +66,7 @@ def columns(
     *,
     strong: Collection[int] = (),
     faint: Collection[int] = (),
-    said: Sequence[str] = (),
+    notes: Sequence[str] = (),
     gap: int = 2,
 ) -> Columns:
     """Show columns of equal length.
@@ -76,7 +76,7 @@ def columns(
         parts: The first names the rows, and is repeated where the others do not fit side by side.
         strong: Rows to write bold.
         faint: Rows to write dim.
-        said: Lines under the table: the formula, its source, notes.
+        notes: Lines under the table: the formula, its source, notes.
         gap: Spaces between columns.
 
     Returns:
@@ -86,7 +86,7 @@ def columns(
     lengths = {len(part.values) for part in parts}
     if len(lengths) > 1:
         raise ValueError(f"columns of different lengths: {sorted(lengths)}")
-    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in said if line), gap)
+    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in notes if line), gap)
 
 
 _Fitted = tuple[Column, int, int]
@@ -101,7 +101,7 @@ class Columns:
     parts: tuple[Column, ...]
     strong: frozenset[int]
     faint: frozenset[int]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     gap: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -117,7 +117,7 @@ class Columns:
             yield from self._write(block, here)
         if left and there:
             yield Text(here.spell(f"a wider terminal shows {', '.join(safe(name) for name in left)} too"), "dim")
-        for line in self.said:
+        for line in self.notes:
             yield Text(here.spell(safe(line)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
@@ -135,7 +135,7 @@ class Columns:
         return tuple(kept), left
 
     def _blocks(self, parts: Sequence[Column], here: Page) -> list[list[_Fitted]]:
-        """Columns with the widths of what they say and of their bars, in as many blocks as the width asks for.
+        """Columns with the widths of their text and of their bars, in as many blocks as the width requires.
 
         What is too wide gives way in this order: very long text, bars, other text, columns that go below.
         """
@@ -181,9 +181,9 @@ class Columns:
             line = Text(no_wrap=True, overflow="crop")
             for at, (part, wide, size) in enumerate(block):
                 lines = headings[at]
-                said = lines[level - (tall - len(lines))] if level >= tall - len(lines) else ""
+                word = lines[level - (tall - len(lines))] if level >= tall - len(lines) else ""
                 line.append(" " * self.gap if at else "")
-                line.append(fit(said, wide, right=not part.is_text), "dim")
+                line.append(fit(word, wide, right=not part.is_text), "dim")
                 line.append(" " * (size + 1) if size else "")
             line.rstrip()
             yield line
@@ -193,7 +193,7 @@ class Columns:
             for at, (part, wide, size) in enumerate(block):
                 value = part.values[row]
                 line.append(" " * self.gap if at else "")
-                line.append(fit(_said(part, value, here), wide, right=not part.is_text, ascii_only=here.ascii), style)
+                line.append(fit(_cell(part, value, here), wide, right=not part.is_text, ascii_only=here.ascii), style)
                 if size and part.bar is not None:
                     line.append(" ")
                     line.append_text(_bar(value, part.bar, size, here))
@@ -201,7 +201,7 @@ class Columns:
             yield line
 
 
-def _said(part: Column, value: str | float | None, here: Page) -> str:
+def _cell(part: Column, value: str | float | None, here: Page) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
@@ -211,7 +211,7 @@ def _said(part: Column, value: str | float | None, here: Page) -> str:
 
 def _wide(part: Column, here: Page) -> int:
     """What a column takes: its widest cell, and the longest word of its heading."""
-    cells = max((cell_len(_said(part, value, here)) for value in part.values), default=1)
+    cells = max((cell_len(_cell(part, value, here)) for value in part.values), default=1)
     words = max((cell_len(here.spell(word)) for word in safe(part.name).split()), default=1) if part.name else 1
     whole = cell_len(here.spell(safe(part.name))) if part.name else 1
     return max(cells, words, min(whole, 9))
@@ -224,7 +224,7 @@ def _least(part: Column, here: Page, least: int) -> int:
 
 
 def _heading(part: Column, wide: int, here: Page) -> list[str]:
-    """A column's name over as many lines as its width asks for."""
+    """A column's name, over as many lines as its width requires."""
     lines: list[str] = []
     for word in here.spell(safe(part.name)).split() if part.name else []:
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= wide:

@@ -50,7 +50,7 @@ def verdicts(one: Coreference) -> Columns:
             column("margin", [v.margin for v in rows]),
         ],
         faint=faint,
-        said=["share among the candidates; margin: first share less second", chance, *one.notes],
+        notes=["share among the candidates; margin: first share less second", chance, *one.notes],
     )
 
 
@@ -62,7 +62,7 @@ def unseen(one: Coreference) -> Columns:
             column("candidate", [mention.text for mention in one.candidates]),
             column("position", [str(mention.pieces[0]) for mention in one.candidates]),
         ],
-        said=one.notes[1:],
+        notes=one.notes[1:],
     )
 
 
@@ -80,13 +80,13 @@ def heads(one: Coreference, count: int) -> Columns:
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
     more = len(one.candidates) - len(chosen)
-    said = [
+    notes = [
         f"weight and share among the candidates; {sourced(one.weights)}",
         f"{more} more candidates have less weight" if more > 0 else "",
         "set aside: weight on special tokens, the pronoun itself and sinks",
     ]
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
-    return columns(title, parts, said=said)
+    return columns(title, parts, notes=notes)
 
 
 def _percent(share: float) -> str:
@@ -116,7 +116,7 @@ def layers(one: Coreference) -> Columns:
             column("weight", [np.nanmax(one.weights.values[s, h]) if h >= 0 else np.nan for s, h in best]),
             column("margin", [one.margin.values[s, h] if h >= 0 else np.nan for s, h in best]),
         ],
-        said=[f"{one.margin.formula} ({one.margin.source})"],
+        notes=[f"{one.margin.formula} ({one.margin.source})"],
     )
 
 
@@ -124,11 +124,11 @@ def contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, cou
     """Which heads move with the meaning, and which point at the same noun both times."""
     layers, names = (axis.labels for axis in moved.change.axes)
     kept = moved.moved[:count]
-    said = []
+    notes = []
     for at in range(len(one.candidates)):
         fixed = sum(int(tops(one.weights.values[s, h])) == at for s, h in moved.fixed)
         if fixed:
-            said.append(f"{fixed} at {name_of(one, at)}")
+            notes.append(f"{fixed} at {name_of(one, at)}")
     verdicts = "; ".join(
         f"{a.method}: {name_of(one, a.candidate)} → {name_of(two, b.candidate)}"
         for a, b in zip(one.verdicts[1:], two.verdicts[1:], strict=True)
@@ -141,9 +141,9 @@ def contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, cou
             column("there", [name_of(two, int(tops(two.weights.values[s, h]))) for s, h in kept]),
             column("change", [moved.change.values[s, h] for s, h in kept], bar=(0.0, 1.0)),
         ],
-        said=[
+        notes=[
             f"{counted(len(moved.moved), 'head')} point{'s' * (len(moved.moved) == 1)} elsewhere in the other text, "
-            f"{len(moved.fixed)} at the same noun in both" + (f" ({', '.join(said)})" if said else ""),
+            f"{len(moved.fixed)} at the same noun in both" + (f" ({', '.join(notes)})" if notes else ""),
             verdicts,
             f"{moved.change.formula} ({moved.change.source})",
         ],
@@ -155,7 +155,7 @@ def accuracy(model: str, name: str, found: Accuracy) -> Columns:
     values, layers = found.methods.values, found.heads.axes[0].labels
     best = divmod(int(np.nanargmax(found.heads.values)), found.heads.values.shape[1])
     chosen = ", ".join(f"{layers[s]} H{h}" for s, h in found.chosen)
-    said = [
+    notes = [
         f"{found.methods.formula} ({found.methods.source})",
         f"heads chosen on one half, tested on the other: {chosen}",
         f"after the fact the best head is {layers[best[0]]} H{best[1]}, {found.heads.values[best]:.3f}: no fair figure",
@@ -169,5 +169,5 @@ def accuracy(model: str, name: str, found: Accuracy) -> Columns:
             column("95% interval", [f"{low:.3f} to {high:.3f}" for _, low, high, _ in values], whole=True),
             column("groups all right", values[:, 3]),
         ],
-        said=said,
+        notes=notes,
     )

@@ -138,8 +138,8 @@ def grid_figure(
         axes.set_xlabel(f"head (in each: query ↓, key →), {stage}")
         axes.set_ylabel("layer")
         plot.bar(figure, axes, image, stage if shared else "share of the head's largest")
-        said = f"each cell is the mean of up to {block[0]} x {block[1]} (queries x keys)"
-        return plot.finish(figure, (said,) if block != (1, 1) else ())
+        note = f"each cell is the mean of up to {block[0]} x {block[1]} (queries x keys)"
+        return plot.finish(figure, (note,) if block != (1, 1) else ())
 
 
 def _reduced(layer: Array, rows: int, columns: int, stage: Stage) -> tuple[Array, tuple[int, int]]:

@@ -44,7 +44,7 @@ def grid(
     """Draw every head of every site as a thumbnail.
 
     Args:
-        trace: With that stage at some site at least; a site without it is left blank, and that is said.
+        trace: With that stage at some site at least; a site without it is left blank, and a note names it.
         stage: "weights", "masked", "scaled", ...
         kind: "linear", "log" or "row".
         shared: One scale for all heads; else every head runs to its own largest block, so that its pattern shows
@@ -250,17 +250,17 @@ class Grid:
             line.append(", dots from 1/3 on" if dots else "")
         line.append(", log" if self.kind == "log" else "")
         yield Text(in_ascii(line.plain)) if here.ascii else line
-        said = []
+        caption = []
         if sizes != (1, 1):
-            said.append(f"a block is the mean of up to {sizes[0]} x {sizes[1]} (queries x keys)")
+            caption.append(f"a block is the mean of up to {sizes[0]} x {sizes[1]} (queries x keys)")
         if self.empty:
-            said.append("blank: hidden" if not dots else "hidden: no dot")
+            caption.append("blank: hidden" if not dots else "hidden: no dot")
         if self.mute:
-            said.append(f"{len(self.mute)} {'key' if len(self.mute) == 1 else 'keys'} muted")
+            caption.append(f"{len(self.mute)} {'key' if len(self.mute) == 1 else 'keys'} muted")
         if missing := [name for name, layer in zip(self.names, self.layers, strict=True) if layer is None]:
-            said.append(f"no {self.stage}: {', '.join(missing)}")
-        if said:
-            yield Text(here.spell(" · ".join(said)), "dim")
+            caption.append(f"no {self.stage}: {', '.join(missing)}")
+        if caption:
+            yield Text(here.spell(" · ".join(caption)), "dim")
 
     @property
     def empty(self) -> bool:

@@ -13,7 +13,7 @@ from attnx.view.cells import safe
 MARK = {"good": "ok", "note": "--", "bad": "!!"}
 STYLE = {"good": "green", "note": "dim", "bad": "bold red"}
 Row = tuple[str, str, str, str, str]
-"""Part, name, state, what is said, remedy."""
+"""Part, name, state, message, remedy."""
 
 
 def health(rows: Sequence[Row]) -> Health:
@@ -39,10 +39,10 @@ class Health:
                 yield Text(safe(part), "bold")
             head = Text.assemble("  ", (MARK[row[2]], STYLE[row[2]]), f" {safe(row[1]):<{width}}  ")
             room = max(options.max_width - head.cell_len, 20)
-            told = Text(safe(row[3]), overflow="fold").wrap(console, room)
+            lines = Text(safe(row[3]), overflow="fold").wrap(console, room)
             if row[4] and row[2] != "good":
-                told.extend(Text(safe(row[4]), "dim" if row[2] == "note" else "", overflow="fold").wrap(console, room))
-            for at, line in enumerate(told):
+                lines.extend(Text(safe(row[4]), "dim" if row[2] == "note" else "", overflow="fold").wrap(console, room))
+            for at, line in enumerate(lines):
                 line.rstrip()
                 out = Text.assemble(head if at == 0 else " " * head.cell_len, line, overflow="fold")
                 out.rstrip()

@@ -99,7 +99,7 @@ def _record(value: Any, decimals: int | None) -> dict[str, Any]:
     """Take a dataclass apart, with what a reader needs besides its fields."""
     names = [field.name for field in dataclasses.fields(value)]
     if isinstance(value, Attention):
-        # What was not asked for is left out, not null: null inside an array says "no number here".
+        # What was not requested is left out, not null: null inside an array says "no number here".
         names = [name for name in names if name not in QUANTITIES or getattr(value, name) is not None]
     out = {name: tidy(getattr(value, name), decimals) for name in names}
     if isinstance(value, Site):
@@ -118,8 +118,9 @@ def _record(value: Any, decimals: int | None) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Spell out unpaired surrogates (from undecodable file names), which UTF-8 cannot hold."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Spell out unpaired surrogates (from undecodable file names), which UTF-8 cannot hold; else the text itself."""
+    spelled = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if spelled == text else spelled
 
 
 def _float(value: float, decimals: int | None) -> float | None:

@@ -22,7 +22,7 @@ from attnx.view.strokes import Canvas, tint
 LABEL, CANVAS = 16, 46
 """The widest that a token is written, and the space for lines."""
 LEAST = 0.1
-"""Weights below this are not drawn unless asked for: a dozen faint lines from each token hide the one that matters."""
+"""Weights below this are not drawn by default: a dozen faint lines from each token hide the one that matters."""
 FEWEST, AROUND, WRAPS = 6, 5, 75
 """Lines that are drawn even on a tiny screen; lines above and below the drawing; columns below which these wrap."""
 
@@ -186,12 +186,12 @@ class Lines:
         what = f"{first.name} of at least {number(self.least)}" if np.isfinite(self.least) else first.name
         most = "" if self.top is None else f", the {self.top} largest of each query".replace(" 1 ", " ")
         muted = [safe(p).strip() for p, at in zip(first.keys.labels, first.keys.at, strict=True) if at in self.mute]
-        said = [f"{drawn} {'line' if drawn == 1 else 'lines'} of {of}: {what}{most}; thicker is more"]
+        caption = [f"{drawn} {'line' if drawn == 1 else 'lines'} of {of}: {what}{most}; thicker is more"]
         if self.query is not None:
-            said.append(f"{first.queries.name} {self.query} alone")
+            caption.append(f"{first.queries.name} {self.query} alone")
         if muted:
-            said.append(f"muted: {' '.join(dict.fromkeys(muted))}")
-        for line in (" · ".join(said), *first.notes):
+            caption.append(f"muted: {' '.join(dict.fromkeys(muted))}")
+        for line in (" · ".join(caption), *first.notes):
             yield Text(here.spell(line), "dim")
 
 

@@ -15,6 +15,7 @@ from attnx.formula import visible
 from attnx.records import SHOWN, Array, Attention, Measurement, Stage, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 from attnx.view.cells import number, safe
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,12 @@ class Matrix:
         focus = None if query is None else self.row_of(query)
         down = _span(len(self.queries), rows, focus)
         across, outside = self._columns(columns, focus)
-        said = [
+        ranges = [
             f"{_plural(side.name)} {side.at[span.start]}–{side.at[span.stop - 1]} of 0–{side.total - 1}"
             for side, span in ((self.queries, down), (self.keys, across))
             if span.stop - span.start < len(side)
         ]
-        if not said:
+        if not ranges:
             return self
         round_it = "" if query is None else f", round {self.queries.name} {query}"
         return replace(
@@ -96,7 +97,7 @@ class Matrix:
             hidden=self.hidden[down, across],
             queries=self.queries[down],
             keys=self.keys[across],
-            notes=(*self.notes, f"shown: {' · '.join(said)}{round_it}", *outside),
+            notes=(*self.notes, f"shown: {' · '.join(ranges)}{round_it}", *outside),
         )
 
     def _columns(self, columns: int, focus: int | None) -> tuple[slice, tuple[str, ...]]:
@@ -112,8 +113,8 @@ class Matrix:
         own = focus if self.queries.labels == self.keys.labels else largest
         if abs(own - largest) < columns:
             return _span(len(self.keys), columns, (own + largest + 1) // 2), ()
-        said = f"outside: its largest, {number(float(row[largest]))} on {self.keys.name} {self.keys.at[largest]}"
-        return _span(len(self.keys), columns, own), (f"{said} ({safe(self.keys.labels[largest])})",)
+        extreme = f"outside: its largest, {number(float(row[largest]))} on {self.keys.name} {self.keys.at[largest]}"
+        return _span(len(self.keys), columns, own), (f"{extreme} ({safe(self.keys.labels[largest])})",)
 
     def blocks(self, rows: int, columns: int) -> Matrix:
         """Average blocks of cells so that at most `rows` x `columns` are left.
@@ -170,7 +171,7 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
     if not 0 <= head < whole.shape[1]:
         raise UsageError(
             f"there is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}",
-            "Choose one of them (--head L.H).",
+            Wording("Choose one of them (<heads=>)."),
         )
     values = whole[0, head]
     hidden = np.zeros(values.shape, bool)

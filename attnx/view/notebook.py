@@ -28,10 +28,10 @@ def bundle(record: Any) -> dict[str, str]:
     from rich.console import Console
 
     view = _view(record)
-    told: dict[str, Any] = {"width": WIDTH, "height": 1000, "legacy_windows": False, "_environ": {}}
-    drawn = Console(file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor", **told)
+    settings: dict[str, Any] = {"width": WIDTH, "height": 1000, "legacy_windows": False, "_environ": {}}
+    drawn = Console(file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor", **settings)
     drawn.print(view)
-    bare = Console(file=io.StringIO(), record=True, force_terminal=False, color_system=None, no_color=True, **told)
+    bare = Console(file=io.StringIO(), record=True, force_terminal=False, color_system=None, no_color=True, **settings)
     bare.print(view)
     lines = bare.export_text(styles=False).splitlines()
     return {
@@ -75,8 +75,8 @@ def _heading(record: Any) -> str:
     if not isinstance(record, Trace):
         return safe(getattr(record, "name", type(record).__name__))
     text = " ".join(record.tokens.text.split())
-    said = f"{record.model} · {length(record)} · {len(record.attentions)} layers · {record.device}"
-    return "\n".join(safe(line) for line in (said, text[:300]) if line)
+    heading = f"{record.model} · {length(record)} · {len(record.attentions)} layers · {record.device}"
+    return "\n".join(safe(line) for line in (heading, text[:300]) if line)
 
 
 FORMATTERS["mimebundle"] = bundle

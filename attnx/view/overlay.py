@@ -12,7 +12,8 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.feed.arrays import write_whole
 from attnx.feed.patches import Grid, as_map
-from attnx.feed.vision import Recipe, fit
+from attnx.feed.recipes import Recipe
+from attnx.feed.vision import fit
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def blend(
         grid: How the tokens lie on the picture.
         mark: Row and column of a patch to frame: the one that looks.
         strength: How much of the colours is the weights' where they are largest, 0 to 1.
-        side: Length of the longer side of what comes out, in pixels, so that patches can be told apart.
+        side: Length of the longer side of what comes out, in pixels, so that patches can be distinguished.
 
     Returns:
         Where weight is, the picture takes the ramp's colour and stays bright; where there is none, it is dark grey.
@@ -100,7 +101,7 @@ def save_overlay(path: Path, image: Image, *, force: bool = False) -> None:
     """
     kinds = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
     if path.suffix.lower() not in kinds:
-        raise UsageError(f"an overlay is a picture, and {path.name} does not end as one", "Use --save overlay.png.")
+        raise UsageError(f"an overlay is a picture, and {path.name} does not end as one", "For example: overlay.png.")
     buffer = BytesIO()
     image.save(buffer, kinds[path.suffix.lower()])
     write_whole(path, lambda file: _write(file, buffer.getvalue()), force=force)

@@ -1,4 +1,4 @@
-"""The first screen of `attnx inspect`: where each token looks, and which heads are worth a look."""
+"""The first screen of an inspection: where each token looks, and which heads are worth a look."""
 
 from __future__ import annotations
 
@@ -143,16 +143,16 @@ class Overview:
             t.device,
         ]
         dot, name = here.spell(" · "), here.spell(safe(t.model))
-        said = [here.spell(part) for part in parts]
+        caption = [here.spell(part) for part in parts]
         # What gives way to the length and the device: the size of heads, a long name's end, layers and heads.
         least = cell_len(name)
-        while len(said) > 2 and least + cell_len(dot.join(["", *said])) > here.width:
-            said.pop(-2)
+        while len(caption) > 2 and least + cell_len(dot.join(["", *caption])) > here.width:
+            caption.pop(-2)
             least = min(least, NAME)
-        room = max(FEWEST, here.width - cell_len(dot.join(["", *said])))
+        room = max(FEWEST, here.width - cell_len(dot.join(["", *caption])))
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(name if cell_len(name) <= room else cut(name, room, ascii_only=here.ascii), "bold")
-        yield line.append(dot.join(["", *said]))
+        yield line.append(dot.join(["", *caption]))
         text = t.tokens.text or " ".join(piece.strip() for piece in t.tokens.pieces)
         shown = cut(here.spell(safe(text)), here.width, ascii_only=here.ascii)
         yield Text(shown, "dim", no_wrap=True, overflow="crop")

@@ -43,7 +43,7 @@ def page(console: Console, options: ConsoleOptions) -> Page:
     """Describe where a renderable is being drawn.
 
     Args:
-        console: The console that asks.
+        console: The console it is printed on.
         options: What it grants; `options.height` (inside a layout) wins over the screen's height.
 
     Returns:

@@ -150,7 +150,7 @@ class Plot:
         out = io.BytesIO()
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
         with warnings.catch_warnings():
-            # Missing glyphs are counted above and said in a note; in SVG the reader's fonts may have them.
+            # Missing glyphs are counted above and reported in a note; in SVG the reader's fonts may have them.
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             figure.savefig(
                 out, format=self.ending[1:], metadata=dates[self.ending], bbox_inches="tight", pad_inches=0.03

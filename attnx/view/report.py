@@ -25,6 +25,7 @@ from attnx.view.codes import COARSE, FINE, Blobs
 from attnx.view.matrix import block_means, edges
 from attnx.view.packed import Packed, pack
 from attnx.view.webpage import webpage
+from attnx.wording import Wording
 
 THUMB = 40
 """Blocks on each side of a thumbnail."""
@@ -98,7 +99,8 @@ def report(shown: Report) -> Page:
     there = [at for at, a in enumerate(trace.attentions) if a.weights is not None and a.weights[0].size]
     if not there:
         raise UnsupportedError(
-            "no attention of this model has weights, so there is nothing to show", "See `attnx sites MODEL`."
+            "no attention of this model has weights, so there is nothing to show",
+            Wording("<model.find()> lists what the model has."),
         )
     notes = [
         f"{label} is left out: its weights are not known" for at, label in enumerate(trace.labels) if at not in there
@@ -228,7 +230,7 @@ def _measure(measure: Measurement, there: Sequence[int]) -> dict[str, Any]:
 
 
 def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
-    def said(verdict: Verdict) -> dict[str, Any]:
+    def as_data(verdict: Verdict) -> dict[str, Any]:
         return {
             "method": safe(verdict.method),
             "where": safe(verdict.where) if verdict.where else "",
@@ -248,9 +250,9 @@ def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
         "sites": [places[one.sites[row]] for row in kept],
         "shares": [[[_plain(v) for v in cell] for cell in one.shares.values[row]] for row in kept],
         "weights": [[[_plain(v) for v in cell] for cell in one.weights.values[row]] for row in kept],
-        "verdicts": [said(verdict) for verdict in one.verdicts],
-        "layers": [said(one.layer_means[row]) for row in kept],
-        "baselines": [said(verdict) for verdict in one.baselines],
+        "verdicts": [as_data(verdict) for verdict in one.verdicts],
+        "layers": [as_data(one.layer_means[row]) for row in kept],
+        "baselines": [as_data(verdict) for verdict in one.baselines],
         "notes": [safe(note) for note in one.notes],
         "source": safe(one.weights.source),
     }

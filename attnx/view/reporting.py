@@ -57,7 +57,7 @@ def _sizes(attention: Attention) -> tuple[int, int]:
 
 
 def place(at: int, count: int, piece: str) -> str:
-    """A token with its position, so that repeated ones are told apart."""
+    """A token with its position, which distinguishes repeated ones."""
     return f"{at:>{len(str(max(0, count - 1)))}} {piece.strip() or piece}"
 
 
@@ -76,10 +76,10 @@ def grouped(notes: Sequence[str]) -> tuple[str, ...]:
     """Notes "L0: so", "L1: so" as one, "L0 to L1: so"; others as they are."""
     found: dict[str, list[str]] = {}
     for note in notes:
-        label, colon, said = note.partition(": ")
-        found.setdefault(said if colon else note, []).append(label if colon else "")
+        label, colon, text = note.partition(": ")
+        found.setdefault(text if colon else note, []).append(label if colon else "")
     out = []
-    for said, labels in found.items():
+    for text, labels in found.items():
         span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
-        out.append(f"{span}: {said}" if labels[0] else said)
+        out.append(f"{span}: {text}" if labels[0] else text)
     return tuple(out)

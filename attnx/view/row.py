@@ -16,6 +16,7 @@ from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
+from attnx.wording import Wording
 
 LABEL, BAR = 18, 60
 """The widest that a token is written, and a bar drawn."""
@@ -28,7 +29,7 @@ def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int
         matrix: [Q,K].
         query: Position of the query.
         top: How many keys; all in the text's order where None.
-        mute: Key positions that are left out; said under the bars.
+        mute: Key positions that are left out, and listed under the bars.
         decimals: Digits after the point.
 
     Returns:
@@ -39,7 +40,7 @@ def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int
     """
     matrix.row_of(query)
     if top is not None and top < 1:
-        raise UsageError(f"--top {top} shows nothing", "Give 1 or more.")
+        raise UsageError(Wording("<top={top}> shows nothing", top=top), "Give 1 or more.")
     return RowBars(matrix, query, top, frozenset(mute), decimals)
 
 
@@ -92,15 +93,15 @@ class RowBars:
 
     def _rest(self, here: Page, rest: list[int], values: Array, span: str) -> RenderResult:
         m = self.matrix
-        said = [span]
+        caption = [span]
         if rest:
             together = f", {number(float(values[rest].sum()), self.decimals)} together" if m.unit == "share" else ""
-            said.append(f"{len(rest)} more{together}")
+            caption.append(f"{len(rest)} more{together}")
         if count := int(m.hidden[m.row_of(self.query)].sum()):
-            said.append(f"{count} hidden by the mask")
+            caption.append(f"{count} hidden by the mask")
         if names := [safe(p).strip() for p, at in zip(m.keys.labels, m.keys.at, strict=True) if at in self.mute]:
-            said.append(f"muted: {' '.join(names)}")
-        for line in (" · ".join(said), *m.notes):
+            caption.append(f"muted: {' '.join(names)}")
+        for line in (" · ".join(caption), *m.notes):
             if line:
                 yield Text(here.spell(line), "dim")
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from attnx.records import Measurement, Trace
 
 
-def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | None) -> Columns:
-    """One query's row: token, score, scaled, both softmaxes with bars, the difference."""
+def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | None, more: str = "") -> Columns:
+    """One query's row: token, score, scaled, both softmaxes with bars, the difference; `more` says how to see more."""
     labels = row.axes[0].labels
     kept = largest(row.values[:, 2:4].max(axis=1), top or SHOWN)
     values = row.values[kept]
     left = len(labels) - len(kept)
-    said = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight; --top K shows K" if left else ""]
+    notes = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight{more}" if left else ""]
     special = trace.keys_of(trace.attentions[site]).special
     reach = float(abs(values[:, 4]).max(initial=0.0))
     return columns(
@@ -33,7 +33,7 @@ def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | No
             column("difference", values[:, 4], bar=(-reach, reach)),
         ],
         faint=[n for n, at in enumerate(kept) if len(special) == len(labels) and special[at]],
-        said=said,
+        notes=notes,
     )
 
 
@@ -49,7 +49,7 @@ def layers(table: ScalingTable) -> Columns:
         pairs = [both(one, two) for one, two in values[:, 2 * at : 2 * at + 2]]
         parts.append(column(name, pairs, whole=True))
     parts.append(column("KL", values[:, -1], decimals=2))
-    return columns("unscaled → scaled, means over the heads of each layer", parts, said=_said(table))
+    return columns("unscaled → scaled, means over the heads of each layer", parts, notes=_notes(table))
 
 
 def heads(table: ScalingTable) -> Columns:
@@ -61,10 +61,10 @@ def heads(table: ScalingTable) -> Columns:
         pairs = getattr(table, name).values
         parts.append(column(heading, [both(*pairs[s, h]) for s, h in there], whole=True))
     parts.append(column("KL", [float(table.divergence.values[s, h]) for s, h in there], decimals=2))
-    return columns("unscaled → scaled, every head", parts, said=_said(table)[:2])
+    return columns("unscaled → scaled, every head", parts, notes=_notes(table)[:2])
 
 
-def _said(table: ScalingTable) -> list[str]:
+def _notes(table: ScalingTable) -> list[str]:
     return [
         "spread: standard deviation of visible scores; theory for unit-variance q, k: sqrt(d_k), then 1",
         "saturated: largest weight > 0.99; gradient: mean of 1 - Σa²; KL(scaled || unscaled) in nats "
@@ -85,14 +85,14 @@ def sweep(swept: Measurement) -> Columns:
             column("largest weight", whole[:, 1], bar=(0.0, 1.0)),
             column("saturated rows", whole[:, 2], bar=(0.0, 1.0)),
         ],
-        said=[sourced(swept), *swept.notes],
+        notes=[sourced(swept), *swept.notes],
     )
 
 
 def given_numbers(row: Measurement, summary: Measurement) -> Columns:
     """The softmax of numbers that were given, before and after they are divided."""
     values = row.values
-    said = [
+    notes = [
         f"{way}: entropy {line[0]:.3f} nats, largest {line[1]:.3f}, gradient 1 - Σa² {line[2]:.3f}"
         for way, line in zip(summary.axes[0].labels, summary.values, strict=True)
     ]
@@ -106,7 +106,7 @@ def given_numbers(row: Measurement, summary: Measurement) -> Columns:
             column("softmax of divided", values[:, 3], bar=(0.0, 1.0)),
             column("difference", values[:, 4]),
         ],
-        said=[sourced(row), *said],
+        notes=[sourced(row), *notes],
     )
 
 
@@ -122,4 +122,4 @@ def theory(drawn: Measurement) -> Columns:
     for at, name in enumerate(("entropy", "largest weight", "saturated rows", "gradient 1-Σa²")):
         pairs = values[:, 4 + 2 * at : 6 + 2 * at]
         parts.append(column(name, [both(one, two) for one, two in pairs], whole=True))
-    return columns("unit-variance q and k; unscaled → scaled", parts, said=[sourced(drawn), *drawn.notes], gap=1)
+    return columns("unit-variance q and k; unscaled → scaled", parts, notes=[sourced(drawn), *drawn.notes], gap=1)

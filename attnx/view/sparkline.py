@@ -89,10 +89,10 @@ class Sparklines:
             line.append_text(spark(row[:fits], low, high, here, width=each))
             line.append(f" {here.spell(text)}", "dim")
             yield line
-        said = [f"height: {number(low)} to {number(high)}"]
+        caption = [f"height: {number(low)} to {number(high)}"]
         if fits < len(self.steps):
-            said.append(f"{len(self.steps) - fits} of {len(self.steps)} do not fit")
-        for note in (" · ".join(said), *m.notes):
+            caption.append(f"{len(self.steps) - fits} of {len(self.steps)} do not fit")
+        for note in (" · ".join(caption), *m.notes):
             yield Text(here.spell(safe(note)), "dim")
 
     def _tail(self, row: Array) -> str:

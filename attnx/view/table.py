@@ -46,7 +46,7 @@ def matrix_table(
         mute: Key positions that are written without colour and do not count for the scale.
         query: Position of a query to mark; where the table is too wide, the columns round it are shown.
         decimals: Digits after the point.
-        rows: The most rows; all where None. Fewer are cut round the query, and that is said.
+        rows: The most rows; all where None. Fewer are cut round the query, and a note says so.
 
     Returns:
         A renderable.
@@ -88,7 +88,7 @@ def table(
     if not 1 <= measurement.values.ndim <= 3:
         raise UsageError(
             f"{measurement.name} has {axes(measurement.values.ndim)}, and a table shows one to three",
-            "Use --json, or choose one layer or head.",
+            "Write it as JSON, or choose one layer or head.",
         )
     return MeasurementTable(measurement, scale.choose(measurement.values, kind, diverging=diverging), decimals, shaded)
 

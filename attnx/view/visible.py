@@ -29,7 +29,7 @@ def visible(measurement: Measurement, *, height: int | None = None) -> Visible:
         height: Lines that may be used; the terminal's where None.
 
     Returns:
-        A renderable. Where the text does not fit, a cell stands for a block of queries and keys, and that is said.
+        A renderable. Where the text does not fit, a cell stands for a block of queries and keys, and a note says so.
 
     Raises:
         UsageError: Another rank.
@@ -75,12 +75,12 @@ class Visible:
                 line.append(mark * cell if mark == full else mark.ljust(cell), "" if mark != none else "dim")
             line.rstrip()
             yield line
-        said = [f"query down, key across; {full} visible, {none} hidden"]
+        caption = [f"query down, key across; {full} visible, {none} hidden"]
         if ((means > 0) & (means < 1)).any():
-            said.append(f"{part} in part" if max(blocks) > 1 else f"{part} for some heads")
+            caption.append(f"{part} in part" if max(blocks) > 1 else f"{part} for some heads")
         if max(blocks) > 1:
-            said.append(f"a cell stands for up to {blocks[0]} x {blocks[1]}")
-        yield Text(here.spell("; ".join(said)), "dim")
+            caption.append(f"a cell stands for up to {blocks[0]} x {blocks[1]}")
+        yield Text(here.spell("; ".join(caption)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Any width will do."""

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.analysed import causal, two_sided, values
 from tests.cli.conftest import Run
@@ -43,9 +45,36 @@ def test_it_measures(attnx: Run) -> None:
 def test_a_length_that_the_model_does_not_take_is_said(attnx: Run) -> None:
     done = attnx("cost", "--lengths", "8,600", "--json")
     assert np.isnan(values(done.document["measured"])[1]).all()
-    assert "600 tokens did not run" in done.err
+    assert "600 tokens were not tried: the model takes 512 at most" in done.err
     done = attnx("cost", "--lengths", "8,600", "--longest", "8")
-    assert "did not run" not in done.err
+    assert "not tried" not in done.err
+
+
+def test_what_comes_after_a_length_that_did_not_run_is_not_tried(attnx: Run, tmp_path: Path) -> None:
+    """A model that says nowhere how much it takes: the first that fails is told, and that the longer ones were left."""
+    rng = np.random.default_rng(0)
+    tables = {"words": rng.standard_normal((20, 8)), "places": rng.standard_normal((9, 8))}
+    nodes = [
+        ("Gather", ["words", "input_ids"], "e"), ("Shape", ["input_ids"], "shape"), ("Gather", ["shape", "one"], "n"),
+        ("Range", ["zero", "n", "one"], "at"), ("Gather", ["places", "at"], "p"), ("Add", ["e", "p"], "x"),
+        ("Transpose", ["x"], "xt"), ("MatMul", ["x", "xt"], "s"), ("Softmax", ["s"], "w"), ("MatMul", ["w", "x"], "y"),
+    ]  # fmt: skip
+    more = {"Transpose": {"perm": [0, 2, 1]}}
+    graph = helper.make_graph(
+        [helper.make_node(op, a, [b], name=b, **more.get(op, {})) for op, a, b in nodes],
+        "g",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["b", "n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", "n", 8])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in tables.items()]
+        + [numpy_helper.from_array(np.array(v), k) for k, v in (("zero", 0), ("one", 1))],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, tmp_path / "m.onnx")
+    done = attnx("cost", tmp_path / "m.onnx", "--lengths", "4,16,32,64", "--json")
+    seconds = values(done.document["measured"])[:, 0]
+    assert (np.isnan(seconds)).tolist() == [False, True, True, True]
+    assert "16 tokens did not run" in done.err
+    assert "32, 64 tokens were not tried after that" in done.err
 
 
 def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:

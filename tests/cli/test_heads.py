@@ -130,6 +130,16 @@ def test_misuse(attnx: Run, args: tuple[str, ...]) -> None:
     attnx("heads", *args, code=2)
 
 
+def test_the_probe_alone_needs_no_text(attnx: Run) -> None:
+    alone = attnx("heads", "--probe", "induction", "--json").document
+    beside = attnx("heads", ANIMAL, "--probe", "induction", "--json").document
+    np.testing.assert_array_equal(measures(alone)["induction"], measures(beside)["induction"])
+    assert len(alone["tokens"]["ids"]) == 102  # [CLS], four blocks of 25, [SEP]
+    assert alone["notes"][0] == "measured on a block of 25 random tokens, 4 times, seed 0"
+    assert "by induction" in attnx("heads", "--probe", "induction").out
+    assert "there is no text" in attnx("heads", "--probe", "induction", "--pair", "x", code=2).err
+
+
 def test_the_probe_needs_a_tokenizer(attnx: Run, tmp_path: Path) -> None:
     assert "tokenizer" in attnx("heads", *causal(tmp_path / "m").args, "--probe", "induction", code=3).err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import attnx
 from attnx.cli.commands.explore import TEXT
 from attnx.explore.desk import Desk
 from attnx.explore.reader import prepare
+from attnx.wording import Wording
 from tests import small_models, small_senses
 
 
@@ -50,7 +52,7 @@ def test_what_a_decoder_wrote_is_not_written_again(monkeypatch: pytest.MonkeyPat
     model = attnx.open("tiny-gpt", device="cpu")
     told: dict[str, Any] = {"text": "The cat sat on the mat. The cat", "generate": 4}
     found = prepare(model, told)
-    assert dict(found.told) == {"tokens": found.bare.tokens}
+    assert dict(found.arguments) == {"tokens": found.bare.tokens}
     whole = model.trace(**told)
     assert found.tokens.pieces == whole.tokens.pieces
     for at, attention in enumerate(whole.attentions):
@@ -75,12 +77,14 @@ def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) ->
     from attnx.cli import app as cli
 
     seen: list[Desk] = []
+    words: list[str] = []
 
     class Looked:
         return_code = None
 
-        def __init__(self, desk: Desk) -> None:
+        def __init__(self, desk: Desk, worded: Callable[[str], str]) -> None:
             seen.append(desk)
+            words.append(worded(Wording("Fewer layers[ (<layers>)]; or <image=>.")))
 
         def run(self) -> None:
             pass
@@ -99,3 +103,4 @@ def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) ->
     assert [int(i) for i in np.ravel(seen[2].tokens.ids)] == [101, 2009, 102]
     seen[2].open("tired")
     assert "tired" in seen[2].tokens.pieces
+    assert words[0] == "Fewer layers; or --image FILE."  # explore has no --layer

@@ -52,7 +52,7 @@ def test_a_stretch_is_read_once_and_old_ones_are_let_go(model: attnx.Model, monk
             return model.trace(layers=layers, **more)  # type: ignore[arg-type]
 
     found = reading.prepare(model, {"tokens": tokens})
-    one = Reader(Counting(), found.told, found.table, found.bare)  # type: ignore[arg-type]
+    one = Reader(Counting(), found.arguments, found.table, found.bare)  # type: ignore[arg-type]
     assert not one.has(0)
     assert one.near(0) is None  # nothing is in memory yet
     for at in (0, 1, 0):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnx.graph.axes.axes import fresh, leaves, reshape
+from attnx.graph.axes.atoms import fresh, leaves, split_to
 from attnx.layout import arrange, axis_of, parse, read_place
 from attnx.records import Place
 
@@ -15,7 +15,7 @@ from attnx.records import Place
 def test_a_split_is_known_wherever_the_axis_occurs() -> None:
     axes = fresh([24, 7, 8])
     merged, q, d = (axis[0] for axis in axes)
-    after = reshape(axes, [2, 12, 7, 8])
+    after = split_to(axes, [2, 12, 7, 8])
     assert after is not None
     assert [leaf.size for leaf in leaves([merged])] == [2, 12]
     assert [leaves(axis) for axis in after] == [[merged.parts[0]], [merged.parts[1]], [q], [d]]
@@ -23,21 +23,21 @@ def test_a_split_is_known_wherever_the_axis_occurs() -> None:
 
 def test_ones_come_and_go_freely() -> None:
     axes = fresh([1, 6, 1, 5])
-    after = reshape(axes, [6, 1, 5, 1, 1])
+    after = split_to(axes, [6, 1, 5, 1, 1])
     assert after is not None
     assert [len(axis) for axis in after] == [1, 0, 1, 0, 0]
 
 
 def test_sizes_that_do_not_fit_are_not_guessed() -> None:
-    assert reshape(fresh([6, 5]), [4, 7]) is None
-    assert reshape(fresh([6, 5]), [6, 5, 2]) is None
+    assert split_to(fresh([6, 5]), [4, 7]) is None
+    assert split_to(fresh([6, 5]), [6, 5, 2]) is None
 
 
 def test_an_unknown_size_is_matched_from_both_ends() -> None:
     axes = fresh([3, None, 8])
-    after = reshape(axes, [3, None, 2, 4])
+    after = split_to(axes, [3, None, 2, 4])
     assert after is None or [len(leaves(axis)) for axis in after] == [1, 1, 1, 1]
-    same = reshape(axes, [3, None, 8])
+    same = split_to(axes, [3, None, 8])
     assert same is not None
     assert [leaves(a) for a in same] == [leaves(a) for a in axes]
 
@@ -45,9 +45,9 @@ def test_an_unknown_size_is_matched_from_both_ends() -> None:
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.randoms())
 def test_reshape_keeps_every_atom_in_order(sizes: list[int], random: object) -> None:
     axes = fresh(sizes)
-    flat = reshape(axes, [int(np.prod(sizes))])
+    flat = split_to(axes, [int(np.prod(sizes))])
     assert flat is not None
-    back = reshape(flat, sizes)
+    back = split_to(flat, sizes)
     assert back is not None
     assert [leaves(a) for a in back] == [leaves(a) for a in axes]
 

@@ -242,7 +242,7 @@ def test_a_walk_that_trips_on_damage_is_told_as_damage(tmp_path: Path, monkeypat
     def trip(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("attnx.sites.recognise.softmax.recognise", trip)
+    monkeypatch.setattr("attnx.sites.spelled.softmax.recognise", trip)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["t"], name="n"),
         helper.make_node("Softmax", ["t"], ["y"], name="s"),

@@ -174,3 +174,46 @@ def test_the_pairs_that_ship():
         assert one.text[0].isupper()
         assert one.text.endswith(".")
         assert "  " not in one.text
+
+
+GOOD = {"text": "A dog saw it.", "pronoun": [10, 12], "candidates": [[2, 5]], "answer": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pronoun": None}, r"line 1 has no field 'pronoun'; it has text, candidates, answer"),
+        ({"pronoun": [10.5, 12]}, r"pronoun is '\[10.5, 12\]', and \[start, end\], in characters, was expected"),
+        ({"pronoun": "it"}, "pronoun is 'it'"),
+        ({"candidates": 3}, "candidates is '3', and a list was expected"),
+        ({"candidates": [[2, True]]}, "candidates is"),
+        ({"answer": 0.5}, "answer is '0.5', and a whole number"),
+        ({"answer": True}, "answer is 'True'"),
+        ({"answer": float("inf")}, "answer is 'inf'"),
+        ({"answer": "²"}, "answer is '²'"),
+        ({"text": 5}, "text is '5', and a text was expected"),
+    ],
+)
+def test_a_field_that_is_missing_or_no_number_is_named(change, said):
+    with pytest.raises(InputError, match=said):
+        parse(json.dumps(GOOD | change), ".jsonl")
+
+
+def test_fields_of_tables_and_of_other_entries_are_named():
+    with pytest.raises(InputError, match="row 1 has no field 'A-coref'; it has a, b"):
+        parse("a\tb\n1\t2", ".tsv")
+    with pytest.raises(InputError, match="row 1 has no field 'B-coref'"):  # the row is too short
+        parse("A-coref\tB-coref\nTRUE", ".tsv")
+    with pytest.raises(InputError, match="entry 1 is no object"):
+        parse("[1]", ".json")
+    with pytest.raises(InputError, match="holds no list"):
+        parse("{}", ".json")
+    with pytest.raises(InputError) as caught:
+        parse(json.dumps({"pronouns": 1} | {k: v for k, v in GOOD.items() if k != "pronoun"}), ".jsonl")
+    assert caught.value.hint == "Did you mean 'pronouns'?"
+
+
+def test_lines_end_at_line_feeds_alone():
+    text = "A dog\u2028saw it\x85."
+    line = json.dumps(GOOD | {"text": text}, ensure_ascii=False)
+    assert parse(f"{line}\r\n{line}\n", ".jsonl").examples[1].text == text

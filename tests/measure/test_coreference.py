@@ -14,7 +14,7 @@ from attnx.measure.coref_contrast import contrast
 from attnx.measure.coreference import coreference
 from attnx.measure.mentions import find_candidates, find_pronouns
 from attnx.records import Attention
-from attnx.tokens.spans import find
+from attnx.study.mentioned import mentions as find
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
 

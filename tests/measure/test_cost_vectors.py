@@ -8,7 +8,7 @@ import pytest
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure.cost import cost
 from attnx.measure.vectors import contexts
-from attnx.tokens.spans import find
+from attnx.study.mentioned import mentions as find
 
 from .planted import site, tokens
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnx.errors import InputError, UnsupportedError
+from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure.words import merge, merge_tokens, merge_trace, mute, mute_trace
 from attnx.records import Attention
-from attnx.tokens.spans import axis_labels, find, mention, word_text, words
+from attnx.study.mentioned import mentions as find
+from attnx.tokens.spans import axis_labels, mention, word_text, words
 
 from .planted import drawn, plain, site, tokens, trace, uniform, weighted
 
@@ -53,6 +54,21 @@ def test_merge_both_axes_of_a_cross_attention():
     merged = merge_trace(trace(tokens("go there now", split={"there": 2}), cross, memory=memory))
     assert merged.attentions[0].weights[0, 0] == pytest.approx(np.full((3, 2), 1) * [1 / 3, 2 / 3])
     assert merged.memory.pieces == ("a", "bcd")
+
+
+def test_sides_of_their_own_are_merged_too():
+    other = tokens("a bcd", split={"bcd": 2})
+    whole = trace(SPLIT, weighted([uniform(6)]), weighted([np.full((3, 6), 1 / 6)], index=1))
+    merged = merge_trace(replace(whole, sides={1: (other, whole.tokens)}))
+    queries, keys = merged.queries_of(merged.attentions[1]), merged.keys_of(merged.attentions[1])
+    assert merged.attentions[1].weights.shape[2:] == (len(queries), len(keys)) == (2, 5)
+    assert queries.pieces == ("a", "bcd")
+    assert keys is merged.tokens
+
+
+def test_what_was_written_is_counted_in_words():
+    whole = replace(trace(SPLIT, weighted([uniform(6)])), generated=4)
+    assert merge_trace(whole).generated == 3
 
 
 def test_past_keys_stand_alone():
@@ -106,10 +122,10 @@ def test_find_mentions():
     assert [m.text for m in find(SPLIT, "ANIMAL")] == ["animal"]
     assert find(SPLIT, "animal")[0].pieces == (2, 3)
     assert find(SPLIT, "the animal")[0].pieces == (1, 2, 3)
-    with pytest.raises(InputError, match="'anim' is not a word") as error:
+    with pytest.raises(InputError, match='no token or word "anim"') as error:
         find(SPLIT, "anim")
-    assert error.value.hint == "The words are: the, animal, slept."
-    with pytest.raises(InputError):
+    assert "animal@2" in error.value.hint
+    with pytest.raises(UsageError):
         find(SPLIT, " ")
 
 

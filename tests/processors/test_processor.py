@@ -89,7 +89,7 @@ def test_products_are_doubted_where_they_may_saturate() -> None:
     (said,) = doubts(held, OLD)
     assert said == (
         "integer products that can saturate in 16 bits on this processor (uint8 x int8 without VNNI): "
-        "6 MatMulInteger, 2 QAttention; `attnx diff` measures what it costs"
+        "6 MatMulInteger, 2 QAttention; a comparison with the model in floats measures what it costs"
     )
     (unsure,) = doubts(held, UNKNOWN)
     assert "on a processor without VNNI, and what this one does could not be tried: 6 MatMulInteger" in unsure

@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from attnx.errors import UsageError
-from attnx.tokens import Tokenizer, find, load_tokenizer
+from attnx.study.mentioned import mentions
+from attnx.tokens import Tokenizer, find, load_tokenizer, places
+from attnx.tokens.axes import labelled
 from tests.tokens.conftest import write_bpe
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
@@ -126,3 +128,44 @@ def test_messages_stay_short_whatever_the_text(minilm: Tokenizer) -> None:
         message, hint = error(minilm, "a" * 1000 + " " + "'" * 1000, what)
         assert len(message) < 100
         assert len(hint) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "said"),
+    [
+        ("动物没有过马路，因为它太累了。", "它", ["它"]),
+        ("动物没有过马路，因为它太累了。", "动物", ["动物"]),
+        ("动物喜欢动物园", "动物", ["动物", "动物"]),
+        ("それは犬、それは猫", "それ", ["それ", "それ"]),
+        ("สัตว์ไม่ข้ามถนน เพราะ มัน เหนื่อย", "มัน", ["มัน"]),
+        ("the cat, Theresa and the dog", "the", ["the", "the"]),
+        ("a well-known man", "known man", ["known man"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
+def test_one_finder_for_words_phrases_and_scripts_without_spaces(
+    text: str, what: str, said: list[str], kind: str, minilm: Tokenizer, tmp_path: Path
+) -> None:
+    tokens = (minilm if kind == "wordpiece" else load_tokenizer(write_bpe(tmp_path))).encode(text)
+    found = places(tokens, what)
+    cut = [text[min(tokens.offsets[at][0] for at in g) : max(tokens.offsets[at][1] for at in g)] for g in found]
+    assert cut == said
+    assert [one.pieces for one in mentions(tokens, what)] == found
+    if len(found) == 1:
+        assert find(tokens, what) == found[0]
+
+
+def test_a_word_of_another_script_does_not_begin_inside_a_letter_and_its_marks(minilm: Tokenizer) -> None:
+    with pytest.raises(UsageError):
+        find(minilm.encode("น้ำ กา"), "น")
+
+
+def test_positions_are_ascii_digits_and_times_are_worth_what_they_say(minilm: Tokenizer) -> None:
+    tokens = minilm.encode(ANIMAL)
+    for what in ("٣", "@٣", "²", "9" * 5000, "it@" + "9" * 5000, "it@²"):
+        with pytest.raises(UsageError):
+            find(tokens, what)
+    times = labelled(["0.00s", "0.50s", "1.00s", "1.50s"])
+    assert [find(times, what) for what in ("1s", "1.0s", "1.00 s", "0.5s", "1.500s")] == [(2,), (2,), (2,), (1,), (3,)]
+    with pytest.raises(UsageError):
+        find(times, "1.25s")

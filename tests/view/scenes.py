@@ -64,7 +64,7 @@ def _columns(pieces: list[str]) -> RenderableType:
         ],
         strong=[1],
         faint=[0],
-        said=["softmax(q·k) (Vaswani et al. 2017, equation 1)", "", "2 more keys"],
+        notes=["softmax(q·k) (Vaswani et al. 2017, equation 1)", "", "2 more keys"],
     )
 
 
@@ -120,7 +120,7 @@ def _sites() -> RenderableType:
         ),
         Miss("/router/\x1b[31mSoftmax", "Softmax", "rank 2"),
     ]
-    return sites_table(found, misses, places=True)
+    return sites_table(found, misses, places=True, elsewhere="--json has everything")
 
 
 def _rank_three() -> Measurement:
@@ -169,7 +169,7 @@ SCENES: dict[str, Callable[[], RenderableType]] = {
     "overview": _overview,
     "overview_wide": lambda: _overview(samples.WIDE),
     "sites": _sites,
-    "traced": lambda: traced(samples.trace(), saved=["wrote out.npz"]),
+    "traced": lambda: traced(samples.trace(), saved=["wrote out.npz"], why="see attnx sites"),
 }
 
 

@@ -38,16 +38,17 @@ def cost(
     """
     from attnx import model as pipeline
     from attnx.cli import output
+    from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.axes.parameters import parameters
     from attnx.measure import cost as measure
+    from attnx.numerals import whole
+    from attnx.wording import Wording
 
-    try:
-        sizes = sorted({int(part) for part in lengths.split(",")})
-    except ValueError:
-        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers", "Try --lengths 64,256,1024") from None
-    if sizes[0] < 1 or sizes[-1] > 1 << 40:
-        raise UsageError(f"--lengths {lengths!r}: a text has at least one token", "Try --lengths 64,256,1024")
+    read = [whole(part, least=1, most=1 << 40) for part in lengths.split(",")]
+    sizes = sorted({size for size in read if size is not None})
+    if None in read:
+        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers from 1", "Try --lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)
@@ -70,7 +71,7 @@ def cost(
         try:
             timing = run(opened, [size for size in sizes if size <= longest])
         except UnsupportedError as error:
-            notes.append(f"not measured: {error.message}. {error.hint}")
+            notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
     output.notes(notes)
     if json:
@@ -128,7 +129,7 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
     return columns(
         f"{model} · {_short(count)} parameters that every token is multiplied with" if count else model,
         parts,
-        said=[
+        notes=[
             f"{found.attention.formula} ({found.attention.source})",
             even,
             f"time and memory: {timing.table.formula} ({timing.table.source})" if timing is not None else "",
@@ -150,28 +151,28 @@ def _paths(found: Measurement) -> Columns:
     return columns(
         "sequential steps and longest path between two tokens, one layer",
         parts,
-        said=[f"{found.formula} ({found.source})"],
+        notes=[f"{found.formula} ({found.source})"],
     )
 
 
 def _short(value: float) -> str:
     """A count in few characters: 1.2k, 3.4M, 5.6G."""
-    if value != value:
-        return "-"
-    for limit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.1f}{letter}"
-    return f"{value:.0f}"
+    return _in_units(value, {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0})
 
 
 def _bytes(value: float) -> str:
     """A number of bytes in few characters."""
+    return _in_units(value, {" TiB": 2.0**40, " GiB": 2.0**30, " MiB": 2.0**20, " KiB": 2.0**10, " B": 1.0})
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    """A value in the largest unit that it reaches, or in whole numbers of the last; "-" for NaN."""
     if value != value:
         return "-"
-    for limit, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
-        if value >= limit:
-            return f"{value / limit:.1f} {unit}"
-    return f"{value:.0f} B"
+    for unit, size in units.items():
+        if value >= size > 1:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}{next(reversed(units))}"
 
 
 def _seconds(value: float) -> str:

@@ -195,7 +195,7 @@ def _layers(found: Difference) -> Columns:
     return columns(
         "by layer",
         parts,
-        said=[
+        notes=[
             f"stages: {found.stages.formula}; JS: {found.divergence.formula} in nats ({found.divergence.source})",
             f"rows moved: {found.moved.formula} whose strongest key changes",
             *found.notes,
@@ -229,7 +229,7 @@ def _heads(found: Difference, count: int) -> Columns:
             column("rank of the first key", of(found.rank), decimals=2),
             column("rows moved", of(found.moved), bar=(0.0, 1.0)),
         ],
-        said=[
+        notes=[
             f"largest: {found.largest.formula}; mean: {found.mean.formula}; rank: {found.rank.formula} "
             f"({found.largest.source})",
         ],

@@ -138,7 +138,7 @@ def _one(found: Streams, top: int | None) -> Columns:
     return columns(
         f"what {piece}@{found.query} holds of each token",
         parts,
-        said=[*said, *found.rollout.notes, f"{left} more keys; --top K shows K" if left else ""],
+        notes=[*said, *found.rollout.notes, f"{left} more keys; --top K shows K" if left else ""],
     )
 
 
@@ -151,4 +151,4 @@ def _layers(found: Streams, top: int | None) -> Columns:
     parts = [column("key", [place(at, len(labels), labels[at]) for at in kept], whole=True)]
     for layer, values in zip(found.rollout.axes[0].labels, found.rollout.values, strict=True):
         parts.append(column(layer, values[found.query][kept], decimals=2))
-    return columns("rollout after each layer", parts, said=[f"Source: {found.rollout.source}"])
+    return columns("rollout after each layer", parts, notes=[f"Source: {found.rollout.source}"])

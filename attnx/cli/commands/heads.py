@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,13 +83,16 @@ def heads(
         refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
     if every:
         refuse("with --all", {"--top": top})
-    sort = SORT if sort is None else measure_of("--sort", sort)
+    # The probe brings tokens of its own: without a text, it is all there is to measure.
+    alone = probe is not None and not run.any_given
+    usual = "induction" if alone else SORT
+    sort = usual if sort is None else measure_of("--sort", sort)
     show_map = None if show_map is None else measure_of("--map", show_map)
-    given = run.given
+    given = [] if alone else run.given
     if similar is not None:
         only(given, "--similar")
     layers = None if layer is None else parse_layers(layer)
-    opened = run.opened
+    opened = run.open() if alone else run.opened
     means, said = measure.Means(), dict[str, None]()
 
     def choose(one: Trace) -> Trace:
@@ -97,18 +101,22 @@ def heads(
         return kept
 
     many = several(given)
-    with output.progress(given.count if isinstance(given, Lines) else 1, "texts", quiet=not many) as tell:
-        for last in described(run, layers, choose, whole=similar is not None):
-            means.add(last[0])
-            tell(means.texts)
-    table, trace = last
-    if many:
-        table = means.table()
-    if probe is not None:
-        probed, note = _probed(opened, layers, site)
-        table = measure.with_measure(table, probed)
-        said[note] = None
-    near = likeness.similar(trace, *head_of(trace, similar, option="--similar")) if similar is not None else None
+    if alone:
+        table, trace, note = _probed(opened, layers, choose)
+        said[f"measured on {note}"] = None
+    else:
+        with output.progress(given.count if isinstance(given, Lines) else 1, "texts", quiet=not many) as tell:
+            for last in described(run, layers, choose, whole=similar is not None):
+                means.add(last[0])
+                tell(means.texts)
+        table, trace = last
+        if many:
+            table = means.table()
+        if probe is not None:
+            probed, _, note = _probed(opened, layers, lambda one: of_sort(one, site))
+            table = measure.with_measure(table, probed.measure("induction"))
+            said[f"induction: measured on {note}; the other measures on the text"] = None
+    near = likeness.similar(trace, *head_of(trace, similar, argument="similar")) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)
@@ -153,16 +161,16 @@ def heads(
     output.notes(notes)
 
 
-def _probed(opened: Model, layers: tuple[int, ...] | None, site: str | None) -> tuple[Any, str]:
-    """The induction score on random blocks, repeated; and how it was made."""
+def _probed(
+    opened: Model, layers: tuple[int, ...] | None, choose: Callable[[Trace], Trace]
+) -> tuple[HeadTable, Trace, str]:
+    """What heads do on random blocks, repeated; and how these were made."""
     from attnx.measure import induction
     from attnx.study.head_stats import heads as reduced
-    from attnx.study.selection import of_sort
 
     tokens = induction.probe(opened.tokenizer)
-    table, _ = reduced(opened, {"tokens": tokens}, layers, lambda trace: of_sort(trace, site))
-    blocks = f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
-    return table.measure("induction"), f"induction: measured on {blocks}; the other measures on the text"
+    table, trace = reduced(opened, {"tokens": tokens}, layers, choose)
+    return table, trace, f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
 
 
 def _map(table: HeadTable) -> Columns:
@@ -175,7 +183,7 @@ def _map(table: HeadTable) -> Columns:
         parts.append(column(name, [SHORT[kinds[at]] for kinds in table.kinds], whole=True))
     named = {kind for kinds in table.kinds for kind in kinds} - {"mixed", ""}
     said = [line for line in table.thresholds if line.partition(":")[0] in named]
-    return columns("what each head does", parts, said=["· mixed: no threshold is passed", *said], gap=1)
+    return columns("what each head does", parts, notes=["· mixed: no threshold is passed", *said], gap=1)
 
 
 _TABLE = {
@@ -239,7 +247,7 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
     ]
     if table.spread:
         said.insert(1, "±: standard deviation over the texts")
-    return columns("", parts, said=said, gap=1)
+    return columns("", parts, notes=said, gap=1)
 
 
 def _nearest(near: Any, count: int) -> Columns:
@@ -259,5 +267,5 @@ def _nearest(near: Any, count: int) -> Columns:
             column("head", [f"{layers[s]} {names[h]}" for s, h in places], whole=True),
             column("distance", [near.values[s, h] for s, h in places], bar=(0.0, float(np.log(2)))),
         ],
-        said=[f"{sourced(near)}; 0 is the same, ln 2 = 0.693 the most", *near.notes[1:]],
+        notes=[f"{sourced(near)}; 0 is the same, ln 2 = 0.693 the most", *near.notes[1:]],
     )

@@ -102,7 +102,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Co
             column("hidden by", [_by(one.stand_in, one.hidden) for one in kinds], whole=True),
             column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
         ],
-        said=[
+        notes=[
             f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})",
             *dict.fromkeys(note for one in kinds for note in one.notes),
         ],

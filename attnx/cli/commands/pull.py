@@ -24,12 +24,16 @@ def pull(
     """
     from attnx.catalog.hub import Name, parse_name
     from attnx.catalog.hub import pull as bring
+    from attnx.catalog.models import bundled
     from attnx.errors import UsageError
 
-    parsed = parse_name(name)
+    if name in bundled():
+        raise UsageError(f"{name} comes with attnx: there is nothing to pull", f"Use it: -m {name}.")
+    parsed = parse_name(name, alone=True)
     if parsed is None:
         raise UsageError(
-            f"{name!r} is no model on the Hub", "Give ORG/NAME, for example onnx-community/Qwen2.5-0.5B-Instruct."
+            f"{name!r} is no name of a model on the Hub",
+            "Give ORG/NAME, for example onnx-community/Qwen2.5-0.5B-Instruct.",
         )
     wanted = Name(parsed.repo, revision or parsed.revision, file or parsed.file)
 
@@ -47,6 +51,8 @@ def pull(
 
         output.emit_json(document("attnx/pull", body))
     else:
+        from attnx.view.page import line
         from attnx.view.shelf import pulled as show
 
-        output.show(show(pulled.name, str(pulled.folder), pulled.files))
+        use_it = line(f"attnx inspect TEXT -m {pulled.name}")
+        output.show(show(pulled.name, str(pulled.folder), pulled.files), use_it)

@@ -52,7 +52,7 @@ def qkv(
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
     queries = () if query is None else positions(trace.queries_of(last), query)
-    keys = () if key is None else positions(trace.keys_of(last), key, option="--key")
+    keys = () if key is None else positions(trace.keys_of(last), key, argument="key")
 
     def strongest(one: Trace) -> looks.Look:
         first = [at[0] if at else None for at in (queries, keys)]
@@ -128,7 +128,7 @@ def _steps(title: str, found: Pair, site: Site) -> Columns:
             column("value", found.steps.values, decimals=4),
             column("", [meaning[name] for name in names], whole=True),
         ],
-        said=[f"{found.steps.formula} ({found.steps.source})", *found.notes],
+        notes=[f"{found.steps.formula} ({found.steps.source})", *found.notes],
     )
 
 
@@ -158,7 +158,7 @@ def _products(found: Pair, count: int) -> Columns:
             column("k", k[list(kept)]),
             column("q × k", products[list(kept)], bar=(-reach, reach)),
         ],
-        said=[
+        notes=[
             (f"{counted(left, 'more dimension')}, {rest:.3f} together; " if left else "")
             + f"the sum is the score, {float(products.sum()):.3f}",
             f"{found.products.formula} ({found.products.source})",
@@ -175,7 +175,7 @@ def _heads(found: Pair, trace: Trace, site: int) -> Columns:
     return columns(
         f"{trace.labels[site]}: each head's share of the layer's output at {found.query.strip()}",
         [column("head", found.heads.axes[0].labels), column("share", found.heads.values, bar=(low, high))],
-        said=[f"{found.heads.formula} ({found.heads.source})", *found.heads.notes],
+        notes=[f"{found.heads.formula} ({found.heads.source})", *found.heads.notes],
     )
 
 
@@ -208,7 +208,7 @@ def _projections(around: Projections | None, site: Site) -> Columns:
                 [*([made["reads"]] if made else []), *(str((shapes[name] or {})["weight"]) for name in names)],
             ),
         ],
-        said=said,
+        notes=said,
     )
 
 

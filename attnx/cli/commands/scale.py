@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
+N = TypeVar("N", int, float)
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
@@ -69,6 +71,7 @@ def scale(
 
     from dataclasses import replace
 
+    from attnx.cli.wording import worded_all
     from attnx.measure import scaling
     from attnx.study.request import parse_layers
     from attnx.study.selection import head_of, layers_of, positions
@@ -96,8 +99,8 @@ def scale(
     rows = [scaling.row(trace, at, number, one, as_if, similarity) for one in group]  # type: ignore[arg-type]
     row = scaling.mean_row(rows)
     swept = scaling.sweep(trace) if sweep else None
-    table = replace(table, notes=_as_shown(table.notes, as_if))
-    row = replace(row, notes=_as_shown(row.notes, as_if))
+    table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
+    row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip() if len(group) == 1 else query or ""
     if run.json:
         from attnx.view.json import document
@@ -123,7 +126,12 @@ def scale(
     chosen = "" if head is not None else ", where scaling changes most"
     named = f"{piece}@{where}" if len(group) == 1 else piece
     title = f"{trace.labels[at]} H{number} · from {named}{chosen}"
-    shown: list[Any] = [line(heading(trace)), tables.one_row(title, row, trace, at, top), "", tables.layers(table)]
+    shown: list[Any] = [
+        line(heading(trace)),
+        tables.one_row(title, row, trace, at, top, more="; --top K shows K"),
+        "",
+        tables.layers(table),
+    ]
     if every:
         shown += ["", tables.heads(table)]
     if swept is not None:
@@ -142,12 +150,15 @@ def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
 
 
 def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
+    from functools import partial
+
     from attnx.cli import output
     from attnx.measure import scaling_theory
+    from attnx.numerals import real, whole
     from attnx.view import scale_tables as tables
 
     if numbers is not None:
-        found = scaling_theory.numbers(_parsed(numbers, "--numbers", float), divide)
+        found = scaling_theory.numbers(_listed(numbers, "--numbers", partial(real, infinite=True)), divide)
         if json:
             from attnx.view.json import document
 
@@ -155,7 +166,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
         else:
             output.show(tables.given_numbers(found.row, found.summary))
         return
-    drawn = scaling_theory.theory([int(d) for d in _parsed(theory or "", "--theory", int)])
+    drawn = scaling_theory.theory(_listed(theory or "", "--theory", whole))
     if json:
         from attnx.view.json import document
 
@@ -164,7 +175,7 @@ def _without_model(numbers: str | None, divide: float, theory: str | None, json:
         output.show(tables.theory(drawn))
 
 
-def _parsed(text: str, option: str, kind: type) -> list[float]:
+def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:
     """Numbers separated by commas.
 
     Raises:
@@ -172,7 +183,7 @@ def _parsed(text: str, option: str, kind: type) -> list[float]:
     """
     from attnx.errors import UsageError
 
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.") from None
+    found = [number for part in text.split(",") if (number := read(part)) is not None]
+    if len(found) < text.count(",") + 1:
+        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.")
+    return found

@@ -194,4 +194,4 @@ def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:
     ]
     notes = dict.fromkeys(note for one in measures for note in one.notes)
     said = [*notes, "means over texts; --json has every head, the Parquet file every text"]
-    return [columns("", parts, said=said, gap=2)]
+    return [columns("", parts, notes=said, gap=2)]

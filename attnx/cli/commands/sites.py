@@ -44,4 +44,7 @@ def sites(
         from attnx.view.page import line
         from attnx.view.sites import sites_table
 
-        output.show(*(line(str(one)) for one in files), sites_table(there, misses, places=places))
+        output.show(
+            *(line(str(one)) for one in files),
+            sites_table(there, misses, places=places, elsewhere="--json has everything"),
+        )

@@ -123,7 +123,7 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
             column("words in both", values[:, 1], bar=(0.0, 1.0)),
             column("different words", values[:, 2], bar=(0.0, 1.0)),
         ],
-        said=[
+        notes=[
             f"cosine {sourced(measure)}",
             "L0 reads the embeddings; words in both: other words that both texts have, each with itself; "
             "different words: any two, the baseline",

@@ -1,17 +1,14 @@
-"""Follow the axes of a tensor through Transpose, Reshape and their like.
+"""Follow the axes of a tensor through Transpose, Reshape and their like, forward and backward.
 
-An axis is a run of atoms; an atom is an axis that no reshape has split so far. Reshaping [B*H, Q, D] to [B, H, Q, D]
-splits one atom in two, and because every tensor refers to the same atoms, the split is known at once wherever that atom
-occurs. Axes of size 1 have no atoms.
+Whoever follows axes through a Reshape splits their atoms, see atoms.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from attnx.graph.axes.atoms import Atom, Axes, fresh, split_alike, split_to
+from attnx.graph.axes.product import find_product
 from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
@@ -33,112 +30,6 @@ ELEMENTWISE = frozenset(
 """Operators that keep axes where they are (Concat, Slice, Pad: the axis changes length, not its meaning)."""
 
 
-class Atom:
-    """One indivisible run of an axis, until a reshape divides it."""
-
-    __slots__ = ("name", "parts", "size")
-
-    def __init__(self, size: int | None, name: str = "") -> None:
-        self.size, self.name = size, name
-        self.parts: tuple[Atom, ...] = ()
-
-    def leaves(self) -> list[Atom]:
-        """The atoms that this one has been divided into."""
-        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
-
-    def split(self, *sizes: int | None) -> None:
-        """Divide into parts of these sizes, outermost first."""
-        self.parts = tuple(Atom(size) for size in sizes)
-
-
-Axis = list[Atom]
-Axes = list[Axis]
-
-
-def fresh(shape: Sequence[int | None]) -> Axes:
-    """Axes with one new atom each (none for size 1)."""
-    return [[] if size == 1 else [Atom(size)] for size in shape]
-
-
-def leaves(axis: Axis) -> Axis:
-    """An axis as the atoms that its atoms have been divided into."""
-    return [leaf for atom in axis for leaf in atom.leaves()]
-
-
-def tie(mine: Axes, traced: Axes) -> None:
-    """Let the atoms that a product has of its own for an operand's axes be those that the axes were traced to."""
-    for own, known in zip(mine, traced, strict=True):
-        if len(own) == 1 and not own[0].parts and known:
-            own[0].parts = tuple(leaves(known))
-
-
-def reshape(axes: Axes, target: Sequence[int | None]) -> Axes | None:
-    """Distribute the atoms of `axes`, in order, over the sizes of `target`; None where they do not fit."""
-    flat = [leaf for axis in axes for leaf in leaves(axis)]
-    if any(a.size is None for a in flat) or None in target:
-        return _loose(axes, target)
-    out: Axes = []
-    queue = list(flat)
-    for size in target:
-        need, axis = int(size or 0), []
-        while need > 1:
-            if not queue:
-                return None
-            atom = queue.pop(0)
-            have = int(atom.size or 0)
-            if have == 0:
-                return None
-            if need % have == 0:
-                axis.append(atom)
-                need //= have
-            elif have % need == 0:
-                atom.split(need, have // need)
-                axis.append(atom.parts[0])
-                queue.insert(0, atom.parts[1])
-                need = 1
-            else:
-                return None
-        out.append(axis)
-    return None if queue else out
-
-
-def _loose(axes: Axes, target: Sequence[int | None]) -> Axes | None:
-    """Where sizes are unknown: match equal sizes from both ends; one stretch in the middle may be merged whole."""
-    source = [leaves(axis) for axis in axes]
-    sizes = [_size(axis) for axis in source]
-    wanted = list(target)
-    left = 0
-    while left < min(len(source), len(wanted)) and sizes[left] is not None and sizes[left] == wanted[left]:
-        left += 1
-    right = 0
-    while (
-        right < min(len(source), len(wanted)) - left
-        and sizes[-1 - right] is not None
-        and sizes[-1 - right] == wanted[-1 - right]
-    ):
-        right += 1
-    middle, gap = source[left : len(source) - right], wanted[left : len(wanted) - right]
-    if len(middle) == len(gap) and all(
-        a is None or b is None or a == b for a, b in zip(map(_size, middle), gap, strict=True)
-    ):
-        filled = middle
-    elif len(gap) == 1:
-        filled = [[atom for axis in middle for atom in axis]]
-    elif len(middle) == 1 and len(middle[0]) == 1 and sum(g is None for g in gap) <= 1:
-        parts = [g for g in gap if g != 1]
-        middle[0][0].split(*parts)
-        queue = list(middle[0][0].parts)
-        filled = [[] if g == 1 else [queue.pop(0)] for g in gap]
-    else:
-        return None
-    return source[:left] + filled + source[len(source) - right :]
-
-
-def _size(axis: Axis) -> int | None:
-    sizes = [leaf.size for leaf in leaves(axis)]
-    return None if any(s is None for s in sizes) else int(np.prod([s for s in sizes if s is not None], dtype=object))
-
-
 def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
     """The axes of a node's first output, given those of its input `source`; None where they cannot be followed."""
     op, a = node.op_type, attributes(node)
@@ -147,7 +38,7 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
         perm = a.get("perm") or list(range(len(axes)))[::-1]
         return [axes[i] for i in perm]
     if op in ("Reshape", "Flatten"):
-        return None if out_shape is None else reshape(axes, out_shape)
+        return None if out_shape is None else split_to(axes, out_shape)
     if op == "Unsqueeze":
         return _unsqueeze(axes, _axes_of(graph, node, a))
     if op == "Squeeze":
@@ -167,7 +58,7 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
     if op in MIXING:
         return _mix(graph, node, axes, source)
     if op in ("ScatterND", "ScatterElements") and source != node.input[0]:
-        return None  # where a part lands is told by numbers, not by axes
+        return None  # where a part lands depends on numbers, not on axes
     if op in ELEMENTWISE:
         return _broadcast(axes, out_shape if op not in ("Concat", "Slice", "Pad") else None)
     return None
@@ -180,8 +71,6 @@ MIXING = ("MatMul", "Einsum", "Conv")
 
 
 def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
-    from attnx.graph.axes.product import find_product
-
     if node.op_type == "Conv":
         shape = graph.shape(node.output[0])
         one = graph.shape(node.input[1])
@@ -194,7 +83,7 @@ def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
     mine = product.left_axes if source == product.left else product.right_axes
     if len(mine) != len(axes):
         return None
-    tie(mine, axes)
+    split_alike(mine, axes)
     constant = product.right_axes if source == product.left else product.left_axes
     for atom in (atom for axis in constant for atom in axis if atom not in product.contracted):
         atom.name = MIXED
@@ -241,7 +130,7 @@ def backward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | N
             out[p] = axes[i]
         return out
     if op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-        return None if shape is None else reshape(axes, shape)
+        return None if shape is None else split_to(axes, shape)
     if shape is None:
         return None
     if op == "Gather":

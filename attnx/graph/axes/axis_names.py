@@ -5,39 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import MIXED, Atom, Axes, Axis, leaves
+from attnx.graph.axes.atoms import Atom, Axes, Axis, atoms_of, leaves
+from attnx.graph.axes.axes import MIXED
 from attnx.graph.axes.head_finder import merged_with, split_from
-from attnx.graph.axes.product import Product
+from attnx.graph.axes.pairing import Candidate, Use
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 
-class Letters:
+class AxisNames:
     """A letter for each atom; see `layout`."""
 
     def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._kept: list[Atom] = []  # keeps the atoms alive, so that their ids stay theirs
+        self._names: dict[Atom, str] = {}
         self.heads: int | None = 1
         self.head_size: int | None = 1
 
     def name(self, atoms: Iterable[Atom], letter: str) -> None:
         """Give a letter to atoms, numbered where there are several; earlier names stay."""
-        fresh = [leaf for atom in atoms for leaf in atom.leaves() if id(leaf) not in self._names]
+        fresh = [leaf for leaf in leaves(atoms) if leaf not in self._names]
         for i, leaf in enumerate(fresh):
             token = letter if len(fresh) == 1 else f"{letter}{i}"
             fixed = letter == "h" or (letter == "b" and len(fresh) > 1 and (leaf.size or PROBE) < PROBE)
-            self._names[id(leaf)] = f"{token}:{leaf.size}" if fixed and leaf.size is not None else token
-            self._kept.append(leaf)
+            self._names[leaf] = f"{token}:{leaf.size}" if fixed and leaf.size is not None else token
 
     def named(self, atom: Atom) -> bool:
         """Whether every leaf of an atom has a letter."""
-        return all(id(leaf) in self._names for leaf in atom.leaves())
+        return all(leaf in self._names for leaf in atom.leaves())
+
+    def unnamed(self, atoms: Iterable[Atom]) -> list[Atom]:
+        """The leaves of some atoms that have no letter yet."""
+        return [leaf for leaf in leaves(atoms) if leaf not in self._names]
 
     def apart(self, axes: Axes) -> tuple[Axes, Callable[[Axis], bool]]:
-        """A copy of axes, and what tells of one of its axes whether it holds heads and nothing else.
+        """A copy of axes, and a predicate: whether one of its axes holds heads and nothing else.
 
         Reshapes that the copy is followed through split its atoms and leave those that have letters whole.
         """
@@ -47,12 +50,12 @@ class Letters:
             copy.append([])
             for leaf in leaves(axis):
                 copy[-1].append(Atom(leaf.size))
-                if self._names.get(id(leaf), "").startswith("h"):
+                if self._names.get(leaf, "").startswith("h"):
                     heads.append(copy[-1][-1])
 
         def are_heads(axis: Axis) -> bool:
-            own = {id(leaf) for head in heads for leaf in head.leaves()}
-            return bool(axis) and all(id(leaf) in own for leaf in leaves(axis))
+            own = set(leaves(heads))
+            return bool(axis) and all(leaf in own for leaf in leaves(axis))
 
         return copy, are_heads
 
@@ -60,71 +63,78 @@ class Letters:
         """Axes in einops style, "(b h:4) q k"; "1" for an axis of size 1; None where an atom has no letter."""
         words: list[str] = []
         for axis in axes:
-            atoms = leaves(axis)
-            tokens = [self._names.get(id(a), f"h:{a.size}" if a.name == MIXED else "") for a in atoms]
+            tokens = [self._names.get(a, f"h:{a.size}" if a.name == MIXED else "") for a in leaves(axis)]
             if not all(tokens):
                 return None
             words.append("1" if not tokens else tokens[0] if len(tokens) == 1 else f"({' '.join(tokens)})")
         return " ".join(words)
 
 
-def name_axes(
-    graph: Graph, out_axes: Axes, query: str, query_axes: Axes, key_axes: Axes, keys: list[Atom],
-    contracted: list[Atom], use: tuple[Product, Axes] | None,
-) -> Letters:  # fmt: skip
+def name_axes(graph: Graph, pair: Candidate, use: Use | None) -> AxisNames:
     """Letters for the atoms of the score product and, where there is one, of the product with the value.
+
+    k is what the softmax normalises, d what the score product sums over; of what is left, h are the heads (see
+    `_heads`), q what the query has and the key has not, and b the rest.
 
     Args:
         graph: The graph.
-        out_axes: Axes of the score product's result.
-        query: Its query operand.
-        query_axes: Axes of that.
-        key_axes: Axes of its key operand.
-        keys: The atoms that the softmax normalises.
-        contracted: The atoms that the score product sums over.
-        use: The product of weights and value, and the axes of the value in it.
+        pair: The score product.
+        use: The product of weights and value.
     """
-    letters = Letters()
-    letters.name(keys, "k")
-    letters.name(contracted, "d")
-    free = [leaf for axis in out_axes for leaf in leaves(axis) if not letters.named(leaf)]
-    heads: list[Atom] | None = None
+    names = AxisNames()
+    out_axes, contracted = pair.way.product.out_axes, pair.way.product.contracted
+    names.name(pair.keys, "k")
+    names.name(contracted, "d")
+    free = names.unnamed(atom for axis in out_axes for atom in axis)
+    heads = set(leaves(_heads(graph, pair, use, names, free)))
+    free = names.unnamed(free)  # reshapes on the way to the heads may have split atoms
+    names.name([a for a in free if a in heads], "h")
+    rest = [a for a in free if a not in heads]
+    names.name(_query_atoms(rest, pair, use), "q")
+    names.name(rest, "b")
+    names.heads = _count([a for a in free if a in heads])
+    names.head_size = _count(leaves(contracted))
+    return names
+
+
+def _heads(graph: Graph, pair: Candidate, use: Use | None, names: AxisNames, free: list[Atom]) -> list[Atom]:
+    """The atoms of the scores' heads: from behind the context, else from before the query, else by their position.
+
+    Atoms of features and of heads that are not among `free` are named on the way.
+    """
+    product = pair.way.product
     if use is not None:
-        product, value_axes = use
-        weighing = product.left_axes if value_axes is product.right_axes else product.right_axes
-        mine = {id(leaf) for axis in (*out_axes, *weighing) for leaf in leaves(axis)}
-        feature = [
-            leaf for axis in value_axes for leaf in leaves(axis) if id(leaf) not in mine and not letters.named(leaf)
-        ]
-        heads = merged_with(graph, product, feature)
-        free = [leaf for atom in free for leaf in atom.leaves()]  # reshapes behind the product may have split them
-        letters.name(feature, "d")
-    known = {id(a) for a in free}
-    if heads and not any(id(leaf) in known for atom in heads for leaf in atom.leaves()):
-        # Heads are mixed between the product and the value: those behind are other atoms than those before.
-        letters.name(heads, "h")
-        heads = None
-    if heads is None:
-        heads = split_from(graph, query, query_axes, contracted)
-        letters.name(keys, "k")  # what was followed may have split them
-        letters.name(contracted, "d")
-        free = [leaf for atom in free for leaf in atom.leaves() if not letters.named(leaf)]
-    if heads is None:
-        heads = _by_position(out_axes, letters)
-    chosen = {id(leaf) for atom in heads for leaf in atom.leaves()}
-    letters.name([a for a in free if id(a) in chosen], "h")
-    in_key = {id(leaf) for axis in key_axes for leaf in leaves(axis)}
-    in_query = {id(leaf) for axis in query_axes for leaf in leaves(axis)}
-    asking = [a for a in free if id(a) in in_query and id(a) not in in_key and id(a) not in chosen]
-    if not asking and use is not None:
-        # A learned vector in the place of the query: what tells rows of weights apart, and not values, is the query.
-        weighed = {id(leaf) for axis in use[1] for leaf in leaves(axis)}
-        asking = [a for a in free if id(a) not in weighed and id(a) not in chosen]
-    letters.name(asking, "q")
-    letters.name([a for a in free if id(a) not in chosen], "b")
-    letters.heads = _count([a for a in free if id(a) in chosen])
-    letters.head_size = _count([leaf for atom in contracted for leaf in atom.leaves()])
-    return letters
+        feature = _features(use, product.out_axes, names)
+        heads = merged_with(graph, use.way.product, feature)
+        names.name(feature, "d")
+        if heads and set(leaves(heads)).isdisjoint(leaves(free)):
+            # Heads are mixed between the product and the value: those behind are other atoms than those before.
+            names.name(heads, "h")
+        elif heads is not None:
+            return heads
+    heads = split_from(graph, pair.query, pair.query_axes, product.contracted)
+    names.name(pair.keys, "k")  # what was followed may have split them
+    names.name(product.contracted, "d")
+    return _by_position(product.out_axes, names) if heads is None else heads
+
+
+def _features(use: Use, out_axes: Axes, names: AxisNames) -> list[Atom]:
+    """The atoms of the value's features: those that neither the scores nor the weights have."""
+    product = use.way.product
+    weights_axes = product.left_axes if use.value_axes is product.right_axes else product.right_axes
+    others = atoms_of([*out_axes, *weights_axes])
+    return names.unnamed(leaf for axis in use.value_axes for leaf in leaves(axis) if leaf not in others)
+
+
+def _query_atoms(rest: list[Atom], pair: Candidate, use: Use | None) -> list[Atom]:
+    """Of the atoms that are neither keys nor heads, those of the query alone."""
+    in_query, in_key = atoms_of(pair.query_axes), atoms_of(pair.key_axes)
+    found = [a for a in rest if a in in_query and a not in in_key]
+    if not found and use is not None:
+        # A learned vector in the place of the query: what distinguishes rows of weights, and not values, is the query.
+        in_value = atoms_of(use.value_axes)
+        found = [a for a in rest if a not in in_value]
+    return found
 
 
 def _count(atoms: list[Atom]) -> int | None:
@@ -136,11 +146,11 @@ def _count(atoms: list[Atom]) -> int | None:
     return total
 
 
-def _by_position(out_axes: Axes, letters: Letters) -> list[Atom]:
+def _by_position(out_axes: Axes, names: AxisNames) -> list[Atom]:
     """Without a value to follow: of two or more batch axes, the last is the heads' (the field's convention).
 
     A batch that was exported as 1 has no atom, and still stands before the heads.
     """
-    batch = [axis for axis in out_axes[:-2] if axis and not all(letters.named(a) for a in axis)]
+    batch = [axis for axis in out_axes[:-2] if axis and not all(names.named(a) for a in axis)]
     after_one = len(batch) == 1 and batch[0] is out_axes[-3] and not any(out_axes[:-3])
     return list(leaves(batch[-1])) if len(out_axes) >= 4 and (len(batch) >= 2 or after_one) else []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
-    from attnx.graph.axes.axes import Axes, Axis
+    from attnx.graph.axes.atoms import Axes, Axis
     from attnx.graph.shapes.index import Graph
     from attnx.records import Array
 

@@ -1,10 +1,11 @@
-"""Who asks whom: softmaxes over keys alone, that other data asks later, and softmaxes over queries that compete."""
+"""Softmaxes that are no attention of queries over keys: linear attention, and slots (queries) that compete for keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import forward, leaves
+from attnx.graph.axes.atoms import atoms_of, leaves
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.pairing import Candidate, Use, use_of
 from attnx.graph.axes.paths import Way, depends
 from attnx.graph.axes.product import find_product
@@ -18,33 +19,31 @@ def competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
     if not any(step.node.op_type == "Div" for step in way.steps):
         return False  # they must be made to sum to 1 over what is weighed
     leading = chosen.way.product.out_axes[:-2]  # a batch that stored slots have none of
-    shared = {id(a) for axis in (*chosen.key_axes, *leading) for a in leaves(axis)}
-    asked = [a for axis in chosen.query_axes for a in leaves(axis) if id(a) not in shared]
-    if not asked:
+    shared = atoms_of([*chosen.key_axes, *leading])
+    queries = [a for axis in chosen.query_axes for a in leaves(axis) if a not in shared]
+    if not queries:
         return False
-    turned = Candidate(chosen.way, chosen.axes, asked, left_is_key=chosen.key == chosen.way.product.left)
+    turned = Candidate(chosen.way, chosen.axes, queries, left_is_key=chosen.key == chosen.way.product.left)
     return use_of(graph, way, turned, out) is not None
 
 
-def asked_by_data(graph: Graph, use: Use) -> bool:
+def is_linear(graph: Graph, use: Use) -> bool:
     """Whether the context's row axis is contracted with another tensor of data (efficient, or linear, attention).
 
-    Not where that tensor is made from the context itself: latents that are asked for once more (poly-encoders).
+    Not where that tensor is made from the context itself: latents that are queried once more (poly-encoders).
     """
     value, axes = use.way.product.out, use.way.product.out_axes
-    rows = {id(a) for axis in use.weights_axes for a in leaves(axis)} - {
-        id(a) for axis in use.value_axes for a in leaves(axis)
-    }
+    rows = atoms_of(use.weights_axes) - atoms_of(use.value_axes)
     for _ in range(6):
         readers = graph.consumers(value)
         for node in readers:
             product = find_product(graph, node.output[0])
             if product is not None and product.node is node and node.op_type in ("MatMul", "Einsum"):
                 mine = product.left_axes if value == product.left else product.right_axes
-                summed = {id(a) for a in product.contracted}
-                at = [i for i, own in enumerate(mine) if any(id(a) in summed for a in own)]
-                told = len(mine) == len(axes) and bool(rows)
-                if told and not any(id(a) in rows for i in at for a in leaves(axes[i])):
+                summed = set(product.contracted)
+                at = [i for i, own in enumerate(mine) if not summed.isdisjoint(own)]
+                known = len(mine) == len(axes) and bool(rows)
+                if known and rows.isdisjoint(a for i in at for a in leaves(axes[i])):
                     continue  # it sums over features
                 other = product.other(value)
                 return depends(graph, other) and not _made_from(graph, other, use.way.product.out)

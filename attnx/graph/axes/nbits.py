@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Atom, fresh
+from attnx.graph.axes.atoms import Atom, fresh
 from attnx.graph.axes.product import Product
 from attnx.graph.axes.stored import numbers
 from attnx.graph.load.nodes import attributes
@@ -34,7 +34,7 @@ def packed_product(graph: Graph, node: NodeProto) -> Product | None:
 
 
 def packed_numbers(graph: Graph, node: NodeProto) -> Array | None:
-    """W [K,N], float32; None where the weights are packed in a way that is not told here.
+    """W [K,N], float32; None where the weights are packed in a way that is not known here.
 
     Source: onnxruntime's ContribOperators, MatMulNBits: along K in blocks, each with a scale and a zero point, by
     default the middle; low bits first; zero points are packed alike, or floats.

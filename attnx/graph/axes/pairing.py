@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.atoms import Atom, Axes, atoms_of, leaves, split_alike
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.origins import streams
 from attnx.graph.axes.paths import Way
 
@@ -38,12 +39,10 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
     if axes is None or max(over) >= len(axes):
         return None
     keys = [leaf for axis in over for leaf in leaves(axes[axis])]
-    left = {id(leaf) for side in way.product.left_axes for leaf in leaves(side)}
-    right = {id(leaf) for side in way.product.right_axes for leaf in leaves(side)}
-    in_left = all(id(k) in left for k in keys)
-    in_right = all(id(k) in right for k in keys)
+    in_left = atoms_of(way.product.left_axes).issuperset(keys)
+    in_right = atoms_of(way.product.right_axes).issuperset(keys)
     if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
-        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: told by its place alone
+        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: known by its place alone
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)
@@ -88,12 +87,8 @@ def use_of(graph: Graph, way: Way, chosen: Candidate, weights: str) -> Use | Non
     mine = p.left_axes if weights_left else p.right_axes
     if len(mine) != len(axes):
         return None
-    for own, traced in zip(mine, axes, strict=True):
-        for atom in own:
-            if not atom.parts and traced and len(own) == 1:
-                atom.parts = tuple(leaves(traced))
-    contracted = {id(leaf) for atom in p.contracted for leaf in atom.leaves()}
-    if contracted != {id(k) for k in (leaf for key in chosen.keys for leaf in key.leaves())}:
+    split_alike(mine, axes)
+    if set(leaves(p.contracted)) != set(leaves(chosen.keys)):
         return None
     value, value_axes = (p.right, p.right_axes) if weights_left else (p.left, p.left_axes)
     return Use(way, axes, value, value_axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, Axis
+from attnx.graph.axes.atoms import Atom, Axes, Axis
 from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:

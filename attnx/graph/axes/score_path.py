@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Axes, forward
-from attnx.graph.axes.axis_names import Letters
+from attnx.graph.axes.atoms import Axes
+from attnx.graph.axes.axes import forward
+from attnx.graph.axes.axis_names import AxisNames
 from attnx.graph.axes.factors import factors_of, multiplier, unmoved
+from attnx.graph.axes.pairing import Candidate
 from attnx.graph.axes.paths import Step, Way, depends, scalar, ways_back
 from attnx.records import Array
 
@@ -65,84 +67,127 @@ class Reading:
         return ", ".join(places) if places else "none in the graph"
 
 
-def read_path(graph: Graph, way: Way, query: tuple[str, Axes], key: tuple[str, Axes], letters: Letters) -> Reading:
-    """Read one way from a score product to a softmax.
+def read_path(graph: Graph, pair: Candidate, names: AxisNames) -> Reading:
+    """Read the way from a score product to a softmax.
 
     Args:
         graph: The graph.
-        way: From the product to the softmax.
-        query: The query operand and its axes.
-        key: The key operand and its axes.
-        letters: What the axes stand for.
+        pair: The score product, its operands, and the way.
+        names: What the axes stand for.
     """
-    heads = letters.heads
-    sides = [factors_of(graph, value, heads, *letters.apart(axes)) for value, axes in (query, key)]
-    reading = Reading(sides[0], sides[1], way.product.factor)
-    multipliers: list[float | Array | None] = []
-    axes: Axes | None
-    axes, are_heads = letters.apart(way.product.out_axes)
-    for step in way.steps:
-        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
-        multipliers.append(multiplier(graph, step.node, step.source, heads, axes, are_heads))
-    tanh = next((i for i, s in enumerate(way.steps) if s.node.op_type == "Tanh"), None)
-    cap = None
-    if tanh is not None:
-        # c * tanh(x / c): the cap is what multiplies behind the tanh; what divides before it holds scale / c.
-        after = next((i for i in range(tanh + 1, len(way.steps)) if multipliers[i] is not None), None)
-        if after is not None and isinstance(multipliers[after], float):
-            cap, reading.softcap, reading.capped = after, float(multipliers[after]), after + 1  # type: ignore[arg-type]
+    way = pair.way
+    sides = ((pair.query, pair.query_axes), (pair.key, pair.key_axes))
+    on_query, on_key = (factors_of(graph, value, names.heads, *names.apart(axes)) for value, axes in sides)
+    reading = Reading(on_query, on_key, way.product.factor)
+    multipliers = _multipliers(graph, way, names)
+    cap = _read_softcap(reading, way.steps, multipliers)
+    multipliers = [-1.0 if _negates(step) else m for step, m in zip(way.steps, multipliers, strict=True)]
+    scores = _Scores()
     for i, step in enumerate(way.steps):
-        turned = step.node.op_type == "Sub" and list(step.node.input).index(step.source) == 1
-        if step.node.op_type == "Neg" or turned:
-            multipliers[i] = -1.0
-    contiguous, last = True, 0
-    for i, step in enumerate(way.steps):
-        factor = multipliers[i]
         if unmoved(graph, step.node) == step.source:
             continue
-        if step.node.op_type.startswith("QLinear"):
-            contiguous = False  # rounded here, as by the two below
-        if factor is not None and i != cap:
+        if _rounds([step]) or step.node.op_type == "DequantizeLinear":
+            scores.exact = False
+        if i == cap:
+            continue
+        if (factor := multipliers[i]) is not None:
             if step.node.op_type == "Sub":
-                reading.biases += [n for n in step.node.input if n and n != step.source]
-                contiguous = False
+                scores.exact = False
+                reading.biases += _others(step)
             reading.path_factors.append((factor, _holder(step)))
-            if contiguous:
-                last = i + 1
-            else:
-                last = -1  # scaled again behind a bias or mask: the scaled scores alone are no tensor
-        elif (
-            step.node.op_type in ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "Tanh", "QLinearAdd", *_WRITING)
-            and i != cap
-        ):
-            contiguous = False
-            if step.node.op_type != "Tanh":
-                reading.biases += [n for n in step.node.input if n and n != step.source]
-        elif step.node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            contiguous = False  # rounded here: what follows is no longer scores x scale to the last digit
+            scores.scale(i + 1)
+        elif step.node.op_type in _ADDING or step.node.op_type == "Tanh":
+            scores.exact = False
+            reading.biases += _others(step) if step.node.op_type != "Tanh" else []
         elif step.node.op_type in ("Concat", "Pad"):
-            contiguous = False
-            beside = _scores_beside(graph, step, way.product.out) if step.node.op_type == "Concat" else 0
-            if beside:
-                reading.pieces += beside
-            elif reading.pieces == 1:
-                reading.sink = _sink(graph, step) if step.node.op_type == "Concat" else _padded(graph, step)
-    if reading.softcap is not None:  # even where nothing divides by it here: an optimiser may have put that elsewhere
-        reading.path_factors.append((reading.softcap, ""))
-        divided = _cap_division(multipliers, tanh or 0, reading.softcap)
-        last = divided if divided is not None and not _rounds(way.steps[:divided]) else -1
-        if _rounds(way.steps[: cap or 0]):
-            reading.capped = None  # made of rounded scores, which the formula does not give to the last digit
-    reading.scaled = last if last >= 0 else None
+            scores.exact = False
+            _read_columns(graph, reading, step, way.product.out)
+    reading.scaled = scores.scaled
+    if reading.softcap is not None:
+        _read_capped(reading, way.steps, multipliers, cap or 0)
     return reading
 
 
-def _rounds(steps: list[Step]) -> bool:
+@dataclass(slots=True)
+class _Scores:
+    """What has become of the scores by some step."""
+
+    exact: bool = True
+    """They are the product times a number, to the last digit: nothing was added, capped, rounded or put beside."""
+    scaled: int | None = 0
+    """After how many steps they were scaled last; None once they were scaled behind anything else: the scaled scores
+    alone are then no tensor."""
+
+    def scale(self, steps: int) -> None:
+        """Multiply by a factor."""
+        self.scaled = steps if self.exact else None
+
+
+def _multipliers(graph: Graph, way: Way, names: AxisNames) -> list[float | Array | None]:
+    """What each step multiplies the scores by: a number, or one a head; None where it does something else."""
+    out: list[float | Array | None] = []
+    axes: Axes | None
+    axes, are_heads = names.apart(way.product.out_axes)
+    for step in way.steps:
+        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
+        out.append(multiplier(graph, step.node, step.source, names.heads, axes, are_heads))
+    return out
+
+
+def _read_softcap(reading: Reading, steps: Sequence[Step], multipliers: Sequence[float | Array | None]) -> int | None:
+    """Read c of c * tanh(x / c): what multiplies behind the tanh; what divides before it holds scale / c.
+
+    Returns:
+        The step that multiplies; None without a softcap.
+    """
+    tanh = _tanh(steps)
+    after = next((i for i in range(tanh + 1, len(steps)) if multipliers[i] is not None), None)
+    cap = None if after is None else multipliers[after]
+    if after is None or not isinstance(cap, float):
+        return None
+    reading.softcap, reading.capped = cap, after + 1
+    return after
+
+
+def _read_capped(
+    reading: Reading, steps: Sequence[Step], multipliers: Sequence[float | Array | None], cap: int
+) -> None:
+    """Read where the scaled and the capped scores stand around a softcap, whose division is part of a factor."""
+    assert reading.softcap is not None
+    # Even where nothing divides by it here: an optimiser may have put that elsewhere.
+    reading.path_factors.append((reading.softcap, ""))
+    divided = _cap_division(multipliers, _tanh(steps), reading.softcap)
+    reading.scaled = divided if divided is not None and not _rounds(steps[:divided]) else None
+    if _rounds(steps[:cap]):
+        reading.capped = None  # made of rounded scores, which the formula does not give to the last digit
+
+
+def _tanh(steps: Sequence[Step]) -> int:
+    """The first step that is a tanh; beyond the last one without any."""
+    return next((i for i, step in enumerate(steps) if step.node.op_type == "Tanh"), len(steps))
+
+
+def _negates(step: Step) -> bool:
+    """Whether a step turns the sign of the scores: -x, or y - x."""
+    return step.node.op_type == "Neg" or (step.node.op_type == "Sub" and list(step.node.input).index(step.source) == 1)
+
+
+def _read_columns(graph: Graph, reading: Reading, step: Step, own: str) -> None:
+    """Read what a Concat or Pad puts beside the scores: scores of other keys, or a sink's column."""
+    concat = step.node.op_type == "Concat"
+    beside = _scores_beside(graph, step, own) if concat else 0
+    if beside:
+        reading.pieces += beside
+    elif reading.pieces == 1:
+        reading.sink = _sink(graph, step) if concat else _padded(graph, step)
+
+
+def _rounds(steps: Sequence[Step]) -> bool:
     """Whether scores are rounded to integers in some steps."""
     return any(s.node.op_type == "QuantizeLinear" or s.node.op_type.startswith("QLinear") for s in steps)
 
 
-def _cap_division(multipliers: list[float | Array | None], tanh: int, cap: float) -> int | None:
+def _cap_division(multipliers: Sequence[float | Array | None], tanh: int, cap: float) -> int | None:
     """The step that divides by the cap, right before the tanh: the scaled scores are its input. None if merged."""
     for i in range(tanh - 1, -1, -1):
         factor = multipliers[i]
@@ -195,7 +240,8 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     return (before or None, -after or None) if before or after else None
 
 
-_WRITING = ("ScatterND", "ScatterElements")
+_ADDING = ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "QLinearAdd", "ScatterND", "ScatterElements")
+"""Operators that add something to the scores, or put something in their place, where they do not scale them."""
 _BOOL = 9
 """ONNX's data type of what selects cells and adds nothing to them."""
 

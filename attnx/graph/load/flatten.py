@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 Choose = Callable[["NodeProto"], bool | None]
-"""Given an If node: True for then, False for else, None where it cannot be told."""
+"""Given an If node: True for then, False for else, None where it is not known."""
 
 
 def inline_functions(proto: ModelProto) -> ModelProto:

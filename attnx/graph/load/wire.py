@@ -83,7 +83,7 @@ class _Skeleton:
             if wire == 0:
                 number, at = _varint(data, at, end)
                 if kind == "Tensor" and field == _LOCATION and number == 0:
-                    # "in this message", said outright: dropped, since the last word would win over our reference.
+                    # "in this message", made explicit: dropped, since the last word would win over our reference.
                     out.append(data[plain:head])
                     plain = at
                 continue

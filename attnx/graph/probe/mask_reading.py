@@ -40,7 +40,7 @@ class Hides:
     window: int | None = None
     """How many keys a query sees at most, itself included, where what it sees is a band; None without one."""
     bias: str | None = None
-    """What is added to visible cells, in words; "" where that cannot be told; None where nothing is."""
+    """What is added to visible cells, in words; "" where that is not known; None where nothing is."""
 
 
 class Reader:

@@ -17,7 +17,8 @@ Rule = Callable[["NodeProto", dict[str, Any], Sequence[Fact]], list[Shape | None
 def broadcast(*shapes: Shape | None) -> Shape | None:
     """Numpy's broadcast of shapes in which None is an unknown size.
 
-    A buffer that is shorter than a probe size is cut where it ends; in a run it is as long as what it meets.
+    A buffer that is shorter than a probe size is cut where it ends, or is empty behind its end; in a run it is as long
+    as what it meets.
     """
     known = [s for s in shapes if s is not None]
     if len(known) < len(shapes) or not known:
@@ -27,7 +28,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     for i in range(-rank, 0):
         dims = {s[i] for s in known if len(s) >= -i} - {1}
         sizes = dims - {None}
-        if len(sizes) == 2 and 0 < min(sizes) < PROBE <= max(sizes):  # type: ignore[type-var,operator]
+        if len(sizes) == 2 and 0 <= min(sizes) < PROBE <= max(sizes):  # type: ignore[type-var,operator]
             sizes = {max(sizes)}  # type: ignore[type-var]
         out.append(1 if not dims else sizes.pop() if len(sizes) == 1 else None)
     return tuple(out)

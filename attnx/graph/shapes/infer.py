@@ -3,7 +3,7 @@
 Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor tells
 which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
 the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
-small sizes and the masks given, evaluates what a site hides (see sites.py).
+small sizes and the masks given, evaluates what a site hides (see `graph.probe`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import evaluate, steady
 from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, fact_of
+from attnx.graph.shapes.rules import infer_shape
 from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
 from attnx.records import Array
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 SMALL_VALUE = 8192
-"""Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
+"""Numbers are carried for tensors of at most this many elements (unless a caller wants more)."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
@@ -148,8 +149,6 @@ def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str
 
 
 def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
-    from attnx.graph.shapes.rules import infer_shape
-
     inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
     if node.op_type == "If" and not node.domain:
         return _branch(graph, node, facts, limit)

@@ -1,6 +1,6 @@
 """The shape of a node's outputs from its inputs' facts, one rule an operator.
 
-Operators that only move elements: shapes_layout.py; onnxruntime's own: shapes_ort.py.
+Operators that only move elements: layout_rules.py; onnxruntime's own: contrib_rules.py; all others: schema_rules.py.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     known = {name: graph.known(input_of(node, 8 + i)) for i, name in enumerate(SWITCHES)}
     unknown = [name for name, value in known.items() if value is None]
     if unknown:
-        return Miss(node.name, op_name(node), f"what it does is told only when it runs: {', '.join(unknown)}")
+        return Miss(node.name, op_name(node), f"what it does is known only when it runs: {', '.join(unknown)}")
     static, use_past, layer_state, masked = (bool(known[name].all()) for name in SWITCHES)  # type: ignore[union-attr]
 
     e = Emit(graph, prefix_of(graph, node), query_in)

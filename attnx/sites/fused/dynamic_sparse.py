@@ -14,7 +14,7 @@ from attnx.records import Miss
 from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Finding
 from attnx.sites.fused.caches import write
-from attnx.sites.fused.grouped import grouped, long_vector, visible_cells
+from attnx.sites.fused.grouped import grouped, head_size, long_vector, sink_of, visible_cells
 from attnx.sites.stages import attend, default_scale, found, input_of, merge_heads, output_of
 
 if TYPE_CHECKING:
@@ -60,14 +60,9 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         visible = e.concat([e.op("Expand", visible, shape), chosen], 3)
     else:
         visible = e.all_of(visible, _chosen(e, node, new.query, new.total))
-    width = e.size(node.input[0], -1)
-    size = width // (heads if key_in else heads + 2 * kv_heads) if width else None
+    size = head_size(e, node, heads, kv_heads)
     scale, number = default_scale(e, a.get("scale") or None, size, new.query)
-    sink = ""
-    if input_of(node, 16):
-        sink = e.reshape(e.real(input_of(node, 16)), 1, -1, 1, 1)
-    elif a.get("smooth_softmax"):
-        sink = e.number(0.0)
+    sink = sink_of(e, node, 16)
     context = attend(
         e, new.query, key, value, heads=heads, kv_heads=kv_heads, scale=scale, visible=visible, guard=True, sink=sink
     )

@@ -15,7 +15,7 @@ from attnx.records import Miss
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Finding
 from attnx.sites.fused.caches import slide, write
-from attnx.sites.fused.grouped import Grouped, grouped, long_vector, visible_cells
+from attnx.sites.fused.grouped import Grouped, grouped, head_size, long_vector, sink_of, visible_cells
 from attnx.sites.fused.quantised_cache import Store, loaded, opened, scale_of, shut, store_of, stored
 from attnx.sites.stages import attend, bias_name, default_scale, found, input_of, merge_heads, output_of
 
@@ -52,14 +52,9 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     visible = visible_cells(e, new, bool(a.get("causal", 1)), window)
     bias = input_of(node, 10)
     add = [e.slice(e.real(bias), 0, new.total, 3)] if bias else []
-    width = e.size(node.input[0], -1)
-    size = width // (heads if input_of(node, 1) else heads + 2 * kv_heads) if width else None
+    size = head_size(e, node, heads, kv_heads)
     scale, number = default_scale(e, a.get("scale") or None, size, new.query)
-    sink = ""
-    if input_of(node, 11):
-        sink = e.reshape(e.real(input_of(node, 11)), 1, -1, 1, 1)
-    elif a.get("smooth_softmax"):
-        sink = e.number(0.0)
+    sink = sink_of(e, node, 11)
     context = attend(
         e, new.query, key, value, heads=heads, kv_heads=kv_heads, scale=scale, softcap=a.get("softcap", 0.0), add=add,
         visible=visible, guard=bool(window), sink=sink,
@@ -80,7 +75,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _cached(e: Emit, node: NodeProto, a: dict[str, Any], new: Grouped, store: Store) -> tuple[str, str]:
-    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that are asked for."""
+    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that the node has as outputs."""
     parts: list[str] = []
     for index, fresh in enumerate((new.key, new.value)):
         past, out = input_of(node, 3 + index), output_of(node, 1 + index)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from attnx.graph.load.nodes import attributes
 from attnx.sites.emit import INT64, Emit
-from attnx.sites.stages import rms_norm, rotary, split_heads
+from attnx.sites.stages import input_of, rms_norm, rotary, split_heads
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,16 @@ def visible_cells(e: Emit, new: Grouped, causal: bool, window: int) -> str:
     if window:
         visible = e.all_of(visible, e.op("Greater", j, e.op("Sub", p, e.ints(window))))
     return visible
+
+
+def head_size(e: Emit, node: NodeProto, heads: int, kv_heads: int) -> int | None:
+    """The size of a head, where it is known; without a key of its own, a node's query has rows of [Q | K | V]."""
+    width = e.size(node.input[0], -1)
+    return width // (heads if input_of(node, 1) else heads + 2 * kv_heads) if width else None
+
+
+def sink_of(e: Emit, node: NodeProto, at: int) -> str:
+    """The logits of a node's sink: its input `at`, 0 for a smooth softmax, "" for none."""
+    if input_of(node, at):
+        return e.reshape(e.real(input_of(node, at)), 1, -1, 1, 1)
+    return e.number(0.0) if attributes(node).get("smooth_softmax") else ""

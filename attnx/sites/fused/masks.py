@@ -1,6 +1,6 @@
 """The masks of onnxruntime's own operators, in every form that their kernels read.
 
-These operators hide padding by adding `mask_filter_value` (-10000 unless said otherwise) to the scores, and the future
+These operators hide padding by adding `mask_filter_value` (-10000 by default) to the scores, and the future
 by the lowest float32; a padded cell's weight is 0 only because exp(-10000) is.
 """
 
@@ -13,7 +13,7 @@ FILTER = -10000.0
 
 
 def padding(e: Emit, mask: str, batch: str, rows: str, total: str, fill: float, starts: bool = False) -> str:
-    """What a mask adds to the scores: 0 or `fill`, broadcasting to [B,H,Q,K]; its form is told by its rank.
+    """What a mask adds to the scores: 0 or `fill`, broadcasting to [B,H,Q,K]; its rank determines its form.
 
     Args:
         e: Where the nodes go.

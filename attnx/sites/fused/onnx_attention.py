@@ -124,7 +124,7 @@ def _pad(e: Emit, mask: str, total: str, boolean: bool) -> str:
 
 
 def _product_output(e: Emit, node: NodeProto, a: dict[str, Any], visible: str) -> None:
-    """The node's own score output, where the model asks for it; hidden cells as the CPU kernel writes them."""
+    """The node's own score output, where the model has it; hidden cells as the CPU kernel writes them."""
     if not (out := output_of(node, 3)):
         return
     stage = e.name(("scaled", "capped", "masked", "weights")[a.get("qk_matmul_output_mode", 0)])

@@ -1,4 +1,4 @@
-"""Which file of ops/ knows which fused operator. Modules are imported when a graph first holds their operator."""
+"""Which file of this folder knows which fused operator. It is imported once a graph holds that operator."""
 
 from __future__ import annotations
 

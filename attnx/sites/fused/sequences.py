@@ -1,6 +1,6 @@
 """Tensors that go through a sequence, as torch's exporters write split, chunk and stack, without one.
 
-A value that is put into a sequence and taken out again has no shape that could be told from the graph. Where it is
+A value that is put into a sequence and taken out again has no shape that the graph shows. Where it is
 known which place is taken, a Slice or nothing at all does the same.
 """
 

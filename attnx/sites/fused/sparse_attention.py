@@ -13,7 +13,7 @@ from attnx.graph.load.nodes import attributes
 from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Finding
 from attnx.sites.fused.caches import write
-from attnx.sites.fused.grouped import grouped, long_vector, visible_cells
+from attnx.sites.fused.grouped import grouped, head_size, long_vector, visible_cells
 from attnx.sites.stages import attend, default_scale, found, input_of, merge_heads, output_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | None:
         whole.append(e.slice(present, 0, new.total, 2))
     blocks = _blocks(e, node, a["sparse_block_size"], heads, new.position, e.arange(new.total))
     visible = e.all_of(visible_cells(e, new, causal=True, window=0), blocks)
-    width = e.size(node.input[0], -1)
-    size = width // (heads if key_in else heads + 2 * kv_heads) if width else None
+    size = head_size(e, node, heads, kv_heads)
     scale, number = default_scale(e, a.get("scale") or None, size, new.query)
     context = attend(
         e, new.query, whole[0], whole[1], heads=heads, kv_heads=kv_heads, scale=scale, visible=visible, guard=True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.axis_names import name_axes
 from attnx.graph.axes.caches import comes_in
-from attnx.graph.axes.linear_attention import asked_by_data, competed
+from attnx.graph.axes.linear_attention import competed, is_linear
 from attnx.graph.axes.origins import streams
 from attnx.graph.axes.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.axes.paths import Way, depends, ways_back, ways_on
@@ -34,53 +34,87 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     found = find_softmax(graph, node)
     if found is None:
         return None
-    logits, out, axis = found.logits, found.out, found.axis
-    shape = graph.shape(logits)
+    shape = graph.shape(found.logits)
     if shape is None:
-        back = ways_back(graph, logits)
-        if not any(depends(graph, w.product.left) and depends(graph, w.product.right) for w in back):
-            return None
-        return Miss(node.name, node.op_type, "the rank of its input cannot be told from the graph")
-    if not depends(graph, logits):
-        graph = graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
-        if not depends(graph, logits):
-            return None
-    rank = max(len(shape), 1)
-    over = tuple(sorted(i % rank for i in (axis, *found.beside)))
-    on = ways_on(graph, out)
-    back = ways_back(graph, logits)
-    candidates = [c for way in back if (c := follow(graph, way, over)) is not None]
-    data = [c for c in candidates if depends(graph, c.key)]
-    both = [c for c in data if depends(graph, c.query)]
-    if not both:
-        talking = [c for way in ways_back(graph, logits, mixed=True) if (c := follow(graph, way, over)) is not None]
-        both = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
-    if not candidates and not both:
-        return _not_followed(graph, node, back) or _none_before(node, on)
-    if not data and not both:
-        if any(competed(graph, way, c, out) for c in candidates for way in on):
-            return Miss(node.name, node.op_type, _OVER_QUERIES)
-        return None  # the axis that is normalised belongs to a constant weight: a classifier, a router
-    chosen = content(graph, both or data, on)
-    uses = [use for way in on if (use := use_of(graph, way, chosen, out)) is not None]
-    if not both and uses and asked_by_data(graph, uses[0]):
+        two = any(_is_of_data(graph, way) for way in ways_back(graph, found.logits))
+        return Miss(node.name, node.op_type, "the rank of its input is not known from the graph") if two else None
+    data = _with_data(graph, found.logits)
+    if data is None:
+        return None
+    before = _Before(data, found, len(shape))
+    on = ways_on(data, found.out)
+    if not before.candidates and not before.of_data:
+        return before.miss(node) or _none_before(node, on)
+    if not before.keyed and not before.of_data:
+        # Else the axis that is normalised belongs to a constant weight: a classifier, a router.
+        return _competition(data, node, before.candidates, on, found.out)
+    chosen = content(data, before.of_data or before.keyed, on)
+    uses = [use for way in on if (use := use_of(data, way, chosen, found.out)) is not None]
+    if not before.of_data and uses and is_linear(data, uses[0]):
         return None  # a softmax over keys alone, whose context data contracts again: linear attention
-    if not uses and any(competed(graph, way, c, out) for c in both for way in on):
-        return Miss(node.name, node.op_type, _OVER_QUERIES)
-    if not uses and (not both or len(shape) < 3):
-        return (
-            None
-            if not both
-            else Miss(
-                node.name, node.op_type, "a softmax over a product of two tensors whose weights multiply no value"
-            )
-        )
-    made = _assemble(graph, node, chosen, uses[0] if uses else None, found, learned=not both, summed=both)
+    if not uses and (miss := _competition(data, node, before.of_data, on, found.out)) is not None:
+        return miss
+    if not uses and (not before.of_data or len(shape) < 3):
+        return Miss(node.name, node.op_type, _NO_VALUE) if before.of_data else None
+    made = _assemble(data, node, chosen, uses[0] if uses else None, found, before.of_data)
     if isinstance(made, Finding):
-        made.beside = tuple(w.product.out for w in back if w.product.out != made.product and w.product.contracted)
+        others = [way.product for way in before.ways if way.product.contracted]
+        made.beside = tuple(product.out for product in others if product.out != made.product)
     return made
 
 
+def _with_data(graph: Graph, logits: str) -> Graph | None:
+    """The graph in which logits depend on data, taken ever more broadly; None where they depend on none."""
+    if depends(graph, logits):
+        return graph
+    data = graph.by_shape()
+    if not depends(data, logits):
+        data = graph.by_products()
+    return data if depends(data, logits) else None
+
+
+def _is_of_data(graph: Graph, way: Way) -> bool:
+    """Whether a way begins with a product of two tensors that both depend on data."""
+    return depends(graph, way.product.left) and depends(graph, way.product.right)
+
+
+class _Before:
+    """The products before a softmax that may have made its scores.
+
+    Attributes:
+        ways: All ways back to products.
+        candidates: Those whose axes could be followed.
+        keyed: Of these, those whose keys depend on data.
+        of_data: Those whose queries do, too; where there are none, those behind which heads are mixed (talking heads).
+    """
+
+    def __init__(self, graph: Graph, found: Softmax, rank: int) -> None:
+        self.graph, self.ways = graph, ways_back(graph, found.logits)
+        over = tuple(sorted(i % max(rank, 1) for i in (found.axis, *found.beside)))
+        self.candidates = _followed(graph, self.ways, over)
+        self.keyed = [c for c in self.candidates if depends(graph, c.key)]
+        self.of_data = [c for c in self.keyed if depends(graph, c.query)]
+        if not self.of_data:
+            talking = _followed(graph, ways_back(graph, found.logits, mixed=True), over)
+            self.of_data = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
+
+    def miss(self, node: NodeProto) -> Miss | None:
+        """Scores that are moved about between their product and the softmax: bands cut out of blocks (Longformer)."""
+        moved = any(_is_of_data(self.graph, way) for way in self.ways)
+        return Miss(node.name, node.op_type, _LOST) if moved else None
+
+
+def _followed(graph: Graph, ways: list[Way], over: tuple[int, ...]) -> list[Candidate]:
+    return [candidate for way in ways if (candidate := follow(graph, way, over)) is not None]
+
+
+def _competition(graph: Graph, node: NodeProto, candidates: list[Candidate], on: list[Way], out: str) -> Miss | None:
+    """A softmax over the queries of one of these products: they compete for each key."""
+    over_queries = any(competed(graph, way, candidate, out) for candidate in candidates for way in on)
+    return Miss(node.name, node.op_type, _OVER_QUERIES) if over_queries else None
+
+
+_NO_VALUE = "a softmax over a product of two tensors whose weights multiply no value"
 _OVER_QUERIES = (
     "a softmax over queries, which compete for each key: its weights sum to 1 over queries, and what is made of them "
     "behind it weighs the values (slot attention); it is not shown"
@@ -107,13 +141,6 @@ def _by_offset(found: Finding) -> bool:
     return not any(name[0] == "q" for name in names) and sum(name[0] == "b" for name in names) > 1
 
 
-def _not_followed(graph: Graph, node: NodeProto, back: list[Way]) -> Miss | None:
-    """Scores that are moved about between their product and the softmax: bands cut out of blocks (Longformer)."""
-    if not any(depends(graph, way.product.left) and depends(graph, way.product.right) for way in back):
-        return None
-    return Miss(node.name, node.op_type, _LOST)
-
-
 def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
     if not on:
         return None
@@ -121,40 +148,34 @@ def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
 
 
 def _assemble(
-    graph: Graph,
-    node: NodeProto,
-    chosen: Candidate,
-    use: Use | None,
-    found: Softmax,
-    *,
-    learned: bool,
-    summed: list[Candidate],
+    graph: Graph, node: NodeProto, chosen: Candidate, use: Use | None, found: Softmax, summed: list[Candidate]
 ) -> Finding | Miss:
-    """A finding from what was paired."""
+    """A finding from what was paired.
+
+    Args:
+        graph: The graph.
+        node: The softmax.
+        chosen: The score product.
+        use: The product of weights and value.
+        found: The softmax, taken apart.
+        summed: All products of two tensors of data that are summed in the scores; none where the query is learned.
+    """
     way = chosen.way
-    letters = name_axes(
-        graph, way.product.out_axes, chosen.query, chosen.query_axes, chosen.key_axes, chosen.keys,
-        way.product.contracted,
-        None if use is None else (use.way.product, use.value_axes),
-    )  # fmt: skip
-    reading = read_path(graph, way, (chosen.query, chosen.query_axes), (chosen.key, chosen.key_axes), letters)
+    names = name_axes(graph, chosen, use)
+    reading = read_path(graph, chosen, names)
     finding = Finding(node=node, places={}, query_from=chosen.query, key_from=chosen.key, product=way.product.out)
-    finding.heads, finding.head_size = letters.heads, letters.head_size
+    finding.heads, finding.head_size = names.heads, names.head_size
     finding.scale, finding.scale_place, finding.softcap = reading.scale(), reading.where(), reading.softcap
-    if (
-        not reading.biases
-        and not found.masked
-        and (use is None or not any(s.node.op_type in ("Where", "Mul") for s in use.way.steps))
-    ):
+    if not reading.biases and not found.masked and not _selects(use):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
-    finding.bias = bias_kind(graph, reading, letters.heads, _head_axes(letters.layout(chosen.axes)))
+    finding.bias = bias_kind(graph, reading, names.heads, _head_axes(names.layout(chosen.axes)))
     finding.sink = reading.sink is not None or found.sink
-    put = Placing(graph, finding, letters)
+    put = Placing(graph, finding, names)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
     put.operand("key", chosen.key, chosen.key_axes, reading.key_factors)
     put.path(way, reading, found.logits)
-    own = heads_in(finding.places.get("key"), letters.heads)
-    finding.kv_heads = own if own != letters.heads else kv_heads(graph, finding.places.get("key"), letters.heads)
+    own = heads_in(finding.places.get("key"), names.heads)
+    finding.kv_heads = own if own != names.heads else kv_heads(graph, finding.places.get("key"), names.heads)
     put.weights(chosen, use if reading.pieces == 1 else None, found.out)
     if found.masked:
         finding.places.pop("masked", None)
@@ -163,24 +184,11 @@ def _assemble(
     if found.base is not None:
         put.to_base_e(natural(found))
     if use is not None:
-        finding.value_from = use.value
-        put.place("value", use.value, use.value_axes)
-        if finding.gated:
-            finding.notes.append("the weights are multiplied by a gate before they weigh the value")
-        if mixed(graph, use.way):
-            finding.absent = (*finding.absent, "context")
-            finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
-        elif rounded(use.way):
-            finding.notes.append("the weights are rounded to integers before they weigh the value")
-        else:
-            put.place("context", use.way.product.out, use.way.product.out_axes)
+        _place_value(graph, finding, put, use)
     if "weights" not in finding.places:
-        return Miss(
-            node.name,
-            node.op_type,
-            "its axes cannot be told apart: batch, heads and queries are mixed in a way not known",
-        )
-    if learned:
+        why = "its axes cannot be separated: batch, heads and queries are mixed in a way not known"
+        return Miss(node.name, node.op_type, why)
+    if not summed:
         _without_query(graph, finding, chosen.key)
     elif reading.pieces > 1:
         _in_pieces(graph, finding, summed, reading.pieces)
@@ -189,6 +197,26 @@ def _assemble(
             f"{len(summed)} products of two tensors are summed in the scores; query and key are the content's"
         )
     return finding
+
+
+def _selects(use: Use | None) -> bool:
+    """Whether weights are selected or multiplied on the way to the value: cells may be hidden there."""
+    return use is not None and any(step.node.op_type in ("Where", "Mul") for step in use.way.steps)
+
+
+def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None:
+    """Write down where value and context are, and what happens to the weights before they weigh the value."""
+    finding.value_from = use.value
+    put.place("value", use.value, use.value_axes)
+    if finding.gated:
+        finding.notes.append("the weights are multiplied by a gate before they weigh the value")
+    if mixed(graph, use.way):
+        finding.absent = (*finding.absent, "context")
+        finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
+    elif rounded(use.way):
+        finding.notes.append("the weights are rounded to integers before they weigh the value")
+    else:
+        put.place("context", use.way.product.out, use.way.product.out_axes)
 
 
 def _head_axes(layout: str | None) -> list[int]:
@@ -208,8 +236,8 @@ def _in_pieces(graph: Graph, finding: Finding, pieces: list[Candidate], count: i
         f"{count} score products stand side by side in one softmax, over keys in {count} pieces: the weights are of "
         "all of them, and key, value and context are no one tensor"
     )
-    asking = streams(graph, finding.query_from)
-    own = [piece.key for piece in pieces if streams(graph, piece.key) & asking]
+    query = streams(graph, finding.query_from)
+    own = [piece.key for piece in pieces if streams(graph, piece.key) & query]
     if own:
         finding.kind = "self"
     place = finding.places.get("masked") or finding.places.get("weights")

@@ -1,4 +1,4 @@
-"""Attention without a softmax: told apart by what stands in its place, and refused, since it has no weights to show.
+"""Attention without a softmax: named by what stands in its place, and refused, since it has no weights to show.
 
 Two products in a row are the sign of it: of queries and keys, and of what comes of that with values. Or, in linear
 attention, of keys and values, and of what comes of that with queries.
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.axes import Atom, Axes, forward, leaves, tie
+from attnx.graph.axes.atoms import Axes, atoms_of, leaves, split_alike
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.head_finder import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
 from attnx.graph.axes.product import Product, find_product
@@ -43,15 +44,11 @@ def misses(graph: Graph, known: Iterable[str]) -> list[Miss]:
         first = find_product(graph, node.output[0]) if node.output else None
         if first is None or first.node is not node or first.out in taken:
             continue
-        if depends(graph, first.left) and depends(graph, first.right) and _leaves(first.contracted):
+        if depends(graph, first.left) and depends(graph, first.right) and set(leaves(first.contracted)):
             reason = _weighs(graph, first)
             if reason is not None:
                 found.append(Miss(node.name, op_name(node), reason))
     return found
-
-
-def _leaves(atoms: Iterable[Atom]) -> set[int]:
-    return {id(leaf) for leaf in leaves(list(atoms))}
 
 
 def _weighs(graph: Graph, first: Product) -> str | None:
@@ -87,9 +84,9 @@ def _contracts(graph: Graph, first: Product, second: Product, value: str, axes: 
     mine = second.left_axes if value == second.left else second.right_axes
     if len(mine) != len(axes):
         return False
-    tie(mine, axes)
-    left, right = ({id(a) for axis in side for a in leaves(axis)} for side in (first.left_axes, first.right_axes))
-    summed = _leaves(second.contracted)
+    split_alike(mine, axes)
+    left, right = atoms_of(first.left_axes), atoms_of(first.right_axes)
+    summed = set(leaves(second.contracted))
     return bool(summed) and (summed <= left - right or summed <= right - left)
 
 
@@ -97,18 +94,18 @@ def _features(graph: Graph, value: str, axes: Axes, first: Product) -> bool | No
     """Whether a product sums over what a projection made of an operand; None where it was made by no projection."""
     marked = list(first.contracted)
     for _ in range(24):
-        marks = _leaves(marked)
+        marks = set(leaves(marked))
         product = find_product(graph, value)
         if product is not None:
             if depends(graph, product.left) == depends(graph, product.right) or len(product.out_axes) != len(axes):
                 return None
             stored = product.right_axes if depends(graph, product.left) else product.left_axes
-            own = {id(a) for axis in stored for a in axis}
-            at = [i for i, axis in enumerate(product.out_axes) if any(id(a) in own for a in axis)]
-            return any(id(leaf) in marks for i in at for leaf in leaves(axes[i]))
+            own = {a for axis in stored for a in axis}
+            at = [i for i, axis in enumerate(product.out_axes) if not own.isdisjoint(axis)]
+            return not marks.isdisjoint(leaf for i in at for leaf in leaves(axes[i]))
         node = graph.producer(value)
         if node is not None and node.op_type == "Conv" and len(axes) > 1:
-            return any(id(leaf) in marks for leaf in leaves(axes[1]))
+            return not marks.isdisjoint(leaves(axes[1]))
         if node is not None and node.op_type == "Softmax":  # of queries or keys alone: efficient attention
             value = node.input[0]
             continue

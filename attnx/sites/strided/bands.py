@@ -268,7 +268,7 @@ class _Emitted:
     def counted(self, name: str, operand: Operand, length: str, asks: bool) -> str:
         """1, 2, 3 ... in the order of [B,H,length], in the first feature of each place of a query or key.
 
-        Where some tokens alone ask, theirs are the numbers that they have among all; "" where these cannot be told.
+        Where some tokens alone ask, theirs are the numbers that they have among all; "" where these are not known.
         """
         e = self.emit
         if asks and self.proof.tokens is not None:

@@ -1,7 +1,7 @@
 """Which query and which key each cell of moved scores belongs to, seen by carrying their places to it.
 
 The steps between the product and the softmax are evaluated on short inputs with numbers that tell places (see
-carried.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
+cell_tracing.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
 attention; what the axes of query and key stand for comes with the proof.
 """
 
@@ -214,8 +214,8 @@ class Places:
             if node is None or node.op_type in ("Constant", "Shape", "Size"):
                 held = self.graph.constant(name)
                 shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
-                said = name if held is None and (node is None or not node.input) else ""
-                known[name] = hash((said, shape, None if held is None else (held.dtype.str, held.tobytes())))
+                own_name = name if held is None and (node is None or not node.input) else ""
+                known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
                 continue
             waiting = [n for n in node.input if n and n not in known]
             if waiting:

@@ -120,7 +120,7 @@ def _outputs(graph: Graph, node: NodeProto, values: list[Array | list[Array] | N
 
 
 def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
-    """How many cells the first output has, told without making it."""
+    """How many cells the first output has, without computing it."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     known = [Fact() if v is None else Fact(v.shape, int(np_dtype_to_tensor_dtype(v.dtype)), v) for v in values]

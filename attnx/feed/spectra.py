@@ -1,0 +1,109 @@
+"""Samples -> spectra in mel bands: Whisper's, and Kaldi's filter banks.
+
+Sources: Radford et al. 2022 (Whisper), section 2.2, with the filters of Slaney 1998, Auditory Toolbox; Povey et al.
+2011 (Kaldi), feat/feature-fbank.h, as torchaudio and transformers compute it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnx.records import Array
+
+RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
+"""Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
+_BREAK, _LINEAR, _LOG = 1000.0, 200.0 / 3, np.log(6.4) / 27
+"""The mel scale of Slaney: linear up to 1000 Hz, 66.7 Hz a mel; logarithmic above, 27 mels for a factor of 6.4."""
+_AT_ONCE = 4096
+"""Spectra that are made together."""
+_HIGHEST = 8000.0
+"""Hz at which Whisper's bands end, whatever the rate."""
+_SPECTRUM, _LOWEST, _EMPHASIS, _FLOOR = 512, 20.0, 0.97, float(np.finfo(np.float32).eps)
+"""Kaldi's: samples that a spectrum is filled up to, Hz at which bands begin, how much of the sample before is taken
+away, and the least power of a band."""
+
+
+def mel_filters(bands: int, window: int, rate: int, highest: float | None = None) -> Array:
+    """Triangles over the spectrum, each of area 1 in Hz, [bands, window // 2 + 1].
+
+    Args:
+        bands: How many.
+        window: Samples of a spectrum.
+        rate: Samples a second.
+        highest: Hz at which the last ends; half the rate where None.
+
+    Source: Slaney 1998, Auditory Toolbox; librosa.filters.mel with its defaults.
+    """
+    centres = _hertz(np.linspace(0, _mel(rate / 2 if highest is None else highest), bands + 2))
+    bins = np.linspace(0, rate // 2, window // 2 + 1)
+    return np.asarray(_triangles(bins, centres) * (2 / (centres[2:] - centres[:-2]))[:, None])
+
+
+def _mel(hertz: float) -> float:
+    return hertz / _LINEAR if hertz < _BREAK else _BREAK / _LINEAR + float(np.log(hertz / _BREAK) / _LOG)
+
+
+def _hertz(mels: Array) -> Array:
+    knee = _BREAK / _LINEAR
+    return np.where(mels < knee, mels * _LINEAR, _BREAK * np.exp(_LOG * (mels - knee)))
+
+
+def _triangles(bins: Array, centres: Array) -> Array:
+    """Triangles of height 1 between each centre's neighbours, [bands, bins]."""
+    rise = (bins[None] - centres[:-2, None]) / np.diff(centres)[:-1, None]
+    fall = (centres[2:, None] - bins[None]) / np.diff(centres)[1:, None]
+    return np.asarray(np.maximum(0, np.minimum(rise, fall)))
+
+
+def log_mel(
+    samples: Array, length: int, *, rate: int = RATE, bands: int = MELS, window: int = WINDOW, hop: int = HOP
+) -> Array:
+    """Whisper's spectrogram, [bands, length / hop], about -1 to 1.
+
+    Args:
+        samples: The sound; silence is added up to `length`.
+        length: Samples of a piece.
+        rate: Samples a second.
+        bands: Mel bands.
+        window: Samples of a spectrum (a Hann window).
+        hop: Samples between two spectra.
+
+    Returns:
+        log10 of the power in each band, no less than 8 below the largest, then (x + 4) / 4.
+    """
+    piece = np.pad(samples, (0, length - len(samples)))
+    framed = np.lib.stride_tricks.sliding_window_view(np.pad(piece, window // 2, mode="reflect"), window)[::hop]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
+    filters = mel_filters(bands, window, rate, _HIGHEST)
+    level = np.empty((bands, length // hop))
+    for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
+        some = framed[start : min(start + _AT_ONCE, length // hop)]
+        level[:, start : start + len(some)] = filters @ (np.abs(np.fft.rfft(some * hann)) ** 2).T
+    level = np.log10(np.maximum(level, 1e-10))
+    return np.asarray((np.maximum(level, level.max() - 8) + 4) / 4)
+
+
+def filter_bank(samples: Array, bands: int, *, povey: bool) -> Array:
+    """Kaldi's log filter banks of sound at 16,000 samples a second, [frames, bands].
+
+    Args:
+        samples: At least `WINDOW`.
+        bands: Mel bands, 20 to 8000 Hz.
+        povey: Window by a Hann window to the power of 0.85, as Kaldi does; by a Hann window where False.
+
+    Returns:
+        ln of the power in each band, of whole windows only: (samples - 400) // 160 + 1 frames.
+    """
+    framed = np.lib.stride_tricks.sliding_window_view(np.asarray(samples, np.float64), WINDOW)[::HOP]
+    framed = framed - framed.mean(axis=1, keepdims=True)
+    before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
+    window = np.hanning(WINDOW) ** (0.85 if povey else 1.0)
+    power = np.abs(np.fft.rfft((framed - _EMPHASIS * before) * window, _SPECTRUM)) ** 2
+    bins = _kaldi_mel(RATE / _SPECTRUM * np.arange(_SPECTRUM // 2 + 1))
+    lowest, highest = _kaldi_mel(np.array([_LOWEST, RATE / 2]))
+    filters = _triangles(bins, np.linspace(lowest, highest, bands + 2))
+    return np.asarray(np.log(np.maximum(power @ filters.T, _FLOOR)))
+
+
+def _kaldi_mel(hertz: Array) -> Array:
+    return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))

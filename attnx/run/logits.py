@@ -1,0 +1,81 @@
+"""Which output of a model says what token comes next: told by the size of the vocabulary, never by being wide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from attnx.errors import ModelError, UnsupportedError
+from attnx.feed.generation_config import settings
+from attnx.feed.inputs import is_ids
+from attnx.records import Array
+from attnx.session.protocol import Runs
+
+_WIDEST = 1 << 24
+
+
+def vocabulary(model: Runs) -> frozenset[int]:
+    """How many tokens a model may choose among: what its embedding has entries for, its configuration, its tokenizer.
+
+    These may differ by what was added for rounding; an empty set where nothing says.
+    """
+    sizes = {slot.table for slot in model.slots() if is_ids(slot)}
+    config = settings(model)
+    for part in (config, config.part("text_config"), config.part("decoder")):
+        sizes.add(part.maybe_whole("vocab_size", 1, _WIDEST) if part is not None else None)
+    try:
+        sizes.add(model.tokenizer.size)
+    except ModelError:
+        pass
+    return frozenset(size for size in sizes if size is not None)
+
+
+def next_logits(outputs: Mapping[str, Array], sizes: Collection[int], position: int) -> Array:
+    """Logits of the next token, [vocabulary], float64.
+
+    Args:
+        outputs: The model's own outputs of one sequence.
+        sizes: See `vocabulary`.
+        position: Of the last token, from 0; -1 where the outputs end with it.
+
+    Raises:
+        UnsupportedError: No output has one number for each token of the vocabulary, or several have.
+    """
+    name = _named(outputs, sizes)
+    logits = outputs[name]
+    if logits.ndim == 3 and logits.shape[0] != 1 and logits.shape[1] == 1:
+        logits = logits.transpose(1, 0, 2)  # the sequence stands before the batch
+    if logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]:
+        raise UnsupportedError(
+            f"output {name} has {logits.shape[1]} positions, and what comes behind position {position} is asked",
+            "Export the model so that it gives logits for every position, or for the last.",
+        )
+    row = logits[0] if logits.ndim == 3 else logits
+    found = np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
+    if (found >= 0).all() and abs(found.sum() - 1) < 1e-3:  # a softmax stands behind them: shares, and no logits
+        with np.errstate(divide="ignore"):
+            return np.log(found)
+    return found
+
+
+def _named(outputs: Mapping[str, Array], sizes: Collection[int]) -> str:
+    floats = {n: a.shape[-1] for n, a in outputs.items() if a.dtype.kind == "f" and 2 <= a.ndim <= 3}
+    fits = [n for n, width in floats.items() if width in sizes and "hidden" not in n.lower()]
+    called = [n for n in fits if "logit" in n.lower()] or [n for n in fits if "prob" in n.lower()]
+    if not fits:
+        # A head may have fewer entries than the table (a target language) or more (rounding); then its name says so.
+        least = min(sizes, default=2) // 2
+        called = [n for n, width in floats.items() if "logit" in n.lower() and width >= max(least, 2)]
+    if len(called or fits) == 1:
+        return (called or fits)[0]
+    if called:
+        return called[0]
+    said = " or ".join(str(size) for size in sorted(sizes)) or "an unknown number of"
+    raise UnsupportedError(
+        f"no output of the model says what comes next: its vocabulary has {said} entries, and it gives "
+        + ", ".join(f"{n} {list(a.shape)}" for n, a in outputs.items() if a.ndim)
+        if not fits
+        else f"several outputs may say what comes next: {', '.join(fits)}",
+        "Export it with its language-model head (task text-generation).",
+    )

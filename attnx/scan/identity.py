@@ -1,0 +1,89 @@
+"""What makes a scan the same scan, and its parts parts of one: whatever changes a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attnx
+from attnx.errors import RunError, UsageError
+from attnx.scan.parts import Note, note_of, path_of
+from attnx.session import cache
+from attnx.tokens.files import shaping_files
+from attnx.wording import Wording
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+    from attnx.scan.measuring import Job
+    from attnx.scan.scanning import Corpus
+
+_VERSION = 3
+"""Of what is written to a part."""
+
+
+def _runtime() -> str:
+    """Which onnxruntime computes: its distribution (for CUDA or not) and version."""
+    found = [name for name in ("onnxruntime", "onnxruntime-gpu") if _installed(name)]
+    return ", ".join(f"{name} {_installed(name)}" for name in found)
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
+    """What makes a scan the same scan: whatever changes a row of it.
+
+    That is the model's file and its weights, the tokenizer's files, the corpus' files, the settings, and the versions
+    of attnx and of what it computes with.
+    """
+    tokenizer = [cache.identity(file) for file in shaping_files(model.tokenizer.path, model.path)]
+    return {
+        "version": _VERSION, "attnx": attnx.__version__,
+        "onnxruntime": _runtime(), "tokenizers": _installed("tokenizers"),
+        "model": cache.identity(model.path), "weights": list(model.find().files), "tokenizer": tokenizer,
+        "device": model.device,
+        "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
+        "measure": list(job.measures), "batch": job.size, "part": corpus.part,
+    }  # fmt: skip
+
+
+def same_device(folder: Path, number: int, before: str | None) -> str | None:
+    """The sort of device that a part was made on, which has to be that of the parts before it.
+
+    Raises:
+        UsageError: It is another: "auto" may mean a GPU on one day and the processor on the next, and they round
+            differently.
+    """
+    note = note_of(path_of(folder, number))
+    own = note.device.partition(":")[0] if note is not None else ""
+    if before and own and own != before:
+        raise UsageError(
+            f"parts of this scan were made on {before} and on {own}, which round differently",
+            Wording("Give <force=True> and <device={own}> to begin anew.", own=own),
+        )
+    return own or before
+
+
+def complete(folder: Path, done: Collection[int]) -> list[Note]:
+    """What all parts say of themselves, when every text is in one part and in one only.
+
+    Raises:
+        RunError: A part is missing, or covers other texts than it should.
+    """
+    notes, start = [], 0
+    for number in range(len(done)):
+        note = note_of(path_of(folder, number))
+        if note is None or number not in done or (note.number, note.start) != (number, start):
+            raise RunError(
+                f"part {number} of the scan is missing or damaged: {path_of(folder, number)}",
+                "Run the same command again: it makes what is missing.",
+            )
+        start += note.texts
+        notes.append(note)
+    return notes

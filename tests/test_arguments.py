@@ -1,0 +1,73 @@
+"""Wrong names and types from Python are told as such, before anything is run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnx
+from attnx.errors import AttnxError, InputError, ModelError, UsageError
+from attnx.model import Model
+
+TEXT = "it was"
+WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
+    "a quantity misspelt": (lambda m: m.trace(TEXT, quantities=["weigths"]), UsageError, "no quantity 'weigths'"),
+    "one name for a list": (lambda m: m.trace(TEXT, quantities="weights"), UsageError, "names in a list"),
+    "a number for names": (lambda m: m.trace(TEXT, quantities=3), UsageError, "names in a list"),
+    "one layer for a list": (lambda m: m.trace(TEXT, layers=5), UsageError, "layers are whole numbers in a list"),
+    "layers as texts": (lambda m: m.trace(TEXT, layers=["5"]), UsageError, "one of these is str '5'"),
+    "a fraction of a layer": (lambda m: m.trace(TEXT, layers=[1.5]), UsageError, "one of these is float"),
+    "a truth for a layer": (lambda m: m.trace(TEXT, layers=[True]), UsageError, "one of these is bool"),
+    "a layer that is not there": (lambda m: m.trace(TEXT, layers=[99]), UsageError, "no layer 99"),
+    "a word for positions": (lambda m: m.rows(TEXT, "it"), UsageError, "positions are whole numbers in a list"),
+    "words for positions": (lambda m: m.rows(TEXT, ["it"]), UsageError, "one of these is str 'it'"),
+    "one position": (lambda m: m.rows(TEXT, 1), UsageError, "positions are whole numbers in a list"),
+    "no positions": (lambda m: m.rows(TEXT, []), InputError, "no positions were given"),
+    "a position beyond": (lambda m: m.rows(TEXT, [99]), InputError, "no token 99"),
+    "rows of a quantity misspelt": (lambda m: m.rows(TEXT, [1], quantities=["x"]), UsageError, "no quantity 'x'"),
+    "heads of one layer": (lambda m: m.heads(TEXT, layers=5), UsageError, "layers are"),
+    "a text for tokens": (lambda m: m.trace(tokens="it"), UsageError, "tokens are what attnx.tokens makes"),
+    "ids for tokens": (lambda m: m.trace(tokens=[101, 102]), UsageError, "this is list"),
+    "a number for inputs": (lambda m: m.trace(TEXT, inputs=5), UsageError, "arrays by name"),
+    "ragged rows": (lambda m: m.trace(TEXT, inputs={"attention_mask": [[1], [1, 1]]}), InputError, "different lengths"),
+    "a number for a picture": (lambda m: m.trace(image=3), UsageError, "a picture is the path of a file"),
+    "a number for a sound": (lambda m: m.trace(audio=3), UsageError, "a sound is the path of a file"),
+    "a text for a count": (lambda m: m.trace(TEXT, generate="3"), UsageError, "from 1"),
+    "texts in batches of none": (lambda m: list(m.trace_many([TEXT], size=0)), UsageError, "from 1, and this is 0"),
+    "texts in batches of a text": (lambda m: list(m.trace_many([TEXT], size="3")), UsageError, "this is str '3'"),
+    "many texts, one layer": (lambda m: list(m.trace_many([TEXT], layers=2)), UsageError, "layers are"),
+    "many texts, a name": (lambda m: list(m.trace_many([TEXT], quantities=["x"])), UsageError, "no quantity 'x'"),
+    "a number for a model": (lambda _: attnx.open(5), UsageError, "a model is the path"),
+    "no name of a model": (lambda _: attnx.open(""), ModelError, "has no name"),
+    "a number for a device": (lambda _: attnx.open("minilm", device=5), UsageError, "a device is a name"),
+    "a device that is none": (lambda _: attnx.open("minilm", device="tpu"), UsageError, "no device 'tpu'"),
+    "a number for a tokenizer": (lambda _: attnx.open("minilm", tokenizer=5), UsageError, "a tokenizer is the path"),
+}
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Model:
+    return attnx.open("minilm", device="cpu")
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_wrong_is_told(kind: str, minilm: Model) -> None:
+    call, error, said = WRONG[kind]
+    with pytest.raises(error, match=said) as caught:
+        call(minilm)
+    assert type(caught.value) is error
+
+
+def test_a_near_name_is_offered(minilm: Model) -> None:
+    with pytest.raises(UsageError) as caught:
+        minilm.trace(TEXT, quantities=["weigths"])
+    assert caught.value.hint.startswith("Did you mean weights?")
+
+
+def test_what_is_as_good_as_a_list_is_taken(minilm: Model) -> None:
+    for layers in (np.array([5]), range(5, 6), iter([5]), {5}, (np.int64(5),)):
+        assert [a.site.layer for a in minilm.trace(TEXT, layers=layers, quantities=["weights"]).attentions] == [5]
+    assert minilm.rows(TEXT, np.array([1]), layers=[5]).rows == (1,)
+    lists = minilm.trace(TEXT, inputs={"attention_mask": [[1, 1, 1, 0]]}, layers=[5])
+    assert not lists.attentions[0].need("weights")[0, :, :, 3].any()
