@@ -135,7 +135,9 @@ def document(shown: Inspection) -> dict[str, Any]:
         "view": asked.view,
         "words": asked.words,
         "muted": list(shown.muted),
-        "query": None if shown.query is None else {"position": shown.query, "piece": query_name(shown, shown.query)},
+        "query": None
+        if shown.query is None
+        else {"position": shown.query, "piece": query_name(shown, shown.query), "positions": shown.group},
         "notes": [*trace.notes, *shown.notes],
     }
     if asked.view == "overview":

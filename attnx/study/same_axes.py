@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from attnx.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnx.records import Attention, Trace
-    from attnx.study.request import Request
+    from attnx.study.selection import positions_of
+from attnx.records import Attention, Trace
+from attnx.study.request import Request
 
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -31,7 +32,7 @@ def together(trace: Trace, request: Request, notes: list[str]) -> Trace:
     if len(kept) == len(trace.attentions):
         return trace
     gone = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if sides(trace, a) != wanted]
-    notes.append(f"left out, over other queries or keys: {', '.join(gone)}; --layer shows them by themselves")
+    notes.append(f"left out, over other queries or keys: {', '.join(gone)}; a layer by itself shows them")
     return replace(trace, attentions=kept)
 
 
@@ -41,8 +42,6 @@ def sides(trace: Trace, attention: Attention) -> Sides:
 
 
 def _first(trace: Trace, request: Request) -> Attention:
-    from attnx.study.inspection import position_of
-
     if request.query is None or trace.rows is not None:
         return trace.attentions[0]
     failed: UsageError | None = None
@@ -53,7 +52,7 @@ def _first(trace: Trace, request: Request) -> Attention:
             continue
         seen.add(queries.pieces)
         try:
-            position_of(queries, request)
+            positions_of(queries, request)
         except UsageError as error:
             failed = failed or error
             continue
