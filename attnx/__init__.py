@@ -28,6 +28,8 @@ _WHERE = {
     "Axis": "attnx.records",
     "AttnxError": "attnx.errors",
 }
+_FORMATTERS = ("attnx.view.notebook", "attnx.view.interop")
+"""What registers how records look outside a terminal."""
 __all__ = [*_WHERE, "__version__", "measure"]
 
 if TYPE_CHECKING:
@@ -49,7 +51,11 @@ def __getattr__(name: str) -> Any:
     if name == "measure":
         return import_module("attnx.measure")
     if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
+        found = getattr(import_module(_WHERE[name]), name)
+        if _WHERE[name] != "attnx.errors":
+            for formatter in _FORMATTERS:
+                import_module(formatter)
+        return found
     raise AttributeError(f"module 'attnx' has no attribute {name!r}")
 
 

@@ -9,33 +9,14 @@
         └── DeviceError  5   the device that was asked for is not the one that came
 
 A bug of attnx is outside this tree and shows its traceback.
+
+A message or hint that names an argument or a call is an `attnx.wording.Wording`: a str in the words of Python, from
+which the command line makes its options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 OK, USAGE, MODEL, INPUT, RUN, INTERRUPTED = 0, 2, 3, 4, 5, 130
-
-
-_offered: list[frozenset[str]] = []
-"""The options of the command at hand; empty from Python, where hints name every option."""
-
-
-def offer(options: Iterable[str] | None) -> None:
-    """Say which options the command at hand has, so that hints name no others; None where there is no command."""
-    _offered[:] = [] if options is None else [frozenset(options)]
-
-
-def offered(option: str, said: str | None = None, instead: str = "") -> str:
-    """What a hint says of an option that not every command has.
-
-    Args:
-        option: Its long name.
-        said: What is said where the command at hand has it; its name where None.
-        instead: What is said where the command has no such option.
-    """
-    return (option if said is None else said) if not _offered or option in _offered[0] else instead
 
 
 class AttnxError(Exception):

@@ -60,11 +60,21 @@ def _moves(
     shape: tuple[int, ...], layout: str, order: str, batch: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """What `arrange` does: the sizes to split into, the permutation, and the sizes to merge to."""
+    divided = _divided(shape, layout, batch)
+    names = [name for axis in divided for name, _ in axis]
+    sizes = [size for axis in divided for _, size in axis]
+    perm = _permutation(names, order)
+    merged = tuple(prod(sizes[i] for i in perm if names[i][0] == letter) for letter in order)
+    return tuple(sizes), perm, merged
+
+
+@lru_cache(1024)
+def _divided(shape: tuple[int, ...], layout: str, batch: int | None) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Each axis of a tensor as its tokens with their sizes."""
     axes = parse(layout)
     if len(axes) != len(shape):
         raise ValueError(f"an array of shape {shape} does not fit the layout {layout!r}")
-    names: list[str] = []
-    sizes: list[int] = []
+    divided: list[tuple[tuple[str, int], ...]] = []
     for size, tokens in zip(shape, axes, strict=True):
         if len(tokens) > 1 and len({name[0] for name, _ in tokens}) == 1 and all(n is None for _, n in tokens):
             tokens = tokens[:1]  # several batch axes in one: they stay together
@@ -79,12 +89,52 @@ def _moves(
             known[missing[0]] = size // rest if rest else 0
         if len(missing) > 1 or prod(n or 0 for n in known) != size:
             raise ValueError(f"an axis of {size} does not divide as {' '.join(n for n, _ in tokens) or '1'} says")
-        names += [name for name, _ in tokens]
-        sizes += [int(n or 0) for n in known]
+        divided.append(tuple((name, int(n or 0)) for (name, _), n in zip(tokens, known, strict=True)))
+    return tuple(divided)
+
+
+def _permutation(names: Sequence[str], order: str) -> tuple[int, ...]:
+    """Tokens, by their places, in the order wanted."""
     rank = {letter: i for i, letter in enumerate(order)}
-    perm = sorted(range(len(names)), key=lambda i: (rank[names[i][0]], names[i]))
-    merged = tuple(prod(sizes[i] for i in perm if names[i][0] == letter) for letter in order)
-    return tuple(sizes), tuple(perm), merged
+    return tuple(sorted(range(len(names)), key=lambda i: (rank[names[i][0]], names[i])))
+
+
+def spread(array: Array, layout: str, order: str, shape: Sequence[int], batch: int | None = None) -> Array:
+    """The way back from `arrange`: an array in `order` as a tensor of that layout has it.
+
+    Args:
+        array: Its axes in `order`; an axis of size 1 stands for all places along it.
+        layout: As in `arrange`.
+        order: As in `arrange`.
+        shape: Of the whole tensor.
+        batch: As in `arrange`.
+
+    Returns:
+        As many axes as `shape`, each of the whole size or 1: it broadcasts to the tensor.
+
+    Raises:
+        ValueError: The array does not fit the layout.
+    """
+    divided = _divided(tuple(shape), layout, batch)
+    tokens = [token for axis in divided for token in axis]
+    perm = _permutation([name for name, _ in tokens], order)
+    split: list[int] = []
+    for at, letter in enumerate(order):
+        sizes = [tokens[i][1] for i in perm if tokens[i][0][0] == letter]
+        if array.shape[at] != 1 and array.shape[at] != prod(sizes):
+            raise ValueError(f"{array.shape[at]} places along {letter} where the tensor has {prod(sizes)}")
+        split += sizes if array.shape[at] != 1 else [1] * len(sizes)
+    whole = array.reshape(split).transpose(np.argsort(perm))
+    wanted: list[int] = []
+    merged: list[int] = []
+    at = 0
+    for axis in divided:
+        own = whole.shape[at : at + len(axis)]
+        full = [size for _, size in axis] if any(n != 1 for n in own) else [1] * len(own)
+        wanted += full
+        merged.append(prod(full))
+        at += len(axis)
+    return np.broadcast_to(whole, wanted).reshape(merged)
 
 
 def read_place(array: Array, place: Place, quantity: str, batch: int | None = None) -> Array:

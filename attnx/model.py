@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
 from attnx.feed.inputs import is_ids
@@ -16,8 +16,11 @@ from attnx.run import read as tracing
 from attnx.session import memory
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import Opening
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
+    from attnx.interventions.perform import Results
+    from attnx.interventions.plan import Step
     from attnx.measure.heads import HeadTable
     from attnx.run.generate import Plan
     from attnx.session.model_summary import Inventory
@@ -142,11 +145,10 @@ class Model:
             if self._tokenizer_place is None and not any(map(is_ids, slots)):
                 raise ModelError(
                     f"{self.name} takes no text: its inputs are {'; '.join(s.describe() for s in slots)}",
-                    f"{offered('--image', '--image or --audio for a picture or a sound; else ', 'Give arrays: ')}"
-                    f"{offered('--set', '--set NAME=VALUE, or ')}--inputs FEED.npz "
-                    "(`attnx sites MODEL --feed-template` writes one)."
-                    if offered("--inputs")
-                    else "Choose a model that takes a text: here is nothing else to give it.",
+                    Wording(
+                        "[Give [a picture or a sound (<image>, <audio>), or else ]arrays: [<values=>, or ]<inputs=> "
+                        "(see <model.slots()>).|Choose a model that takes a text: here is nothing else to give it.]"
+                    ),
                 ) from None
             raise
 
@@ -258,6 +260,19 @@ class Model:
 
         return heads(self, {"tokens": self._tokens(text, tokens)}, layers)[0]
 
+    def run_with(
+        self,
+        steps: Sequence[Step],
+        given: str | Mapping[str, Any],
+        other: str | Mapping[str, Any] | None = None,
+        *,
+        outputs: Collection[str] | None = None,
+    ) -> Results:
+        """Run the model with interventions; see `attnx.interventions.perform.run_with`."""
+        from attnx.interventions.perform import run_with
+
+        return run_with(self, steps, given, other, outputs=outputs)
+
     def _tokens(self, text: str | None, tokens: Tokens | None) -> Tokens:
         made = tokens if text is None else self.encode(text)
         if made is None:
@@ -267,24 +282,25 @@ class Model:
     def run(self, feed: Mapping[str, Array], wanted: Wanted, *, many: bool = False) -> Run:
         """Run the graph once on a feed, tapped for what is wanted; `many`: on a batch, one of many."""
         found = self.find(feed)
-        sites = [s for s in found.sites if wanted.layers is None or s.layer in wanted.layers]
+        sites = [s for s in found.sites if wanted.takes(s)]
+        heads = {s.index: h for s in sites if (h := (wanted.heads or {}).get(-1 if s.layer is None else s.layer))}
         if not sites and (wanted.required or (found.sites and wanted.quantities)):
             raise _no_sites(self.path, found, wanted.layers)
         if not sites and not (wanted.outputs or wanted.verify_outputs):
             # Nothing is asked of the model: a graph without outputs cannot even be loaded.
-            noted = (found.note,) if found.note is not None else ()
+            noted = found.notes(self.opening.processor)
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
         session, tapped = self.opening.session(
-            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many
+            found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many, heads=heads
         )
         lookups.check(self, found, feed)
         feed = feeding.check(session.inputs, feed)
         memory.check(sites, feed, wanted.quantities)
         values = tracing.run(session, tapped, feed)
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
-        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample)
+        attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample, heads=heads)
         own = {name: values[name] for name in tapped.outputs}
-        notes: tuple[str, ...] = (found.note,) if found.note is not None else ()
+        notes = found.notes(self.opening.processor)
         if wanted.verify_outputs:
             notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)
@@ -308,5 +324,5 @@ def _no_sites(path: Path, found: Inventory, layers: Collection[int] | None) -> I
     reasons = "; ".join(f"{m.node} ({m.op}): {m.reason}" for m in found.misses[:3])
     return InputError(
         f"no attention was found in {path.name}" + (f"; near misses: {reasons}" if reasons else ""),
-        "`attnx sites MODEL` lists what was looked at and why it was refused.",
+        Wording("<model.find()> lists what was looked at and why it was refused."),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -135,6 +134,20 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """What of a model's numbers hangs on the processor that runs it."""
+
+    products: Mapping[str, int] = field(default_factory=dict)
+    """Operator -> how many multiply uint8 with int8 so that a pair of products may not fit in 16 bits."""
+    fused: Mapping[str, int] = field(default_factory=dict)
+    """The same of float operators that onnxruntime turns into such ones, unless it is told not to."""
+    blocked: int = 0
+    """Nodes whose weights onnxruntime laid out in blocks of channels, for the processor that it ran on."""
+    blocks: tuple[int, ...] = ()
+    """How many channels those blocks may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One identity that must hold at a site, and by how much it does not."""
 
@@ -211,17 +224,31 @@ class Attention:
         return array
 
 
+FORMATTERS: dict[str, Callable[..., Any]] = {}
+"""What records are elsewhere: "mimebundle", "bertviz", "circuitsvis". Records know no views, so the views register
+themselves here: `attnx` imports them once one of its public names is used."""
+
+
+def _formatter(name: str) -> Callable[..., Any]:
+    if name not in FORMATTERS:
+        raise UnsupportedError(
+            f"nothing is registered that gives records to {name}", "Import attnx.view.interop first."
+        )
+    return FORMATTERS[name]
+
+
 class Shown:
-    """A record that a notebook draws with the views of the terminal."""
+    """A record that a notebook draws with the views of the terminal, where they are registered in `FORMATTERS`."""
 
     __slots__ = ()
 
-    def _repr_html_(self) -> str:
-        return str(import_module("attnx.view.notebook").as_html(self))
+    def _repr_html_(self) -> str | None:
+        found = self._repr_mimebundle_()
+        return None if found is None else found["text/html"]
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        found: dict[str, str] = import_module("attnx.view.notebook").bundle(self)
-        return found
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str] | None:
+        draw = FORMATTERS.get("mimebundle")
+        return None if draw is None else draw(self)
 
 
 class Sites(tuple[Site, ...], Shown):
@@ -291,12 +318,12 @@ class Trace(Shown):
 
     def to_bertviz(self, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
         """The arguments of `bertviz.head_view` and `model_view`; see `attnx.view.interop.to_bertviz`."""
-        found: dict[str, Any] = import_module("attnx.view.interop").to_bertviz(self, tensor)
+        found: dict[str, Any] = _formatter("bertviz")(self, tensor)
         return found
 
     def to_circuitsvis(self, layer: int = 0) -> dict[str, Any]:
         """The arguments of `circuitsvis.attention.attention_heads`; see `attnx.view.interop.to_circuitsvis`."""
-        found: dict[str, Any] = import_module("attnx.view.interop").to_circuitsvis(self, layer)
+        found: dict[str, Any] = _formatter("circuitsvis")(self, layer)
         return found
 
 

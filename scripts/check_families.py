@@ -24,14 +24,22 @@ import numpy as np
 import attnx
 from attnx.cli import app as cli
 from attnx.feed.arrays import load_feed
+from attnx.feed.audio import log_mel
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+sys.path.insert(0, str(Path(__file__).parent))
+from family_sounds import speech
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+"""What has lines on families, in tables."""
 TOLERANCE = 2e-4
 
 
 def faults(folder: Path) -> list[str]:
     """What of a family is not as its truth says; nothing where all of it holds."""
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    if "speech" in about:
+        return speech_faults(folder, about)
     given: dict[str, Any] = dict(about["given"])
     for name in ("image", "audio"):
         if name in given:
@@ -57,13 +65,142 @@ def faults(folder: Path) -> list[str]:
             gap = float(np.abs(a.need("weights")[:, :, rows] - weights).max())
             if not gap <= about.get("tolerance", TOLERANCE):
                 found.append(f"site {i}: weights are off by {gap:.2g}")
+        if not found and not given.keys() - {"text", "target", "generate"}:
+            found += aligned_faults(folder, given, about, truth)
     return found
 
 
+def aligned_faults(folder: Path, given: dict[str, Any], about: dict[str, Any], truth: Any) -> list[str]:
+    """What `attnx align` makes of a text that is not what plain sums over the framework's attention are."""
+    from attnx.run.generate import plan
+    from attnx.study.answer import answer
+    from attnx.study.crossing import is_two_sided
+    from attnx.study.translation import pair
+
+    model = attnx.open(folder, device="cpu")
+    sites = [i for i, s in enumerate(about["sites"]) if (s["kind"] != "self") is is_two_sided(model)]
+    if not sites or any(len(truth[f"rows.{i}"]) < truth[f"rows.{i}"].max() + 1 for i in sites):
+        return []
+    weights = [truth[f"weights.{i}"][0] for i in sites]
+    found: list[str] = []
+    if is_two_sided(model):
+        got = pair(model, given)
+        for layer, a in enumerate(weights):
+            for t, (_, rows) in enumerate(got.target):
+                for s, (_, keys) in enumerate(got.source):
+                    want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
+                    gap = float(np.abs(got.weights.values[layer, : len(a), t, s] - want).max())
+                    found += [f"aligned, layer {layer}: words {t}, {s} are off by {gap:.2g}"] if gap > TOLERANCE else []
+        return found
+    if about["sites"][0]["causal"] and "generate" in given:
+        told = answer(model, {"text": given["text"]}, plan(model, given["generate"]), "paragraph")
+        size, count = told.prompt, told.written
+        for layer, a in enumerate(weights):
+            for step in range(count):
+                row = a[:, size - 1 + step]
+                inside = [at for at in told.spans[0].tokens if at and not told.tokens.special[at]]
+                want = np.stack([row[:, inside].sum(-1), row[:, size : size + step].sum(-1)], axis=-1)
+                gap = float(np.abs(told.weights.values[layer, : len(a), step][:, [0, -1]] - want).max())
+                found += [f"traced, layer {layer}: step {step} is off by {gap:.2g}"] if gap > TOLERANCE else []
+    return found
+
+
+def speech_faults(folder: Path, about: dict[str, Any]) -> list[str]:
+    """What a listener's words and times are not as transformers gives them, or as plain sums over its weights do."""
+    from attnx.study.speech import Request, time_words
+    from attnx.tokens.spoken import spoken
+
+    model = attnx.open(folder, device="cpu")
+    end = model.tokenizer.token_id("<|endoftext|>")
+    found: list[str] = []
+    for at, case in enumerate(about["speech"]):
+        with tempfile.TemporaryDirectory() as apart:
+            speech(Path(apart) / "speech.wav", case["seconds"])
+            got = time_words(model, Path(apart) / "speech.wav", Request(prompt=case["prompt"], count=about["count"]))
+        ids = [n for n in got.tokens.ids.tolist() if n != end]
+        if "ids" in case:
+            want = [n for n in case["ids"] if n != end]
+            if ids != want:
+                found.append(f"speech {at}: wrote {ids}, not {want}")
+                continue
+            gap = float(np.abs(got.ends[: len(ids)] - np.array(case["ends"][: len(ids)])).max(initial=0.0))
+            found += [f"speech {at}: times are off by {gap:.2g} s"] if gap > 1e-4 else []
+        for language, words in case.get("words", {}).items():
+            said = spoken([n for n in ids if n < end], model.tokenizer.decode, spaces=language == "english")
+            found += [f"speech {at}: {language} words are {said}"] if [[t, list(p)] for t, p in said] != words else []
+        if len(got.windows) == 1 and (folder / "decoder_model.onnx").is_file():
+            again = _warped(folder, got, case["seconds"], case["prompt"])
+            gap = float(np.abs(again - got.ends[: len(again)]).max(initial=0.0)) if again is not None else 0.0
+            found += [f"speech {at}: times are off by {gap:.2g} s from a second computation"] if gap > 1e-4 else []
+    return found
+
+
+def _warped(folder: Path, got: Any, seconds: float, prompt: str | None) -> np.ndarray | None:
+    """Times of a single window by onnxruntime's own cross-attention and plain loops; None of a fused graph."""
+    import onnx
+    import onnxruntime
+
+    tokenizer, config = attnx.open(folder).tokenizer, json.loads((folder / "generation_config.json").read_text())
+    with tempfile.TemporaryDirectory() as apart:
+        samples = speech(Path(apart) / "speech.wav", seconds)
+    features = log_mel(samples, 32_000)[None].astype(np.float32)
+    language = config["lang_to_id"][f"<|{got.language}|>"]
+    first = [
+        config["decoder_start_token_id"],
+        language,
+        config["task_to_id"]["transcribe"],
+        config["no_timestamps_token_id"],
+    ]
+    if prompt is not None:
+        said = tokenizer.encode(f" {prompt}", add_special=False).ids.tolist()
+        first = [config["prev_sot_token_id"], *said, *first]
+    graph = onnx.load(folder / "decoder_model.onnx")
+    names = [node.output[0] for node in graph.graph.node if node.op_type == "Softmax"]
+    graph.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    encoder = onnxruntime.InferenceSession(folder / "encoder_model.onnx", providers=["CPUExecutionProvider"])
+    decoder = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    hidden = encoder.run(None, {"input_features": features})[0]
+    ids = [*first, *got.tokens.ids.tolist()][:-1]
+    values = decoder.run(names, {"input_ids": np.array([ids]), "encoder_hidden_states": hidden})
+    cross = [v[0] for v in values if v.shape[-1] == hidden.shape[1]]
+    if not cross:
+        return None
+    frames = -(-len(samples) // 160) // 2
+    matrix = np.zeros((len(ids) - len(first), frames))
+    for layer, head in config["alignment_heads"]:
+        rows = cross[layer][head][len(first) :, :frames].astype(np.float64)
+        scores = (rows - rows.mean(0)) / rows.std(0)
+        for t in range(len(rows)):
+            for f in range(frames):
+                near = [abs(f + d) if f + d < frames else 2 * (frames - 1) - f - d for d in range(-3, 4)]
+                matrix[t, f] += sorted(scores[t, near])[3] / len(config["alignment_heads"])
+    return _path(-matrix) * 0.02
+
+
+def _path(cost: np.ndarray) -> np.ndarray:
+    """The column at which the cheapest path reaches each row, cell by cell."""
+    rows, columns = cost.shape
+    best = np.full((rows, columns), np.inf)
+    came = {}
+    for t in range(rows):
+        for f in range(columns):
+            ways = [((t - 1, f - 1), 0), ((t - 1, f), 1), ((t, f - 1), 2)]
+            there = [(best[at], -kind, at) for at, kind in ways if min(at) >= 0]
+            before = min(there, default=(0.0, 0, None))
+            best[t, f], came[t, f] = cost[t, f] + before[0], before[2]
+    at, first = (rows - 1, columns - 1), np.zeros(rows)
+    while at is not None:
+        first[at[0]] = at[1]
+        at = came[at]
+    return first
+
+
 def lines() -> dict[str, list[str]]:
-    """The commands of the README's table of families, by family."""
+    """The commands of the README's table of families, and of those in docs, by family."""
     found: dict[str, list[str]] = {}
-    for row in README.read_text(encoding="utf-8").splitlines():
+    for row in (line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()):
         for line in re.findall(r"`(attnx [^`]+)`", row) if row.startswith("|") else []:
             if named := re.search(r"families/([\w-]+)", line):
                 found.setdefault(named[1], []).append(line)

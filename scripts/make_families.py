@@ -18,11 +18,13 @@ from pathlib import Path
 import family_diffusion
 import family_pictures
 import family_recurrent
+import family_speech
 import family_texts
 from family_parts import slim
 
 FAMILIES: dict[str, Callable[[Path], None]] = {
-    **family_texts.FAMILIES, **family_pictures.FAMILIES, **family_diffusion.FAMILIES, **family_recurrent.FAMILIES,
+    **family_texts.FAMILIES, **family_speech.FAMILIES, **family_pictures.FAMILIES, **family_diffusion.FAMILIES,
+    **family_recurrent.FAMILIES,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from attnx.run.batch import _batches, _run, run, together
 from attnx.scan.corpus import find, read, size
 from attnx.session import memory
 from attnx.session.protocol import Wanted
-from attnx.tokens.given import from_ids
+from attnx.tokens.ids import from_ids
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9]) for at in range(70)]
@@ -158,7 +158,7 @@ def test_a_field_that_is_not_there_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Body,cand\nx,y\n")
     with pytest.raises(InputError) as caught:
         list(read([tmp_path / "a.csv"], "body"))
-    assert caught.value.hint == "Did you mean 'Body'? Name the text's: --field NAME."
+    assert caught.value.hint == "Did you mean 'Body'? Name the text's: `field=...`."
     (tmp_path / "a.jsonl").write_text('{"text": "x", "candidate": "y"}\n')
     with pytest.raises(InputError) as caught:
         list(read([tmp_path / "a.jsonl"], needs=("candidates",)))

@@ -164,7 +164,8 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     code = (
         "import signal, sys, time\nfrom attnx.cli import app as cli\n"
         "class Held:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
-        "def app(*_, **__):\n    held = Held()\n    del held\n    time.sleep(20)\n    print('went on')\n"
+        "def app(*_, **__):\n    held = Held()\n    del held\n\n"
+        "    for _ in range(400):\n        time.sleep(0.05)\n    print('went on')\n"
         "cli.app = app\nsys.exit(cli._begin(['x']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

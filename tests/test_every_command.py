@@ -24,6 +24,11 @@ from tests.hostile import EVIL, FEEDS, MODELS, READS_ONLY, Runner
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny-gpt"
 TEXT = "the cat sat on the mat because it was tired"
+FEED = {
+    "input_ids": np.arange(2, 7)[None], "attention_mask": np.ones((1, 5), np.int64), "position_ids": np.arange(5)[None],
+    **{f"past_key_values.{i}.{n}": np.zeros((1, 6, 0, 32), np.float32) for i in range(4) for n in ("key", "value")},
+}  # fmt: skip
+"""What that model takes."""
 
 
 class Slot(NamedTuple):
@@ -53,6 +58,7 @@ WITH_MODEL = [name for name, own in ALL.items() if any(s.sort == "MODEL" for s i
 WITH_TEXT = [name for name, own in ALL.items() if any(s.sort in ("TEXT", "CORPUS") and not s.name for s in own)]
 SOUND = {
     "MODEL": "m", "TEXT": TEXT, "CORPUS": "corpus.txt", "OUT": "out.parquet", "ORG/NAME": "tiny/none", "WORD": "cat",
+    "FEED": "sound.npz", "PLAN": "plan.json",
 }  # fmt: skip
 """Values of what a command cannot do without."""
 NEEDED = {"word": ["--word"]}
@@ -66,7 +72,8 @@ BAD: dict[str, list[str]] = {
     "TEXT": ["", "   ", "\n\r\n", "🦙" * 9, "\x00\x01\x02", EVIL, "\u200b\u200d\ufeff", "e\u0301" * 40, "\ud800"],
     "CORPUS": [*FILES, "*.nothing", "m/*.onnx", "m"],
     "OUT": ["", ".", "no/where.npz", "m/model.onnx", "out.exe", "/dev/full", "x" * 300 + ".csv", "out"],
-    "FILE": FILES, "FEED": [*FILES, "m/model.onnx"], "PATH": [*FILES, "m/model.onnx", "m/config.json"],
+    "FILE": FILES, "FEED": [*FILES, "m/model.onnx"], "PLAN": [*FILES, "m/model.onnx", "m/config.json"],
+    "PATH": [*FILES, "m/model.onnx", "m/config.json"],
     "IDS": [*JUNK, "1,,2", "[1, 2", "1e3", "-5,4", "1 2 3x"], "ORG/NAME": [*JUNK, "../../x", "a/b/c", "a/b@", "/"],
     "NAME=VALUE": [*JUNK, "input_ids=", "=1", "input_ids=@nowhere.npy", "input_ids=@m/model.onnx", "input_ids=randn:x"],
     "NAME=SIZE": [*JUNK, "batch=", "batch=-1", "nobody=3"], "DEVICE": [*JUNK, "cuda:x", "cpu:9", "cpu,memory=lots"],
@@ -76,9 +83,11 @@ BAD: dict[str, list[str]] = {
     **dict.fromkeys(("K", "N", "T", "D"), NUMBERS),
     **dict.fromkeys(
         ("TOKEN", "WORD", "STAGE", "VIEW", "SCALE", "OVER", "SORT", "SIDE", "KIND", "MEASURE", "NAMES", "NAME", "REV",
-         "induction", "ENGINE", "A"), JUNK,
+         "induction", "ENGINE", "A", "HOW", "WHEN", "BY", "SPANS"), JUNK,
     ),
 }  # fmt: skip
+
+BAD["OTHER"] = BAD["MODEL"]  # of a command that does without it
 
 
 def line(command: str, *extra: str, **values: str) -> list[str]:
@@ -117,6 +126,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "binary").write_bytes(np.random.default_rng(1).bytes(300))
     (tmp_path / "latin").write_bytes(b"caf\xe9\n")
     shutil.copytree(MODEL, tmp_path / "m")
+    np.savez(tmp_path / "sound.npz", **FEED)
+    (tmp_path / "plan.json").write_text(
+        '[{"id": "a", "kind": "ablate", "layers": [1], "with": "zero"}]', encoding="utf-8"
+    )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return Terminal(capsys, monkeypatch, tmp_path)
@@ -190,10 +203,31 @@ def test_feeds(command: str, kind: str, run: Runner, tmp_path: Path) -> None:
 OPTIONS = [slot for own in ALL.values() for slot in own if slot.name and slot.sort]
 
 
+def sampled() -> dict[Slot, list[str]]:
+    """Two bad values for each option, and so that each value of a sort is some option's."""
+    out: dict[Slot, list[str]] = {}
+    for sort in {slot.sort for slot in OPTIONS}:
+        own, values = [slot for slot in OPTIONS if slot.sort == sort], BAD[sort]
+        each = max(2, -(-len(values) // len(own)))
+        for at, slot in enumerate(own):
+            out[slot] = [values[(at * each + i) % len(values)] for i in range(min(each, len(values)))]
+    return out
+
+
+SOME = sampled()
+
+
+def test_the_sample_meets_every_option_and_every_value() -> None:
+    assert set(SOME) == set(OPTIONS)
+    for sort in {slot.sort for slot in OPTIONS}:
+        assert {value for slot, own in SOME.items() if slot.sort == sort for value in own} == set(BAD[sort])
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("slot", OPTIONS, ids=lambda s: f"{s.command} {s.name}")
-def test_options(slot: Slot, run: Runner, tmp_path: Path) -> None:
+def test_options(slot: Slot, whole: bool, run: Runner, tmp_path: Path) -> None:
     weights = (tmp_path / "m" / "model.onnx").read_bytes()
-    for value in BAD[slot.sort]:
+    for value in [value for value in BAD[slot.sort] if value not in SOME[slot]] if whole else SOME[slot]:
         args = line(slot.command)
         args = [a for i, a in enumerate(args) if a != slot.name and (i == 0 or args[i - 1] != slot.name)]
         args[1:1] = [slot.name, value]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attnx.cli.wording import worded
 from attnx.errors import InputError
 from attnx.feed import fill as feeding
 from attnx.feed.inputs import (
@@ -145,7 +146,7 @@ def test_two_sides() -> None:
 def test_what_no_rule_knows_is_named() -> None:
     with pytest.raises(InputError, match=r"timestep: tensor\(float\) \[batch\]") as caught:
         feeding.derive([Slot("timestep", ("batch",), FLOAT)], needs())
-    assert "--set" in caught.value.hint
+    assert "--set" in worded(caught.value.hint)
 
 
 def test_fixed_lengths() -> None:
@@ -223,4 +224,4 @@ def test_axes_are_named_by_what_is_known() -> None:
 def test_what_text_cannot_fill_names_the_option_that_can(name: str, shape: tuple[int | str, ...], said: str) -> None:
     with pytest.raises(InputError, match="cannot be made from text") as caught:
         one(Slot(name, shape, FLOAT), needs())
-    assert said in caught.value.hint
+    assert said in worded(caught.value.hint)

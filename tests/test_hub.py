@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import attnx
 from attnx.catalog.hub import Name, parse_name, pull
 from attnx.catalog.models import locate
+from attnx.cli.wording import worded
 from attnx.errors import AttnxError, ModelError, RunError, UsageError
 from attnx.study.shelf import list_models
 from tests.hub_server import COMMIT, Repo, serving
@@ -280,11 +281,12 @@ def test_the_cache_is_named_where_a_model_is_missing(serve: Callable[[Repo], Pat
     serve(usual())
     with pytest.raises(ModelError) as caught:
         locate(NAME)
-    assert caught.value.hint == f"Pull it: attnx pull {NAME}"
+    assert worded(caught.value.hint) == f"Pull it: `attnx pull {NAME}`."
+    assert caught.value.hint == f"Pull it: `attnx.catalog.hub.pull(Name({NAME!r}))`."
     pull(Name(NAME))
     with pytest.raises(ModelError) as caught:
         locate(f"{NAME}:onnx/model_fp16.onnx")
-    assert caught.value.hint == f"Pull it: attnx pull {NAME} --file onnx/model_fp16.onnx"
+    assert worded(caught.value.hint) == f"Pull it: `attnx pull {NAME} --file onnx/model_fp16.onnx`."
 
 
 def test_models_lists_what_was_pulled(serve: Callable[[Repo], Path]) -> None:

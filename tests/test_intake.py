@@ -10,6 +10,7 @@ import pytest
 from attnx.cli import app as cli
 from attnx.cli.extra_inputs import Beyond
 from attnx.cli.inputs import Lines, only, several, take
+from attnx.cli.wording import worded
 from attnx.errors import InputError, UsageError
 
 
@@ -100,7 +101,7 @@ def test_lines_of_stdin_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("model.onnx", "-m names"),
+        ("model.onnx", "--model names"),
         ("a.PNG", "--image"),
         ("a.wav", "--audio"),
         ("a.npz", "--inputs"),
@@ -114,7 +115,7 @@ def test_the_path_of_a_file_is_no_text(tmp_path: Path, name: str, how: str) -> N
     path.touch()
     with pytest.raises(UsageError, match=r"is the path of a file") as said:
         take(str(path))
-    assert how in str(said.value.hint)
+    assert how in worded(said.value.hint)
 
 
 def test_the_name_of_a_file_of_no_known_kind_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnx import Trace
 from attnx.errors import UnsupportedError, UsageError
-from attnx.records import Trace
 from tests.view import samples
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attnx
+from attnx.cli.wording import worded
 from attnx.errors import RunError
 from attnx.session import memory
 
@@ -107,7 +108,8 @@ def test_the_message_has_the_figures_and_what_fits(monkeypatch: pytest.MonkeyPat
     with pytest.raises(RunError) as caught:
         memory.check(sites, feed, ("masked", "weights"))
     assert caught.value.message == "masked, weights of 6 sites need 9.0 GiB, and 2.0 GiB of memory are free"
-    assert "One layer takes 1.5 GiB (--layer L, --head L.H)." in caught.value.hint
+    assert "One layer takes 1.5 GiB (`layers=...`)." in caught.value.hint
+    assert "One layer takes 1.5 GiB (--layer L, --head L.H)." in worded(caught.value.hint)
     memory.check(sites[:1], feed, ("masked", "weights"))
     with pytest.raises(RunError, match=r"one layer's matrices need 2\.2 GiB inside the model"):
         memory.check_reduced(sites, feed)

@@ -21,9 +21,11 @@ VALUE = "\0"
 
 
 def literal(node: ast.expr | None) -> str | None:
-    """The text of a string, f-string or sum of them; None for anything else."""
+    """The text of a string, f-string, sum of them or wording; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Wording":
+        return literal(node.args[0])
     if isinstance(node, ast.JoinedStr):
         return "".join(part.value if isinstance(part, ast.Constant) else VALUE for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -44,8 +46,14 @@ def raised(source: str) -> Iterator[tuple[int, str | None, str | None]]:
                 yield node.lineno, literal(message), literal(hint)
 
 
+def plain(text: str) -> str:
+    """A template without its clauses' brackets, its arguments as a word in capitals."""
+    return re.sub(r"<[a-z_\0][^<>]*>", "ARGUMENT", text).replace("[", "").replace("]", "")
+
+
 def wrong_message(text: str) -> str:
     """What is wrong with how a message is worded; "" where nothing is."""
+    text = plain(text)
     first = re.match(r"[A-Za-z]\w*", text)
     if first and first[0][0].isupper() and first[0] not in NAMES and not re.search(r"[A-Z0-9_]", first[0][1:]):
         return "begins with a capital"
@@ -54,6 +62,7 @@ def wrong_message(text: str) -> str:
 
 def wrong_hint(text: str) -> str:
     """What is wrong with how a hint is worded; "" where nothing is."""
+    text = plain(text)
     if text and text[0].islower() and text.split()[0].rstrip(",") not in CODE:
         return "begins in lower case, and is no command"
     command = re.search(r"(^|: |Try )(attnx|pip|mkdir|--\w)[^.]*( \S+)*$", text)
@@ -77,7 +86,11 @@ def test_every_error_is_worded_alike() -> None:
     ("W_O is small", "Try --lengths 64,256", False),
     ("HF_HUB_OFFLINE is set", "pip install 'attnx[scan]'", False),
     ("\0 is there twice", "Is it another model's?", False),
+    ("<top={top}> shows nothing", "Leave out <top>[, or <words>].", False),
     ("There is no layer 7", "", True),
+    ("<top> shows nothing.", "", True),
+    ("<top> shows nothing", "[leave out <top>.]", True),
+    ("<top> shows nothing", "Leave out <top>", True),
     ("there is no layer 7.", "", True),
     ("there is no layer 7", "it has layers 0 to 5.", True),
     ("there is no layer 7", "It has layers 0 to 5", True),
@@ -88,4 +101,5 @@ def test_what_counts_as_alike(message: str, hint: str, bad: bool) -> None:
 
 def test_messages_are_read_from_source() -> None:
     source = 'raise UsageError(f"No {x}" "." if y else "a", hint="b")\nerrors.InputError("A" + z)\n'
-    assert list(raised(source)) == [(1, None, "b"), (2, "A\0", None)]
+    source += 'UsageError(Wording("<a>", b=1), Wording("c" + d))\n'
+    assert list(raised(source)) == [(1, None, "b"), (2, "A\0", None), (3, "<a>", "c\0")]

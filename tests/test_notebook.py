@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.records import Axis, Measurement, Sites
+from attnx import Axis, Measurement
+from attnx.records import Sites
 from tests.view import samples
 
 

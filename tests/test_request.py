@@ -82,9 +82,9 @@ def test_quantities() -> None:
 
 @pytest.mark.parametrize(("head", "layer"), [("5.11", "2"), ("0.0", "1-5"), ("L2H3", "0,1,3-5")])
 def test_a_head_of_a_layer_that_is_left_out_is_not_passed_over(head: str, layer: str) -> None:
-    with pytest.raises(UsageError, match="which --layer leaves out"):
+    with pytest.raises(UsageError, match="which `layers` leaves out"):
         ask(heads=["1.2", head], layer=f"{layer},1")
-    with pytest.raises(UsageError, match="which --layer leaves out"):
+    with pytest.raises(UsageError, match="which `layers` leaves out"):
         layers_of([head], parse_layers(layer))
 
 

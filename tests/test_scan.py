@@ -100,15 +100,15 @@ def test_the_file_is_as_it_is_documented(minilm: Model, corpus: Path, tmp_path: 
 
 
 def test_every_survey_gives_what_it_says(minilm: Model, corpus: Path, tmp_path: Path) -> None:
-    names = [name for name in surveys.names() if not surveys.load(name).NEEDS]
+    names = [name for name in surveys.names() if not surveys.load(name).required]
     assert names[0] == "heads"
     trace = minilm.trace(TEXTS[8], quantities=("masked", "weights"))
     for name in names:
         survey = surveys.load(name)
-        assert tuple(one.name for one in survey.survey(trace, {})) == survey.BATCHED
+        assert tuple(one.name for one in survey.compute(trace, {})) == survey.batched
     scan(minilm, [corpus], tmp_path / "o.parquet", measures=names, part=PART)
     measured = {key[1] for key in table(tmp_path / "o.parquet")}
-    assert measured == {one for name in names for one in surveys.load(name).BATCHED} - {"induction"}
+    assert measured == {one for name in names for one in surveys.load(name).batched} - {"induction"}
 
 
 def test_a_measure_of_batches_that_proves_wrong_is_not_used(

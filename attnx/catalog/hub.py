@@ -15,6 +15,7 @@ from typing import Any
 
 from attnx.catalog.models import companion_names, pick
 from attnx.errors import ModelError, RunError, UsageError
+from attnx.wording import Wording
 
 _NAME = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+?))?(?::(?P<file>[^:\\]+\.onnx))?", re.ASCII
@@ -94,13 +95,14 @@ def cached(name: Name) -> Path:
         ModelError: It is not there; says how to pull it.
     """
     found = snapshot(name)
-    how = f"attnx pull {name.repo}"
-    how += "" if name.revision == "main" else f" --revision {name.revision}"
-    how += "" if name.file is None else f" --file {name.file}"
+    revision = "" if name.revision == "main" else ", revision={revision}"
+    file = "" if name.file is None else ", file={file}"
+    pull_it = "Pull it: <attnx.catalog.hub.pull(Name({repo}" + revision + file + "))>."
+    how = Wording(pull_it, repo=name.repo, revision=name.revision, file=name.file)
     if found is None:
-        raise ModelError(f"there is no file or folder {name}, and no such model in the Hub's cache", f"Pull it: {how}")
+        raise ModelError(f"there is no file or folder {name}, and no such model in the Hub's cache", how)
     if name.file is not None and not (found / name.file).is_file():
-        raise ModelError(f"the Hub's cache has {name.repo}, without {name.file}", f"Pull it: {how}")
+        raise ModelError(f"the Hub's cache has {name.repo}, without {name.file}", how)
     if not any(found.rglob("*.onnx")):
         raise ModelError(f"the Hub's cache has {name.repo}, without an .onnx file", f"Pull it: {how}")
     return found
@@ -155,7 +157,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
             if weights not in listed:
                 raise ModelError(
                     f"{graph} keeps weights in {weights}, and the repository has no such file",
-                    "Tell those who published it; `attnx sites` works without the weights.",
+                    Wording("Tell those who published it; <model.find()> works without the weights."),
                 )
             fetch(weights)
     _remember(name, commit)
@@ -176,7 +178,9 @@ def _graphs(name: Name, listed: Mapping[str, Any]) -> list[str]:
     main = name.file or pick(models)
     if main is None:
         sizes = [f"{f} ({(listed[f].size or 0) / 1e6:.0f} MB)" for f in sorted(models)]
-        raise UsageError(f"{name.repo} has several models", f"Choose one with --file: {', '.join(sizes)}.")
+        raise UsageError(
+            f"{name.repo} has several models", Wording("Choose one with <file>: {sizes}.", sizes=", ".join(sizes))
+        )
     folder, _, file = main.rpartition("/")
     found = [main]
     for candidates in companion_names(file):
@@ -252,7 +256,8 @@ def _clear_errors(name: Name, file: str = "") -> Iterator[None]:
         raise ModelError(f"{name.repo} has no revision {name.revision}", "Give a branch, a tag or a commit.") from None
     except errors.OfflineModeIsEnabled:
         raise RunError(
-            "HF_HUB_OFFLINE is set, so nothing is pulled", "Unset it, or use what `attnx models` lists."
+            "HF_HUB_OFFLINE is set, so nothing is pulled",
+            Wording("Unset it, or use what <attnx.catalog.models.bundled()> lists."),
         ) from None
     except errors.EntryNotFoundError as error:
         cause = error.__cause__

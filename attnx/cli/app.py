@@ -17,17 +17,18 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnx import __version__
 from attnx.cli import commands, interrupt
-from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError, offer, offered
+from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
+from attnx.wording import Wording
 
 ORDER = (
-    "inspect", "coref", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "explore", "report", "trace", "sites",
-    "scan", "cost", "models", "pull", "doctor",
+    "inspect", "coref", "align", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "explore", "report",
+    "trace", "sites", "scan", "cost", "models", "pull", "doctor",
 )  # fmt: skip
 """How help lists commands; one that is not named here comes after them."""
 
 
 def names() -> list[str]:
-    """Names of the commands: commands/NAME.py holds a function NAME."""
+    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
     there = {module.name for module in iter_modules(commands.__path__)}
     return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
 
@@ -46,7 +47,6 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         from attnx.cli.overwriting import check
 
-        offer(name for p in self.params for name in p.opts)
         check(ctx.params, {str(p.name): getattr(p, "metavar", None) for p in self.params})
         return super().invoke(ctx)
 
@@ -103,13 +103,16 @@ def _root(
     """See what each token attends to, in any Transformer exported to ONNX."""
 
 
-def report(error: AttnxError) -> None:
-    """Write an error and its hint to stderr, control characters made visible."""
+def report(error: AttnxError, args: Sequence[str] = ()) -> None:
+    """Write an error and its hint to stderr, in options of the command at hand, control characters made visible."""
     from attnx.cli.plain import say
+    from attnx.cli.wording import worded
 
-    say(_short(error.message, 2000))
-    if error.hint:
-        say(error.hint, first="  ", under="  ")
+    group: Any = typer.main.get_command(app)
+    command = next((group.get_command(None, name) for name in args[:1] if name in names()), None)
+    say(_short(worded(error.message, command), 2000))
+    if hint := worded(error.hint, command):
+        say(hint, first="  ", under="  ")
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:
@@ -131,7 +134,7 @@ def _of_system(error: Exception) -> AttnxError | None:
     if isinstance(error, MemoryError):
         return RunError(
             "there is not enough memory for this",
-            f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+            Wording("Use a shorter text[, or fewer layers (<layers>)]."),
         )
     if not isinstance(error, OSError) or error.errno is None:
         return None
@@ -185,18 +188,16 @@ def run(args: list[str]) -> int:
         if interrupt.came():  # and a library made another error of it
             code = INTERRUPTED
         elif isinstance(error, AttnxError):
-            report(error)
+            report(error, args)
             return error.exit_code
         elif (told := _of_system(error)) is not None:
             if isinstance(error, OSError) and error.filename is None:  # what stdout still holds would fail once more
                 with contextlib.suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            report(told)
+            report(told, args)
             return told.exit_code
         else:
             raise
-    finally:
-        offer(None)
     if code == INTERRUPTED:
         sys.stderr.write("attnx: interrupted\n")
     return code if isinstance(code, int) else OK

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
     from attnx.records import Trace
 
-LARGE = 32 << 20
-"""Matrices of a text that take more than this are reduced in the graph, one text at a time, where that can be."""
 _CHECKED = ("masked", "weights")
 _NONE = Tokens(np.zeros(0, np.int64), (), (), (), (), ())
 
@@ -51,12 +49,13 @@ def described(
     """
     from attnx.measure import describe_heads
     from attnx.run import batch as batches
+    from attnx.session import memory
     from attnx.session.protocol import Wanted
     from attnx.study.head_stats import heads, of_batch
 
     model = run.opened
     size, wanted = batches.matrix_bytes(model, _CHECKED, layers), Wanted(layers, _CHECKED)
-    for plain, part in _parts(run, lambda tokens: taken if (taken := size(tokens)) <= LARGE else 0):
+    for plain, part in _parts(run, lambda tokens: taken if (taken := size(tokens)) <= memory.LARGE else 0):
         if whole or not plain or len(part) == 1 or not batches.together(model):
             for one, _ in part:
                 if whole:
@@ -66,7 +65,7 @@ def described(
                     yield heads(model, run.fed(one), layers, choose)
             continue
         found: dict[int, tuple[HeadTable, Trace]] = {}
-        small = [at for at, (_, tokens) in enumerate(part) if size(tokens) <= LARGE]
+        small = [at for at, (_, tokens) in enumerate(part) if size(tokens) <= memory.LARGE]
         for batch in batches.run(model, [part[at][1] for at in small], wanted):
             found.update(zip((small[at] for at in batch.places), of_batch(batch, choose), strict=True))
         for at, (_, tokens) in enumerate(part):

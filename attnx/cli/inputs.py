@@ -12,23 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnx.cli.extra_inputs import Beyond
-from attnx.errors import AttnxError, InputError, ModelError, UsageError, offered
+from attnx.errors import AttnxError, InputError, ModelError, UsageError
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
 
 STDIN = "-"
-_HOW = 'Give one: attnx COMMAND "The animal was tired."; or - for stdin'
-_OTHERS = ("--file", "--ids", "--inputs", "--set", "--image", "--audio")
-"""What else a command may have to give it something to run on."""
+_HOW = Wording(
+    'Give one: attnx COMMAND "The animal was tired."; or - for stdin[, <file>][, <ids>][, <values>][, <image>]'
+    "[, <audio>] or <inputs>."
+)
 _FILES = {
-    "a model": ({".onnx"}, "--model", "-m names the model: attnx COMMAND TEXT -m FILE."),
-    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "--image", "--image gives the model a picture."),
-    "a sound": ({".wav"}, "--audio", "--audio gives the model a sound."),
-    "arrays": ({".npz"}, "--inputs", "--inputs gives the model arrays."),
-    "text": ({".txt", ".md", ".jsonl", ".csv", ".tsv"}, "--file", "--file FILE takes one text a line."),
+    "a model": ({".onnx"}, "[<model> names the model: attnx COMMAND TEXT -m FILE. ]"),
+    "a picture": ({".png", ".jpg", ".jpeg", ".webp", ".bmp"}, "[<image> gives the model a picture. ]"),
+    "a sound": ({".wav"}, "[<audio> gives the model a sound. ]"),
+    "arrays": ({".npz"}, "[<inputs> gives the model arrays. ]"),
+    "text": (
+        {".txt", ".md", ".jsonl", ".csv", ".tsv"},
+        "[<file=> takes one text a line. ]- < FILE takes it whole. ",
+    ),
 }
-"""What a file holds, by its suffix, the option that a command is given it by, and how."""
+"""What a file holds, by its suffix, and how a command is given it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,7 @@ def take(
         raise UsageError(f"{' and '.join(named)} cannot be given together", "Give one of them.")
     beyond = beyond or Beyond(values=tuple(values or ()))
     if not named and inputs is None and not beyond.alone:
-        others = [name for name in _OTHERS if offered(name)]
-        raise UsageError("there is no text", f"{_HOW}, {', '.join(others[:-1])} or {others[-1]}.")
+        raise UsageError("there is no text", _HOW)
     if pair is not None and text is None:
         raise UsageError("--pair needs a text to go with", 'attnx COMMAND "First." --pair "Second."')
     if file is not None:
@@ -127,15 +131,14 @@ def _refuse_path(text: str) -> None:
     """
     path = Path(text)
     there = False
-    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, *_ in _FILES.values()):
+    if text.isprintable() and any(path.suffix.lower() in suffixes for suffixes, _ in _FILES.values()):
         with contextlib.suppress(OSError):  # a text that is too long for a name
             there = path.is_file()
     if there:
-        holds, how = next((h, how) for h, how in _FILES.items() if path.suffix.lower() in how[0])
-        ways = [offered(*how[1:]), "- < FILE takes it whole." if holds == "text" else ""]
+        holds, how = next((h, how) for h, (suffixes, how) in _FILES.items() if path.suffix.lower() in suffixes)
         raise UsageError(
             f"the text is the path of a file with {holds}: {text}",
-            " ".join([*filter(None, ways), "The name itself as a text: through -."]),
+            Wording(how + "The name itself as a text: through -."),
         )
 
 
@@ -206,7 +209,7 @@ def told_where(one: Given) -> Iterator[None]:
         yield
     except AttnxError as error:
         if one.line is not None:
-            error.message = f"line {one.line}: {error.message}"
+            error.message = Wording("line {line}: {what}", line=one.line, what=error.message)
         raise
 
 

@@ -22,7 +22,7 @@ def measure_of(option: str, name: str) -> str:
     Raises:
         UsageError: There is no such measure, or several; a name that belongs elsewhere is told where.
     """
-    there = surveys.load("heads").BATCHED
+    there = surveys.load("heads").batched
     said = " ".join(name.lower().replace("-", " ").replace("_", " ").rstrip(".").split())
     if said in there:
         return said
@@ -36,12 +36,12 @@ def measure_of(option: str, name: str) -> str:
 
 def _elsewhere(said: str, part: list[str]) -> str:
     """What else the name is, or nearly is, as a sentence; "" where nothing comes near."""
-    there = surveys.load("heads").BATCHED
+    there = surveys.load("heads").batched
     kinds = {kind.replace("-", " "): measure for kind, (measure, _, _) in KINDS.items()}
     if said in kinds:
         return f"It is a kind of head, told by the measure {kinds[said]!r}. "
     if said in surveys.names():
-        held = surveys.load(said).BATCHED
+        held = surveys.load(said).batched
         holds = f", for {', '.join(held)}" if held and said != "heads" else ""
         return f"It is what `attnx scan --measure {said}` takes{holds}. "
     if said in surveys.measures():

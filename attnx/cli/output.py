@@ -20,9 +20,10 @@ def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> Non
         document: Records, arrays and plain values; `attnx.view.json.document` makes one with schema and version.
         pretty: Over several lines. Where None, for a terminal; JSON Lines want False.
     """
+    from attnx.cli.wording import worded_within
     from attnx.view.json import dumps, tidy
 
-    tidied = tidy(document)
+    tidied = worded_within(tidy(document))
     _write(dumps(tidied, indent=sys.stdout.isatty() if pretty is None else pretty))
 
 
@@ -33,6 +34,9 @@ def show(*renderables: Any) -> None:
     """
     from rich.console import Console
 
+    from attnx.cli.wording import worded_fields
+
+    renderables = tuple(map(worded_fields, renderables))
     asked = os.environ.get("COLUMNS", "")
     if asked.isdigit() and int(asked) < 1:
         del os.environ["COLUMNS"]  # a width of nothing shows nothing: what some shells set where there is no terminal

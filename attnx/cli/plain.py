@@ -20,11 +20,13 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
     """Write to stderr; on a terminal, lines end between words, and what follows stands under the text.
 
     Args:
-        text: Any text; what could move the cursor is made visible.
+        text: Any text, options put for the arguments that it names; what could move the cursor is made visible.
         first: Stands before it.
         under: Stands before the lines that follow.
     """
-    shown, width = visible(text), _width()
+    from attnx.cli.wording import worded
+
+    shown, width = visible(worded(text)), _width()
     sys.stderr.write(f"{first}{shown}\n" if width is None else f"{wrapped(shown, width, first, under)}\n")
 
 

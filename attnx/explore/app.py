@@ -31,7 +31,7 @@ from attnx.view.page import Depth
 
 
 class Explorer(App[None]):
-    """`attnx explore`."""
+    """The explorer: a model's heads, one keystroke apart."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -54,10 +54,10 @@ class Explorer(App[None]):
         """While something is typed, letters are letters."""
         return action in ("leave", "stop") or not self.query_one("#ask").display
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, worded: Callable[[str], str] = str) -> None:
         # Where there are 16 colours they are the terminal's own: Textual's nearest to them would turn yellow to red.
         super().__init__(ansi_color=Console().color_system == "standard")
-        self.desk = desk
+        self.desk, self._worded = desk, worded
         self._asked = ""
         self._extent: tuple[int, int] | None = None  # while the event is handled, `size` is still the old one
         self._at_work = False
@@ -135,7 +135,7 @@ class Explorer(App[None]):
                 head.draw(self.console, panes.text_lines(f"running the model for {self.desk.place} ..."))
                 looks.show([])
         except AttnxError as error:
-            head.draw(self.console, panes.text_lines(f"{error.message}\n{error.hint}"))
+            head.draw(self.console, panes.text_lines(f"{self._worded(error.message)}\n{self._worded(error.hint)}"))
             looks.show([])
         self._fetch()
 
@@ -219,7 +219,7 @@ class Explorer(App[None]):
             try:
                 self._waiting.pop(0)()
             except AttnxError as error:
-                self.desk.note = error.message
+                self.desk.note = self._worded(error.message)
 
     def action_ask(self, what: str) -> None:
         """Open the line at the bottom."""
@@ -259,7 +259,7 @@ class Explorer(App[None]):
                 self._waiting.clear()
                 self.desk.open(text, found[0])
             else:
-                self.desk.note = error.message
+                self.desk.note = self._worded(error.message)
             self._place()
 
         self.desk.note = "running the model ..."

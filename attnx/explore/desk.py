@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.explore.reader import Reader, prepare
-from attnx.measure.rows import read
+from attnx.measure.rows import SINK, read
 from attnx.measure.unscaled import both_ways
 from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
@@ -27,8 +27,6 @@ STAGES: tuple[str, ...] = ("weights", UNSCALED, "scores", "scaled", "masked")
 SHARES = ("weights", UNSCALED)
 VIEWS = ("heatmap", "lines", "numbers")
 """How the matrix can be shown, in the order in which a key goes through them."""
-SINK = 0.3
-"""A key that an average query gives more than this is a sink of the head. Source: Gu et al. 2025, section 3."""
 
 
 @dataclass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 
 from attnx.explore import panes
+from attnx.paths import expand
 from attnx.view.save import save, write
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def save_view(desk: Desk, name: str) -> None:
     Raises:
         AttnxError: An ending that this cannot be saved as, a file that exists or cannot be written.
     """
-    path = Path(name).expanduser()
+    path = expand(name)
     ending = path.suffix.lower()
     shown = Group(panes.head(desk, TALL), "", panes.looks(desk, TALL))
     notes: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ import numpy as np
 
 from attnx.errors import InputError, RunError, UsageError
 from attnx.records import QUANTITIES, Array, Trace
+from attnx.wording import Wording
 
 
 def load_feed(path: Path) -> dict[str, Array]:
@@ -31,7 +32,9 @@ def load_feed(path: Path) -> dict[str, Array]:
             _foresee(path, archive)
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--inputs takes an .npz file.") from None
+        raise InputError(
+            f"there is no file {path}", "Arrays for a model's inputs are read from an .npz file."
+        ) from None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise InputError(
             f"{path} is not an .npz file of plain arrays: {str(error)[:150]}",
@@ -87,7 +90,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
         RunError: It cannot be written (folder missing, no right, disk full).
     """
     if path.exists() and not force:
-        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+        raise UsageError(f"{path} exists", Wording("Give <force=True> to replace it, or another name."))
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "Give the name of a file.")
     temporary = None
@@ -135,10 +138,10 @@ def check_target(path: Path, *, force: bool = False) -> None:
     if path.suffix not in (".npz", ".safetensors"):
         raise UsageError(
             f"arrays are written to .npz or .safetensors, not {path.suffix or 'a name without an ending'}",
-            "For example: --save arrays.npz.",
+            "For example: arrays.npz.",
         )
     if path.exists() and not force:
-        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+        raise UsageError(f"{path} exists", Wording("Give <force=True> to replace it, or another name."))
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", f"Create it: mkdir -p {path.parent}")
 
@@ -149,7 +152,15 @@ def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     Raises:
         UsageError: Another ending, or the file exists.
     """
-    arrays = trace_arrays(trace)
+    save_arrays(trace_arrays(trace), path, force=force)
+
+
+def save_arrays(arrays: Mapping[str, Array], path: Path, *, force: bool = False) -> None:
+    """Write arrays to .npz or .safetensors, by name.
+
+    Raises:
+        UsageError: Another ending, or the file exists.
+    """
     if path.suffix == ".npz":
         write_whole(path, lambda file: np.savez(file, **arrays), force=force)  # type: ignore[arg-type]
     elif path.suffix == ".safetensors":
@@ -160,7 +171,7 @@ def save_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
 
 _SAFETENSORS = {
     "float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8",
-    "bool": "BOOL",
+    "int16": "I16", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
 }  # fmt: skip
 
 

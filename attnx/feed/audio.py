@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
 from attnx.tokens.axes import labelled
 from attnx.tokens.files import read_config
+from attnx.wording import Wording
 
 RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
 """Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
+_AT_ONCE = 4096
+"""Spectra that are made together."""
 _BREAK, _LINEAR, _LOG = 1000.0, 200.0 / 3, np.log(6.4) / 27
 """The mel scale of Slaney: linear up to 1000 Hz, 66.7 Hz a mel; logarithmic above, 27 mels for a factor of 6.4."""
 
@@ -44,13 +48,92 @@ def sound_shape(slot: Slot, config: Mapping[str, Any]) -> tuple[int, ...]:
     return (1, bands, slot.shape[2] if isinstance(slot.shape[2], int) else frames)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sound:
+    """A sound at the rate of the model that is to hear it."""
+
+    slot: Slot
+    """The input that takes it."""
+    samples: Array
+    """float64 [n], -1 to 1."""
+    rate: int
+    """Samples a second."""
+    length: int | None
+    """Samples of a piece, which is all that the model hears at once; None where it hears all there is."""
+    bands: int
+    fft: int
+    """Samples of a spectrum."""
+    hop: int
+    """Samples between two spectra."""
+    notes: tuple[str, ...]
+
+    @property
+    def span(self) -> float:
+        """Seconds that the model hears at once."""
+        return (self.length or len(self.samples)) / self.rate
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is more than the model hears at once."""
+        return self.length is not None and len(self.samples) > self.length
+
+    def array(self) -> Array:
+        """What the model is fed of its first piece: [1,samples] as they are, or [1,bands,frames]."""
+        if self.length is None:
+            return self.samples[None].astype(self.slot.dtype)
+        made = self.spectra(self.samples[: self.length], self.length)
+        return made[None].astype(self.slot.dtype)
+
+    def spectra(self, samples: Array, length: int) -> Array:
+        """The log-mel spectrogram of samples, silence added up to `length`, [bands, length / hop]."""
+        return log_mel(samples, length, rate=self.rate, bands=self.bands, window=self.fft, hop=self.hop)
+
+
+def listen(model: Runs, path: Path, given: Mapping[str, Array]) -> Sound:
+    """Read a sound for a model; of an encoder-decoder in two files, its encoder listens.
+
+    Args:
+        model: The model.
+        path: A WAV file.
+        given: Inputs that are given besides.
+
+    Raises:
+        UsageError: The model takes no sound.
+        InputError: The file is no WAV file that can be read.
+    """
+    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
+    slot = sound_slot(slots)
+    if slot is None:
+        raise UsageError(
+            f"{model.name} does not listen: it has no input_features and no input_values", Wording("Leave out <audio>.")
+        )
+    if slot.name in given:
+        raise UsageError(Wording("<audio> and the feed both give {name}", name=slot.name), "Give one of them.")
+    config = read_config(model.path, "preprocessor_config.json")
+    nested = config.get("feature_extractor")
+    config = nested if isinstance(nested, dict) else config
+    rate, hop = _whole(config, "sampling_rate", RATE), _whole(config, "hop_length", HOP)
+    samples, own = read_wav(path)
+    samples = resample(samples, own, rate)
+    notes = () if own == rate else (f"sound resampled from {own} to {rate} samples a second",)
+    bands, length = 0, None
+    if len(slot.shape) == 2:
+        if config.get("do_normalize", True):
+            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    else:
+        frames = slot.shape[2]
+        length = frames * hop if isinstance(frames, int) else _whole(config, "chunk_length", SECONDS) * rate
+        bands = slot.shape[1] if isinstance(slot.shape[1], int) else _whole(config, "feature_size", MELS)
+    return Sound(slot, samples, rate, length, bands, _whole(config, "n_fft", WINDOW), hop, notes)
+
+
 def audio_inputs(
     model: Runs, path: Path, given: Mapping[str, Array]
 ) -> tuple[dict[str, Array], tuple[str, ...], Callable[[int], Tokens]]:
     """Sound as the model's input.
 
     Args:
-        model: The model; of an encoder-decoder in two files, its encoder listens.
+        model: The model.
         path: A WAV file.
         given: Inputs that are given besides.
 
@@ -61,42 +144,12 @@ def audio_inputs(
         UsageError: The model takes no sound.
         InputError: The file is no WAV file that can be read.
     """
-    slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
-    slot = sound_slot(slots)
-    if slot is None:
-        raise UsageError(
-            f"{model.name} does not listen: it has no input_features and no input_values", "Leave out --audio."
-        )
-    if slot.name in given:
-        raise UsageError(f"--audio and the feed both give {slot.name}", "Give one of them.")
-    config = read_config(model.path, "preprocessor_config.json")
-    nested = config.get("feature_extractor")
-    config = nested if isinstance(nested, dict) else config
-    rate = _whole(config, "sampling_rate", RATE)
-    samples, own = read_wav(path)
-    samples = resample(samples, own, rate)
-    notes = [] if own == rate else [f"sound resampled from {own} to {rate} samples a second"]
-    if len(slot.shape) == 2:
-        if config.get("do_normalize", True):
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
-        heard = len(samples) / rate
-        array = samples[None]
-    else:
-        length = _whole(config, "chunk_length", SECONDS) * rate
-        frames = slot.shape[2]
-        if isinstance(frames, int):
-            length = frames * _whole(config, "hop_length", HOP)
-        if len(samples) > length:
-            notes.append(
-                f"cut to {length / rate:g} seconds of {len(samples) / rate:.1f}, which is all that the model hears"
-            )
-        bands = slot.shape[1] if isinstance(slot.shape[1], int) else _whole(config, "feature_size", MELS)
-        array = log_mel(
-            samples[:length], length, rate=rate, bands=bands,
-            window=_whole(config, "n_fft", WINDOW), hop=_whole(config, "hop_length", HOP),
-        )[None]  # fmt: skip
-        heard = length / rate
-    return {slot.name: array.astype(slot.dtype)}, tuple(notes), lambda count: seconds(count, heard)
+    sound = listen(model, path, given)
+    notes = list(sound.notes)
+    if sound.is_long:
+        seconds_there = len(sound.samples) / sound.rate
+        notes.append(f"cut to {sound.span:g} seconds of {seconds_there:.1f}, which is all that the model hears")
+    return {sound.slot.name: sound.array()}, tuple(notes), lambda count: seconds(count, sound.span)
 
 
 def seconds(count: int, span: float) -> Tokens:
@@ -120,7 +173,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--audio takes a WAV file.") from None
+        raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
             f"{path} is no WAV file that can be read: {error}",
@@ -186,6 +239,10 @@ def log_mel(
     piece = np.pad(samples, (0, length - len(samples)))
     framed = np.lib.stride_tricks.sliding_window_view(np.pad(piece, window // 2, mode="reflect"), window)[::hop]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
-    power = np.abs(np.fft.rfft(framed[: length // hop] * hann)) ** 2
-    level = np.log10(np.maximum(mel_filters(bands, window, rate) @ power.T, 1e-10))
+    filters = mel_filters(bands, window, rate)
+    level = np.empty((bands, length // hop))
+    for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
+        some = framed[start : min(start + _AT_ONCE, length // hop)]
+        level[:, start : start + len(some)] = filters @ (np.abs(np.fft.rfft(some * hann)) ** 2).T
+    level = np.log10(np.maximum(level, 1e-10))
     return np.asarray((np.maximum(level, level.max() - 8) + 4) / 4)

@@ -12,9 +12,11 @@ from attnx.errors import ModelError, UsageError
 from attnx.records import Tokens
 from attnx.session.protocol import Runs
 from attnx.tokens.files import read_config, search_folders, token_text
+from attnx.wording import Wording
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
 _LONGEST = 1 << 20
+_WITHOUT = Wording("[Leave out <chat>, and write|Write] the whole prompt yourself.")
 
 
 def find_template(place: Path) -> str | None:
@@ -54,7 +56,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise UsageError("--chat needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
+        raise UsageError("a chat template needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -75,14 +77,12 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
     except TemplateError as error:
         raise ModelError(
             f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
-            "Leave out --chat, and write the whole prompt yourself.",
+            _WITHOUT,
         ) from None
     except Exception as error:  # whatever a stranger's template does wrong
-        raise ModelError(
-            f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", "Leave out --chat."
-        ) from None
+        raise ModelError(f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", _WITHOUT) from None
     if len(text) > _LONGEST:
-        raise ModelError(f"the chat template made {len(text)} characters of the text", "Leave out --chat.")
+        raise ModelError(f"the chat template made {len(text)} characters of the text", _WITHOUT)
     return text
 
 
@@ -101,7 +101,8 @@ def encode_chat(model: Runs, text: str, system: str | None = None) -> Tokens:
     template = find_template(place) or find_template(model.path)
     if template is None:
         raise ModelError(
-            f"{model.name} comes without a chat template", "Leave out --chat; not every model is one to chat with."
+            f"{model.name} comes without a chat template",
+            Wording("[Leave out <chat>; not every model is one to chat with.|Not every model is one to chat with.]"),
         )
     config = read_config(place, "tokenizer_config.json")
     roles = {role: told for role in _ROLES if (told := token_text(config.get(role)))}

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attnx.errors import InputError, offered
+from attnx.errors import InputError
 from attnx.feed.inputs import Needs, batch_of, encoder_side, is_ids
 from attnx.feed.rules import RULES, memory
 from attnx.records import Array
 from attnx.session.ort import Slot
+from attnx.wording import Wording
 
-_HOW = "`attnx sites MODEL --feed-template` writes a program that makes such a feed."
-_TEXTS = "Choose a model that takes a text and nothing else: here is nothing else to give it."
+_HOW = Wording("<attnx.run.example.example()> shows how such a feed is made.")
 __all__ = ["Needs", "batch_of", "check", "derive"]
 
 
@@ -39,30 +39,31 @@ def derive(slots: Sequence[Slot], needs: Needs, given: Mapping[str, Array] | Non
             if slot.name in of_encoder and needs.memory_mask is None:
                 raise InputError(
                     f"the model takes two texts, and there is one: it wants {slot.describe()} for the encoder",
-                    f"Give what the decoder says as well: --target TEXT{offered('--generate', ', or --generate N')}.",
+                    Wording("Give what the decoder says as well: <target=>[, or <generate=>]."),
                 )
             value = next((v for rule in RULES if (v := rule(slot, side)) is not None), None)
         if value is None:
             raise InputError(
                 f"the model wants an input that cannot be made from text: {slot.describe()}",
-                f"{_sense(slot)}--inputs FEED.npz with an array of that name, or --set NAME=VALUE. "
-                "`attnx sites MODEL --feed-template` lists all inputs."
-                if offered("--set")
-                else offered("--inputs", "Give it: --inputs FEED.npz with an array of that name.", _TEXTS),
+                Wording(
+                    "[{sense}<inputs=> with an array of that name[, or <values=>]. <model.slots()> lists all inputs.|"
+                    "Choose a model that takes a text and nothing else: here is nothing else to give it.]",
+                    sense=_sense(slot),
+                ),
             )
         feed[slot.name] = _typed(slot, value)
     return check(slots, feed)
 
 
 def _sense(slot: Slot) -> str:
-    """Which option fills an input that takes a picture or a sound."""
+    """Which argument fills an input that takes a picture or a sound."""
     from attnx.feed.audio import sound_slot
     from attnx.feed.vision import picture_slot
 
     if picture_slot([slot]) is not None:
-        return offered("--image", "Give a picture, if it takes one: --image FILE; or else ", "Give it: ")
+        return Wording("[Give a picture, if it takes one: <image=>; or else |Give it: ]")
     if sound_slot([slot]) is not None:
-        return offered("--audio", "Give a sound: --audio FILE.wav; or else ", "Give it: ")
+        return Wording("[Give a sound: <audio=>; or else |Give it: ]")
     return "Give it: "
 
 

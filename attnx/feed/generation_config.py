@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnx.errors import ModelError
+from attnx.feed.timestamps import Marks
 from attnx.session.protocol import Runs
 from attnx.tokens.files import read_config
 
@@ -27,6 +28,8 @@ class Rules:
     """Ids that are never written."""
     at_first: frozenset[int] = frozenset()
     """Ids that are not written at the first position that is free."""
+    marks: Marks | None = None
+    """Marks of time, where they are to be written."""
 
     @property
     def first(self) -> int:

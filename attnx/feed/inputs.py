@@ -112,11 +112,18 @@ def encoder_side(slots: Sequence[Slot]) -> set[str]:
     return set()
 
 
+def is_sense(slot: Slot) -> bool:
+    """Whether an input takes a picture or sound: numbers with axes besides the batch's, and no hidden states."""
+    whole = slot.dtype in (np.float32, np.float16) and len(slot.shape) in (2, 3, 4) and not is_past(slot)
+    return whole and named(slot, "pixel", "image", "input_features", "input_values", "audio", "mel", "patches")
+
+
 def takes_target(slots: Sequence[Slot]) -> bool:
-    """Whether a graph wants two sequences of ids: the encoder's and the decoder's."""
+    """Whether a graph has an encoder's side, of ids, a picture or sound, and wants a decoder's ids besides."""
     memory = encoder_side(slots)
     ids = [s for s in slots if is_ids(s)]
-    return any(s.name in memory for s in ids) and any(s.name not in memory for s in ids)
+    reads = any(s.name in memory and (is_ids(s) or is_sense(s)) for s in slots)
+    return reads and any(s.name not in memory for s in ids)
 
 
 def fixed_length(slots: Sequence[Slot]) -> int | None:
@@ -132,7 +139,7 @@ def padded(tokens: Tokens, length: int, pad_id: int = 0, piece: str = "[PAD]") -
     Raises:
         InputError: There are more than that.
     """
-    from attnx.tokens.given import pad
+    from attnx.tokens.ids import pad
 
     if len(tokens) > length:
         raise InputError(

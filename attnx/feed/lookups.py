@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import AttnxError, InputError, offered
+from attnx.errors import AttnxError, InputError
 from attnx.feed.inputs import is_ids
 from attnx.records import Array
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -35,8 +36,7 @@ def check(model: Model, known: Inventory, feed: Mapping[str, Array]) -> None:
             raise InputError(
                 f"token id {number}{_piece(model, number)} at position {place[-1]} is beyond the model's vocabulary of "
                 f"{size}: tokenizer and model do not belong together",
-                f"Give the model's own tokenizer (--tokenizer PATH)"
-                f"{offered('--ids', ', or ids that the model has (--ids)')}.",
+                Wording("Give the model's own tokenizer (<tokenizer=>)[, or ids that the model has (<tokens>)]."),
             )
         raise InputError(
             f"input {slot.name} holds {number} at {place}, and the model has {size} entries for it",

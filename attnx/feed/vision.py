@@ -14,6 +14,7 @@ from attnx.records import Array
 from attnx.session.ort import Slot
 from attnx.session.protocol import Runs
 from attnx.tokens.files import read_config
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -73,9 +74,11 @@ def image_inputs(model: Runs, path: Path, given: Mapping[str, Array]) -> tuple[d
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
     slot = picture_slot(slots)
     if slot is None:
-        raise UsageError(f"{model.name} takes no picture: it has no input of four dimensions", "Leave out --image.")
+        raise UsageError(
+            f"{model.name} takes no picture: it has no input of four dimensions", Wording("Leave out <image>.")
+        )
     if slot.name in given:
-        raise UsageError(f"--image and the feed both give {slot.name}", "Give one of them.")
+        raise UsageError(Wording("<image> and the feed both give {name}", name=slot.name), "Give one of them.")
     recipe = read_recipe(model.path, slot)
     pixels = prepare(load_picture(path), recipe)
     if _colours_last(slot):
@@ -101,7 +104,7 @@ def load_picture(path: Path) -> Image:
         from PIL import Image as Pillow
         from PIL import ImageOps, UnidentifiedImageError
     except ImportError:
-        raise UsageError("--image needs Pillow", "Install it: pip install 'attnx[vision]'.") from None
+        raise UsageError(Wording("<image> needs Pillow"), "Install it: pip install 'attnx[vision]'.") from None
     try:
         with Pillow.open(path) as opened:
             if opened.width * opened.height > _LARGEST:
@@ -115,7 +118,7 @@ def load_picture(path: Path) -> Image:
                 turned = Pillow.alpha_composite(white, turned)
             return turned.convert("RGB")
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}", "--image takes a picture.") from None
+        raise InputError(f"there is no file {path}", Wording("<image> takes a picture.")) from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
         raise InputError(
             f"{path} is no picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can."
@@ -146,7 +149,7 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
     if not height or not width:
         raise InputError(
             f"how large a picture the model wants is written nowhere: {slot.describe()}",
-            "Put its preprocessor_config.json beside it, or give the pixels: --inputs FEED.npz.",
+            Wording("Put its preprocessor_config.json beside it, or give the pixels: <inputs=>."),
         )
     notes: tuple[str, ...] = ()
     if not config:

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.records import Array, Attention, Trace
+from attnx.wording import Wording
 
 How = Literal["mean", "max"]
 
@@ -36,7 +37,8 @@ def combine(parts: Sequence[Array], how: How) -> Array:
     if len(shapes) != 1:
         found = " and ".join("x".join(map(str, shape)) for shape in shapes)
         raise UsageError(
-            f"matrices of {found} cannot be put together", "Choose layers that look at the same tokens (--layer)."
+            f"matrices of {found} cannot be put together",
+            Wording("Choose layers that look at the same tokens[ (<layers>)]."),
         )
     stacked = np.stack([np.asarray(part, np.float64) for part in parts])
     return np.asarray(stacked.mean(axis=0) if how == "mean" else stacked.max(axis=0), np.float32)

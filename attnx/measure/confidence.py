@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, share_by_head
 from attnx.records import Array, Measurement, Trace
 
 
@@ -29,18 +29,16 @@ def confidence(trace: Trace) -> Measurement:
     def compute(rows: Rows) -> Array:
         keep = ~rows.key_flags(rows.keys.special)
         if not keep.any():
-            return np.full(rows.weights.shape[0], np.nan)
+            return rows.none()
         best = np.max(rows.weights[:, :, keep], axis=-1).astype(np.float64)
         if best.shape[1] == len(rows.queries):
             best = np.where(np.asarray(rows.queries.special, bool), np.nan, best)
         return rows.mean(best)
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name="confidence",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over queries of max a, special tokens left out",
         source="Voita et al. 2019, section 4",
     )
@@ -60,12 +58,10 @@ def largest(trace: Trace) -> Measurement:
 
     Source: attnx.
     """
-    return by_head(
+    return share_by_head(
         trace,
         lambda rows: rows.mean(np.max(rows.weights, axis=-1, initial=0.0).astype(np.float64)),
         name="largest weight",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over queries of max a",
         source="attnx",
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average
+from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
 
 SOURCE = "Clark et al. 2019, section 4.3 (accuracy of a head); the split and the intervals: attnx"
@@ -75,17 +76,15 @@ def accuracy(
     heads = np.stack([_credit(one.weights, one.answer) for one in examples])
     means = np.stack([_credit(average(one.weights, axis=1), one.answer) for one in examples])
     names = list(dict.fromkeys(one.group for one in examples))
-    order = np.random.default_rng(seed).permutation(len(names))
-    first = np.isin(groups, order[: (len(names) + 1) // 2])
-    halves = (first, ~first)
+    both = halves(groups, seed)
     rows: dict[str, Array] = {}
-    rows["best head, chosen on the other half"], picks = _held_out(heads.reshape(len(examples), -1), halves)
-    rows["best layer mean, chosen on the other half"], _ = _held_out(means, halves)
+    rows["best head, chosen on the other half"], picks = _held_out(heads.reshape(len(examples), -1), both)
+    rows["best layer mean, chosen on the other half"], _ = _held_out(means, both)
     rows["mean of all heads"] = np.array([_credit(average(one.weights, axis=(0, 1)), one.answer) for one in examples])
     for name in examples[0].others:
         rows[name] = np.array([_credit(np.asarray(one.others[name]), one.answer) for one in examples])
     rows["uniform"] = np.array([1.0 / one.weights.shape[-1] for one in examples])
-    sample = np.random.default_rng([seed, 1]).integers(0, len(names), size=(draws, len(names)))
+    sample = redrawn(len(names), draws, seed)
     values = np.array([_interval(credit, groups, sample, level) for credit in rows.values()])
     chosen = tuple((int(at) // heads.shape[2], int(at) % heads.shape[2]) for at in picks)
     layer = Axis("layer", tuple(layers))
@@ -132,10 +131,10 @@ def _credit(weights: Array, answer: int) -> Array:
     return np.asarray(np.where(level[..., answer], 1.0 / level.sum(axis=-1), 0.0))
 
 
-def _held_out(credit: Array, halves: tuple[Array, Array]) -> tuple[Array, tuple[int, int]]:
+def _held_out(credit: Array, both: tuple[Array, Array]) -> tuple[Array, tuple[int, int]]:
     """Credit [N,M] of M methods to that of the method best on the other half, [N]; and the two that were chosen."""
     out, picks = np.zeros(len(credit)), []
-    for train, test in (halves, halves[::-1]):
+    for train, test in (both, both[::-1]):
         pick = int(np.argmax(credit[train].mean(axis=0)))
         out[test] = credit[test, pick]
         picks.append(pick)

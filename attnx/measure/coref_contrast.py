@@ -9,6 +9,7 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.measure.choice import shares, tops
 from attnx.records import Measurement
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def contrast(one: Measurement, two: Measurement, answers: tuple[int, int] | None
     if one.axes[:2] != two.axes[:2] or one.values.shape != two.values.shape:
         raise UsageError(
             f"the texts cannot be compared: {one.values.shape} and {two.values.shape} layers, heads and candidates",
-            "Name the same candidates in both texts with --to.",
+            Wording("Name the same candidates in both texts[ with <to>]."),
         )
     gap = np.abs(shares(two.values) - shares(one.values))
     nothing = np.isnan(gap).all(axis=-1)

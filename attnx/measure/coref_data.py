@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from attnx.errors import InputError
+from attnx.wording import Wording
 
 Spot = tuple[int, int]
 """First character and one past the last."""
@@ -112,7 +113,8 @@ def parse(content: str, suffix: str, said: str = "the dataset") -> Dataset:
                 skipped.append(f"entry {at}: {made}")
     except (ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
         raise InputError(
-            f"{said} is not a {name} file: {error!r}", "See attnx coref --help for the kinds of files that are read."
+            f"{said} is not a {name} file: {error!r}",
+            Wording("See <attnx.measure.coref_data.read> for the kinds of files that are read."),
         ) from error
     if not examples:
         raise InputError(f"{said} holds no example as {name}", *skipped[:1])

@@ -11,13 +11,12 @@ import numpy as np
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.measure.choice import Verdict, margin, shares, verdict
-from attnx.measure.rows import Received, Rows, head_labels, is_over, read, rows_at, stack
+from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
-SINK = 0.3
-"""A key is a sink for a head where the other queries give it more than this on average. Source: Gu et al. 2025."""
 SINK_ROWS = 4
 """With fewer other queries that see a key, it is not judged to be a sink."""
 PARTS = ("candidates", "special", "self", "sink", "other")
@@ -94,7 +93,9 @@ def coreference(
     _check(pronoun, candidates)
     sites = tuple(at for at, a in enumerate(trace.attentions) if is_over(trace, a, text))
     if not sites:
-        raise UnsupportedError("no self-attention of this model is over that text", "See attnx sites.")
+        raise UnsupportedError(
+            "no self-attention of this model is over that text", Wording("<model.find()> lists what the model has.")
+        )
     parts, found, parked = [], [], []
     seen: Array = np.zeros(len(candidates), bool)
     for at in sites:
@@ -155,10 +156,14 @@ def coreference(
 
 def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     if not candidates:
-        raise UsageError(f"there is nothing that {pronoun.text!r} could stand for", "Name candidates with --to.")
+        raise UsageError(
+            f"there is nothing that {pronoun.text!r} could stand for", Wording("Name candidates[ with <to>].")
+        )
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
-            raise UsageError(f"{one.text!r} is the word looked from, so it is no candidate", "Leave it out of --to.")
+            raise UsageError(
+                f"{one.text!r} is the word looked from, so it is no candidate", Wording("Leave it out[ of <to>].")
+            )
 
 
 def _site(

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Axis, Measurement, Site
+from attnx.wording import Wording
 
 COLUMNS = ("cells", "bytes", "FLOPs of attention", "FLOPs of the rest", "attention's share")
 
@@ -56,7 +57,7 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
     if not known:
         raise UnsupportedError(
             "no attention of this model has a known number of heads and head size",
-            "`attnx sites MODEL` lists what the model has.",
+            Wording("<model.find()> lists what the model has."),
         )
     heads = sum(h for h, _ in known if h)
     wide = sum(h * d for h, d in known if h and d)
@@ -120,4 +121,4 @@ def paths(lengths: Sequence[int]) -> Measurement:
 
 def _check(lengths: Sequence[int]) -> None:
     if not lengths or any(length < 1 for length in lengths):
-        raise UsageError("lengths have to be whole numbers from 1 on", "Try --lengths 64,256,1024")
+        raise UsageError("lengths have to be whole numbers from 1 on", Wording("Try <lengths=[64, 256, 1024]>."))

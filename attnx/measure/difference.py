@@ -11,6 +11,7 @@ from attnx.errors import InputError
 from attnx.formula import average, jensen_shannon
 from attnx.measure.rows import head_labels, read, stack
 from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
+from attnx.wording import Wording
 
 SOURCE = "attnx; Jensen-Shannon Lin 1991"
 
@@ -134,7 +135,7 @@ def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputErro
     if one[0] != two[0]:
         return InputError(
             f"{label} has {one[0]} heads in the first model and {two[0]} in the second, so none is like another",
-            "Compare the means over all heads of a layer: --mean heads.",
+            Wording("Compare the means over all heads of a layer[: <mean='heads'>]."),
         )
     sizes = [f"{rows} queries and {keys} keys" for _, rows, keys in (one, two)]
     return InputError(

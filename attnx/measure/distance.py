@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, by_head, share_by_head
 from attnx.records import Array, Measurement, Trace
 
 ACROSS = "a cross-attention has no distances: its two axes are different texts"
@@ -28,7 +28,7 @@ def mean_distance(trace: Trace) -> Measurement:
     def compute(rows: Rows) -> Array:
         away = _distances(rows)
         if away is None:
-            return np.full(rows.weights.shape[0], np.nan)
+            return rows.none()
         weights = np.where(rows.real[..., None], rows.weights, 0.0).astype(np.float64)
         total = weights.sum(axis=(1, 2))
         return np.asarray((weights * away).sum(axis=(1, 2)) / np.where(total > 0, total, np.nan))
@@ -64,15 +64,13 @@ def locality(trace: Trace, within: int = 2) -> Measurement:
     def compute(rows: Rows) -> Array:
         away = _distances(rows)
         if away is None:
-            return np.full(rows.weights.shape[0], np.nan)
+            return rows.none()
         return rows.mean(np.where(away <= within, rows.weights, 0.0).sum(axis=-1, dtype=np.float64))
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name="locality",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula=f"mean over queries of the weight within {within} tokens",
         source="attnx",
         notes=_notes(trace),

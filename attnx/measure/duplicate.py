@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, share_by_head
 from attnx.records import Array, Measurement, Trace
 
 
@@ -25,22 +25,16 @@ def duplicate(trace: Trace) -> Measurement:
     """
 
     def compute(rows: Rows) -> Array:
-        nothing = np.full(rows.weights.shape[0], np.nan)
-        count = len(rows.queries)
-        if rows.position is None or rows.weights.shape[1:] != (count, count):
-            return nothing
-        ids = np.asarray(rows.queries.ids).reshape(-1)
-        plain = np.asarray(rows.queries.mask, bool) & ~np.asarray(rows.queries.special, bool)
-        copies = (ids[:, None] == ids[None, :]) & np.tri(count, k=-1, dtype=bool) & plain[:, None] & plain[None, :]
+        copies = rows.copies()
+        if copies is None:
+            return rows.none()
         on = np.where(copies, rows.weights, 0.0).sum(axis=-1, dtype=np.float64)
         return rows.mean(np.where(copies.any(axis=1), on, np.nan))
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name="duplicate",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over repeated tokens of the weight on their earlier copies",
         source="Wang et al. 2022, section 3",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnx.formula import entropy as row_entropy
-from attnx.measure.rows import Rows, by_head, read
+from attnx.measure.rows import Rows, by_head, read, share_by_head
 from attnx.records import Array, Axis, Measurement, Trace
 
 SOURCE = "Clark et al. 2019, What Does BERT Look At?, section 3.3"
@@ -54,12 +54,10 @@ def entropy_share(trace: Trace) -> Measurement:
 
     Source: attnx, after Clark et al. 2019, section 3.3.
     """
-    return by_head(
+    return share_by_head(
         trace,
         lambda rows: rows.mean(row_entropy(rows.weights) / _most(rows)),
         name="entropy share",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over queries of H / ln(number of visible keys)",
         source="attnx, after " + SOURCE,
     )

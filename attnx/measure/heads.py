@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.measure.rows import SINK
 from attnx.records import Axis, Measurement
 
 MIXED = "mixed"
@@ -20,7 +21,7 @@ KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
         "self": ("self", 0.5, "attnx: over half on the token itself"),
         "induction": ("induction", 0.4, "attnx: over 0.4 on what followed an earlier copy"),
         "punctuation": ("punctuation", 0.5, "attnx: over half on punctuation"),
-        "sink": ("sink", 0.3, "Gu et al. 2025: importance of the first token over 0.3"),
+        "sink": ("sink", SINK, f"Gu et al. 2025: importance of the first token over {SINK:g}"),
         "broad": ("entropy share", 0.8, "attnx: entropy over 0.8 of the most possible (Clark: 3.8 of 4.8 nats)"),
     }
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, share_by_head
 from attnx.records import Array, Measurement, Tokens, Trace
 
 LENGTH, REPEATS = 25, 4
@@ -38,29 +38,22 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     few: list[int] = []
 
     def compute(rows: Rows) -> Array:
-        nothing = np.full(rows.weights.shape[0], np.nan)
-        count = len(rows.queries)
-        if rows.position is None or rows.weights.shape[1:] != (count, count):
-            return nothing
-        ids = np.asarray(rows.queries.ids).reshape(-1)
-        plain = np.asarray(rows.queries.mask, bool) & ~np.asarray(rows.queries.special, bool)
-        # A copy at j is followed by j + 1, which must stand before the query: j <= i - 2.
-        copies = (ids[:, None] == ids[None, :]) & np.tri(count, k=-2, dtype=bool) & plain[:, None] & plain[None, :]
+        copies = rows.copies(2)  # a copy at j is followed by j + 1, which must stand before the query: j <= i - 2
+        if copies is None:
+            return rows.none()
         after = np.zeros_like(copies)
         after[:, 1:] = copies[:, :-1]
         on = np.where(after, rows.weights, 0.0).sum(axis=-1, dtype=np.float64)
         repeated = np.asarray(after.any(axis=1))
         if repeated.sum() < at_least:
             few.append(int(repeated.sum()))
-            return nothing
+            return rows.none()
         return rows.mean(np.where(repeated, on, np.nan))
 
-    found = by_head(
+    found = share_by_head(
         trace,
         compute,
         name="induction",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over repeated tokens of the weight on what followed their earlier copies",
         source="Olsson et al. 2022, prefix matching",
     )

@@ -8,6 +8,7 @@ from attnx.errors import UnsupportedError
 from attnx.formula import average, normalise
 from attnx.measure.rows import read
 from attnx.records import Array, Attention, Tokens, Trace
+from attnx.wording import Wording
 
 EXPERIMENTAL = (
     "experimental: each row is divided by what uniform attention over the same visible keys gives, then normalised"
@@ -26,7 +27,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
     if not found:
         raise UnsupportedError(
             "no self-attention of this model is over that text, so nothing flows through it",
-            "`attnx sites MODEL` lists what the model has.",
+            Wording("<model.find()> lists what the model has."),
         )
     means, uniform = [], []
     for label, attention in found:

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.measure.rows import Rows, read
+from attnx.measure.rows import SINK, Rows, read
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
-
-SINK = 0.3
-"""A kind of token is called a sink where it takes more than this. Source: Gu et al. 2025 (epsilon, for one token)."""
 
 
 @dataclass(frozen=True, slots=True)

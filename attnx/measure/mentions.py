@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from attnx.errors import InputError
 from attnx.records import Tokens
 from attnx.tokens.spans import Mention, mention
+from attnx.wording import Wording
 
 PRONOUNS = frozenset(
     "he him his himself she her hers herself it its itself they them their theirs themselves themself".split()
@@ -90,7 +91,7 @@ def _words(tokens: Tokens) -> list[re.Match[str]]:
     if not tokens.text:
         raise InputError(
             "these tokens carry no text, so pronouns and candidates cannot be found in it",
-            "Give a text instead of ids, or positions: --from 10 --to 2,8.",
+            Wording("Give a text instead of ids[, or positions: <from_=10> <to=[2, 8]>]."),
         )
     return list(_WORD.finditer(tokens.text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, share_by_head
 from attnx.records import Array, Measurement, Trace
 
 NAMES = {-1: "previous", 0: "self", 1: "next"}
@@ -30,15 +30,13 @@ def offset(trace: Trace, delta: int) -> Measurement:
 
     def compute(rows: Rows) -> Array:
         if rows.position is None:
-            return np.full(rows.weights.shape[0], np.nan)
+            return rows.none()
         return rows.mean(_at(rows, rows.position + delta))
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name=NAMES.get(delta, f"offset {delta:+d}"),
-        unit="share",
-        bounds=(0.0, 1.0),
         formula=f"mean over queries of a(i, i{delta:+d})" if delta else "mean over queries of a(i, i)",
         source="Clark et al. 2019, section 3.1",
     )
@@ -64,17 +62,15 @@ def offset_argmax(trace: Trace, delta: int) -> Measurement:
 
     def compute(rows: Rows) -> Array:
         if rows.position is None or not rows.weights.shape[2]:
-            return np.full(rows.weights.shape[0], np.nan)
+            return rows.none()
         target = rows.position + delta
         hit = (np.argmax(rows.weights, axis=-1) == target).astype(np.float64)
         return rows.mean(np.where(_inside(rows, target), hit, np.nan))
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name=f"{NAMES.get(delta, f'offset {delta:+d}')} argmax",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="share of queries whose strongest key stands there",
         source="Voita et al. 2019, section 5.1",
     )
@@ -101,14 +97,8 @@ def first(trace: Trace) -> Measurement:
         start = int(np.argmax(real)) if real.any() else 0
         return rows.mean(_at(rows, np.full(rows.weights.shape[1], start)))
 
-    return by_head(
-        trace,
-        compute,
-        name="first",
-        unit="share",
-        bounds=(0.0, 1.0),
-        formula="mean over queries of a(i, first)",
-        source="Xiao et al. 2023, section 3.1",
+    return share_by_head(
+        trace, compute, name="first", formula="mean over queries of a(i, first)", source="Xiao et al. 2023, section 3.1"
     )
 
 

@@ -10,6 +10,7 @@ from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import repeat_heads
 from attnx.measure.rows import read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
+from attnx.wording import Wording
 
 SOURCE = "Vaswani et al. 2017, equation 1"
 STEPS = (
@@ -75,7 +76,7 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
     if q.shape != k.shape:
         raise UnsupportedError(
             f"q has {len(q)} dimensions and k has {len(k)}: they are not multiplied here",
-            "`attnx sites MODEL --places` shows the tensors.",
+            Wording("<model.sites> shows the tensors."),
         )
     products = q * k
     context = rows.weights[head, query].astype(np.float64) @ values

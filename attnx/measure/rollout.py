@@ -10,6 +10,7 @@ from attnx.measure.layered import EXPERIMENTAL, head_mean, layers, mixed
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
 
@@ -107,7 +108,7 @@ def memory_rollout(trace: Trace) -> Measurement:
     if not cross or trace.memory is None:
         raise UnsupportedError(
             "this model has no cross-attention, so no encoder to follow attention to",
-            "`attnx sites MODEL` lists what the model has.",
+            Wording("<model.find()> lists what the model has."),
         )
     encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
     size = cross[0][1].need("weights").shape[3]
@@ -120,7 +121,9 @@ def memory_rollout(trace: Trace) -> Measurement:
         raise UnsupportedError(
             f"the decoder's layers are over {', '.join(map(str, sorted({count, *others})))} positions, as a picture at "
             "several resolutions: nothing says which position became which between two of them",
-            "Look at single layers: attnx inspect --site cross --layer 0.",
+            Wording(
+                "Look at single layers: [<layers=[0]>|<attnx.study.inspection.inspect(site='cross', layers=[0])>]."
+            ),
         )
     state, out = np.zeros((count, size)), []
     for attention in trace.attentions:

@@ -11,6 +11,9 @@ from attnx.formula import average, visible
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 
+SINK = 0.3
+"""A key is a sink of a head where its importance (see `Rows`) is above this. Source: Gu et al. 2025, section 3."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -99,6 +102,26 @@ class Rows:
             return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
         seen[:, list(leaving_out)] = False
         return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+
+    def copies(self, distance: int = 1) -> Array | None:
+        """Which keys are earlier copies of each query's token, at least `distance` tokens back.
+
+        Special tokens and padding are neither queries nor copies.
+
+        Returns:
+            bool [Q,K]; None where queries and keys are not the same text, row for row.
+        """
+        count = len(self.queries)
+        if self.position is None or self.weights.shape[1:] != (count, count):
+            return None
+        ids = np.asarray(self.queries.ids).reshape(-1)
+        plain = np.asarray(self.queries.mask, bool) & ~np.asarray(self.queries.special, bool)
+        earlier = np.tri(count, k=-distance, dtype=bool)
+        return np.asarray((ids[:, None] == ids[None, :]) & earlier & plain[:, None] & plain[None, :])
+
+    def none(self) -> Array:
+        """NaN for every head, [H]."""
+        return np.full(self.weights.shape[0], np.nan)
 
     def mean(self, values: Array) -> Array:
         """Mean over the real rows: [H,Q] to [H]; NaN where no row is left."""
@@ -195,6 +218,14 @@ def by_head(
         formula=formula,
         notes=said,
     )
+
+
+def share_by_head(
+    trace: Trace, compute: Callable[[Rows], Array], *, name: str, formula: str, source: str, notes: Sequence[str] = ()
+) -> Measurement:
+    """One share from 0 to 1 a head of every site, [S,H]; see `by_head`."""
+    bounds = (0.0, 1.0)
+    return by_head(trace, compute, name=name, unit="share", formula=formula, source=source, bounds=bounds, notes=notes)
 
 
 def head_axes(trace: Trace, heads: Sequence[int]) -> tuple[Axis, Axis]:

@@ -13,6 +13,7 @@ from attnx.measure.rows import head_axes, stack
 from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_notes, scale_said
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99
@@ -123,7 +124,8 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     skipped.check()
     if best < 0:
         raise UnsupportedError(
-            "no row has a weight to show: every query is hidden, padding or NaN", "`attnx mask` shows what is hidden."
+            "no row has a weight to show: every query is hidden, padding or NaN",
+            Wording("<attnx.measure.visibility.visibility()> shows what is hidden."),
         )
     return where
 
@@ -267,7 +269,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     """
     given = None if divisors is None else [float(d) for d in divisors]
     if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
-        raise UsageError("a divisor has to be a positive number", "For example: --divide 8.")
+        raise UsageError("a divisor has to be a positive number", Wording("For example: <divisors=[8]>."))
     skipped = _Skipped(trace)
     steps = given if given is not None else _steps(_sizes(trace))
     rows: list[Array] = []
@@ -329,7 +331,8 @@ class _Skipped:
                 first += len(ways.real)
         except UnsupportedError as error:
             self._failed = error
-            self.notes.append(f"{self._trace.labels[site]} is left out: {error.message}")
+            said = Wording("{site} is left out: {why}", site=self._trace.labels[site], why=error.message)
+            self.notes.append(said)
 
     def check(self) -> None:
         """Fail where not one site can be shown.

@@ -10,6 +10,7 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.formula import entropy, gradient_size, log_softmax
 from attnx.records import Axis, Measurement
+from attnx.wording import Wording
 
 SOURCE = "Vaswani et al. 2017, section 3.2.1, footnote 4"
 LARGEST = 1 << 14
@@ -43,11 +44,14 @@ def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
     """
     given = np.asarray(list(values), np.float64)
     if given.size == 0:
-        raise UsageError("there are no numbers to take a softmax of", "Give some: --numbers 8.2,1.1,2.0")
+        raise UsageError(
+            "there are no numbers to take a softmax of",
+            Wording("Give some: <attnx.measure.scaling_theory.numbers([8.2, 1.1, 2.0])>."),
+        )
     if np.isnan(given).any() or np.isposinf(given).any() or np.isneginf(given).all():
         raise UsageError(
             "a softmax needs numbers; -inf hides a key, but one at least has to be finite",
-            "For example: --numbers 2,1,0.",
+            Wording("For example: <attnx.measure.scaling_theory.numbers([2, 1, 0])>."),
         )
     if not (np.isfinite(divide) and divide > 0):
         raise UsageError(f"scores cannot be divided by {divide:g}", "Use a positive number, such as 8 for d_k = 64.")
@@ -102,7 +106,10 @@ def theory(
     Source: Vaswani et al. 2017, section 3.2.1, footnote 4.
     """
     if not sizes or any(not 1 <= size <= LARGEST for size in sizes):
-        raise UsageError(f"head sizes have to be whole numbers from 1 to {LARGEST}", "Try --theory 2,16,64,256")
+        raise UsageError(
+            f"head sizes have to be whole numbers from 1 to {LARGEST}",
+            Wording("Try <attnx.measure.scaling_theory.theory([2, 16, 64, 256])>."),
+        )
     lines = []
     for size in sizes:
         # A generator a size, so that a size gives the same numbers whatever stands beside it.

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average
-from attnx.measure.rows import Rows, by_head, head_axes, read, stack
+from attnx.measure.rows import SINK, Rows, head_axes, read, share_by_head, stack
 from attnx.records import Array, Axis, Measurement, Trace
 
-EPSILON = 0.3
-"""A head has a sink where some token's importance passes this. Source: Gu et al. 2025."""
 SOURCE = "Gu et al. 2025, When Attention Sink Emerges in Language Models, section 3"
 
 
@@ -55,18 +53,16 @@ def sink(trace: Trace) -> Measurement:
         real = rows.key_flags(rows.keys.mask)
         return rows.importance()[:, int(np.argmax(real)) if real.any() else 0]
 
-    return by_head(
+    return share_by_head(
         trace,
         compute,
         name="sink",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over the queries that see the first token of their weight on it",
         source=SOURCE,
     )
 
 
-def sinks(trace: Trace, epsilon: float = EPSILON) -> Sinks:
+def sinks(trace: Trace, epsilon: float = SINK) -> Sinks:
     """Sinks of every head: importance of the first token, the token that takes most, and the sink rate.
 
     "Takes most" is by share of the head's whole weight, sum_i a_ik / sum a, so that a late token of a causal model,

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnx.measure.rows import Rows, by_head
+from attnx.measure.rows import Rows, share_by_head
 from attnx.records import Array, Measurement, Tokens, Trace
 
 
@@ -25,12 +25,10 @@ def special(trace: Trace) -> Measurement:
 
     Source: Clark et al. 2019, section 3.2.
     """
-    return by_head(
+    return share_by_head(
         trace,
         lambda rows: _on(rows, rows.key_flags(rows.keys.special)),
         name="special",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over queries of the weight on special tokens",
         source="Clark et al. 2019, section 3.2",
     )
@@ -50,12 +48,10 @@ def punctuation(trace: Trace) -> Measurement:
 
     Source: Clark et al. 2019, section 3.2 (periods and commas).
     """
-    return by_head(
+    return share_by_head(
         trace,
         lambda rows: _on(rows, rows.key_flags(is_punctuation(rows.keys))),
         name="punctuation",
-        unit="share",
-        bounds=(0.0, 1.0),
         formula="mean over queries of the weight on punctuation",
         source="Clark et al. 2019, section 3.2",
     )

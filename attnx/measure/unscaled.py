@@ -12,6 +12,7 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import added, capped, log_softmax, repeat_heads, scaled, scores, softmax
 from attnx.measure.rows import read
 from attnx.records import Array, Attention, Trace
+from attnx.wording import Wording
 
 AsIf = Literal["site", "sqrt"]
 Similarity = Literal["dot", "cosine"]
@@ -84,13 +85,13 @@ def both_ways(
     if similarity == "cosine":
         product = _cosine(a)
         if a.site.scale is None and as_if == "site":
-            raise UnsupportedError(f"the scale of {trace.labels[site]} is not known", "Use --as-if sqrt.")
+            raise UnsupportedError(f"the scale of {trace.labels[site]} is not known", Wording("Use <as_if='sqrt'>."))
         divided = product if a.site.scale is None else scaled(product, a.site.scale)
     if as_if == "sqrt":
         if size is None:
             raise UnsupportedError(
                 f"the head size of {trace.labels[site]} is not known, so neither is sqrt(d_k)",
-                "--as-if site takes the model's own scale.",
+                Wording("<as_if='site'> takes the model's own scale."),
             )
         divided = product / np.sqrt(size)
     seen = ~np.isneginf(bias)
@@ -147,12 +148,13 @@ def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
         return [f"{label}: the scale is not known"]
     values = np.atleast_1d(np.asarray(scale, np.float64))
     if np.allclose(values, 1.0, rtol=1e-4):
-        return [f"{label}: no scale, so both ways are the same; --as-if sqrt shows what 1/sqrt(d_k) would do"]
+        same = "{label}: no scale, so both ways are the same; <as_if='sqrt'> shows what 1/sqrt(d_k) would do"
+        return [Wording(same, label=label)]
     if size is not None and np.allclose(values, size**-0.5, rtol=1e-3):
         return []
     own = ", ".join(f"{value:.4g}" for value in dict.fromkeys(values.tolist()))
-    usual = "" if size is None else f" (1/sqrt(d_k) would be {size**-0.5:.4g}: --as-if sqrt)"
-    return [f"{label}: a scale of its own, {own}{usual}"]
+    usual = "" if size is None else Wording(" (1/sqrt(d_k) would be {it:.4g}: <as_if='sqrt'>)", it=size**-0.5)
+    return [Wording("{label}: a scale of its own, {own}{usual}", label=label, own=own, usual=usual)]
 
 
 def scale_said(attention: Attention, size: int | None, as_if: AsIf) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.measure.rows import read
-from attnx.records import Array, Attention, Axis, Measurement, Trace
+from attnx.records import HIDES, Array, Attention, Axis, Measurement, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> V
             values=cells.share,
             bounds=(0.0, 1.0),
             source="attnx",
-            formula="1 visible, 0 hidden: masked is -inf, or the mask added -9000 or less",
+            formula=f"1 visible, 0 hidden: masked is -inf, or the mask added {HIDES:g} or less",
         ),
         pattern=pattern,
         window=window,

@@ -16,7 +16,7 @@ from attnx.feed.inputs import fixed_length, is_past, named, takes_target
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
 from attnx.run.kvcache import is_static, slides
 from attnx.session.protocol import Wanted
-from attnx.tokens.given import pad
+from attnx.tokens.ids import pad
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -158,7 +158,8 @@ def run(model: Model, texts: Sequence[Tokens], wanted: Wanted, size: int = SIZE)
         if done is None or len(first) > 1:
             opening.batches = done is not None
     if opening.batches is False:
-        yield from (replace(one([at]), notes=(ALONE,)) for at in order)
+        for made in (one([at]) for at in order):
+            yield replace(made, notes=(*made.notes, ALONE))
         return
     if done is None:
         done = one(next(cut))

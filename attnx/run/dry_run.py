@@ -80,7 +80,7 @@ def reduce(
         values = session.run({slot.name: given[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    noted = (*made.trace.notes, *((known.note,) if known.note is not None else ()))
+    noted = (*made.trace.notes, *known.notes(model.opening.processor))
     return replace(made.trace, device=session.device, misses=known.misses, notes=noted), tapped, values
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import opening, read_rules, settings
-from attnx.feed.inputs import Needs, is_ids, is_past
+from attnx.feed.inputs import Needs, is_ids, is_past, is_sense
 from attnx.records import Array, Attention, Site, Tokens
 from attnx.run.kvcache import is_cross, pair_by_name
 from attnx.run.read import measure_causal
@@ -61,9 +61,9 @@ def encode(
     """
     encoder = model.encoder
     if encoder is None:
-        if memory is None:
+        if memory is None and not any(is_sense(s) for s in model.slots() if s.name in given):
             raise InputError("there is no text for the encoder", "Give one.")
-        return Encoded(memory)
+        return Encoded(memory if memory is not None else numbered(0))  # how many positions, the run will say
     slots = encoder.slots()
     own = {s.name: given[s.name] for s in slots if s.name in given}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
@@ -97,8 +97,8 @@ def _encoded(model: Runs, memory: Tokens | None, run: Run, name: Callable[[int],
 
 
 def of_file(model: Runs, wanted: Wanted) -> Wanted:
-    """What is wanted of one file of several: nothing where it has none of the layers."""
-    if wanted.layers is None or any(s.layer in wanted.layers for s in model.sites):
+    """What is wanted of one file of several: nothing where it has none of the sites."""
+    if (wanted.layers is None and wanted.kinds is None) or any(map(wanted.takes, model.sites)):
         return wanted
     return replace(wanted, layers=(), quantities=(), required=False)
 
@@ -170,6 +170,12 @@ def _cut(tokens: Tokens, start: int, end: int) -> Tokens:
             for name in ("pieces", "offsets", "words", "special", "mask", "type_ids")
         },
     )
+
+
+def with_encoder(encoded: Encoded, run: Run) -> Run:
+    """A run of the decoder with what the encoder's gave before it."""
+    said = encoded.run.notes if encoded.run is not None else ()
+    return replace(run, attentions=together(encoded, run.attentions), notes=(*said, *run.notes))
 
 
 def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from attnx.run.kvcache import carry, pair, room, slides
 from attnx.run.steps import join_steps
 from attnx.session.protocol import NOTHING, Run, Runs, Wanted
 from attnx.tokens.axes import join
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Plan:
     """What may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
+    piece: int | None = None
+    """Tokens of the prompt that are read at once where there is a cache; all of them where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,10 @@ class Decoded:
     notes: tuple[str, ...] = ()
 
 
+Look = Callable[[Runs, Mapping[str, Array], int, int], Run]
+"""Runs a file of a decoder on a feed, of which the tokens from one position up to another are new to it."""
+
+
 def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
     """A plan by the model's own configuration: what ends a text, what is forced, what is suppressed.
 
@@ -59,11 +66,18 @@ def plan(model: Runs, count: int, *, temperature: float = 0.0, top_k: int | None
         UsageError: A number that makes no sense.
     """
     if count < 1:
-        raise UsageError(f"--generate {count}: it takes the number of tokens to write, from 1", "Try --generate 20.")
+        raise UsageError(
+            Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
+            Wording("Try <generate=20>."),
+        )
     if temperature < 0 or not np.isfinite(temperature):
-        raise UsageError(f"--temperature {temperature}: it takes a number from 0", "0 takes the likeliest token.")
+        raise UsageError(
+            Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."
+        )
     if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k}: it takes a number from 1", "Leave it out to draw among all tokens.")
+        raise UsageError(
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+        )
     config = settings(model)
     stop = numbers(config.get("eos_token_id"))
     limit = None
@@ -91,6 +105,7 @@ def decode(
     wanted: Wanted,
     encoded: Encoded | None = None,
     given: Mapping[str, Array] | None = None,
+    look: Look | None = None,
 ) -> Decoded:
     """Run a decoder on a prompt and let it write on.
 
@@ -101,6 +116,7 @@ def decode(
         wanted: What is wanted of its sites.
         encoded: The encoder's side of an encoder-decoder.
         given: Inputs that are given outright.
+        look: Runs the decoder in place of its own `run`, wherever attention would be read; nothing is `wanted` then.
 
     Raises:
         UsageError: The model is no decoder.
@@ -124,8 +140,8 @@ def decode(
     text = Text(list(prompt), encoded, padding)
     # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
     if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
-        return _cached(model, text, plan, wanted, given)
-    return _recomputed(model, text, plan, wanted, given)
+        return _cached(model, text, plan, wanted, given, look)
+    return _recomputed(model, text, plan, wanted, given, look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,28 +173,33 @@ def sized(needs: Needs, model: Runs) -> Needs:
     return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
-def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _cached(
+    model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array], look: Look | None
+) -> Decoded:
     later = model.with_past or model
     ids = list(text.ids)
     caches: dict[str, Array] = dict(text.encoded.caches or {}) if text.encoded is not None else {}
     asked = replace(wanted, outputs=True, verify_outputs=False)
     draw = np.random.default_rng(plan.seed)
     size = room(later.slots())
-    start, done, steps = len(ids), 0, []
+    start, done = len(ids), 0
+    steps: list[Run] = []
     notes: list[str] = []
-    single = fixed_length(model.slots()) == 1
+    most = 1 if fixed_length(model.slots()) == 1 else plan.piece or len(ids)
     ended = plan.count == 0
     while True:
         runner = model if done == 0 else later
         slots = runner.slots()
-        chunk = ids[done : done + 1] if single or done else ids
+        chunk = ids[done : done + most]
         own = {**for_inputs(slots, given), **for_inputs(slots, caches)}
-        run = runner.run(feeding.derive(slots, text.needs(chunk, done, model), own), asked)
-        steps.append(run)
+        feed = feeding.derive(slots, text.needs(chunk, done, model), own)
+        run = runner.run(feed, asked) if look is None else look(runner, feed, done, done + len(chunk))
+        # Each step's caches, in and out, would else stay in memory until the text is written.
+        steps.append(replace(run, outputs={}, feed={} if steps else run.feed))
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
         if pairs is None:
-            return _recomputed(model, text, plan, wanted, given)
+            return _recomputed(model, text, plan, wanted, given, look)
         caches = carry(pairs, run.outputs, caches)
         if done < len(ids):
             continue
@@ -187,14 +208,17 @@ def _cached(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[
             if not ended:
                 notes.append(f"stopped at {full} tokens, which is all that the model takes")
             break
-        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw))
+        ids.append(choose(_last_logits(run.outputs, ids, -1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed)
-    outputs = joined.outputs if wanted.outputs else {}
+    said = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    joined = replace(steps[-1], attentions=join_steps([s.attentions for s in steps]), feed=steps[0].feed, notes=said)
+    outputs = run.outputs if wanted.outputs else {}
     return Decoded(tuple(ids), len(ids) - start, replace(joined, outputs=outputs), True, tuple(notes))
 
 
-def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array]) -> Decoded:
+def _recomputed(
+    model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapping[str, Array], look: Look | None
+) -> Decoded:
     slots = model.slots()
     ids = list(text.ids)
     own = for_inputs(slots, given)
@@ -217,9 +241,10 @@ def _recomputed(model: Runs, text: Text, plan: Plan, wanted: Wanted, given: Mapp
             notes.append(f"stopped at {largest} tokens, which is all that the model takes")
             break
         run = model.run(feed(), NOTHING)
-        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw))
+        ids.append(choose(_last_logits(run.outputs, ids, len(ids) - 1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
-    return Decoded(tuple(ids), len(ids) - start, model.run(feed(), wanted), False, tuple(notes))
+    last = model.run(feed(), wanted) if look is None else look(model, feed(), 0, len(ids))
+    return Decoded(tuple(ids), len(ids) - start, last, False, tuple(notes))
 
 
 def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int) -> Array:
@@ -243,7 +268,7 @@ def _last_logits(outputs: Mapping[str, Array], ids: Sequence[int], position: int
     return np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
 
 
-def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) -> int:
+def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, ids: Sequence[int] = ()) -> int:
     """The next id: the likeliest (the first of equals), or one that is drawn.
 
     Args:
@@ -251,6 +276,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
         position: Where it will stand, from 0.
         plan: Temperature, and what may stand where.
         draw: Where chance comes from.
+        ids: All tokens so far, for rules that look back.
     """
     rules = plan.rules
     if position in rules.forced:
@@ -260,6 +286,8 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator) 
     if position in rules.among:
         hidden = frozenset(range(len(values))) - rules.among[position]
     values[[n for n in hidden if n < len(values)]] = -np.inf
+    if rules.marks is not None:
+        values = rules.marks.allowed(values, ids)
     if plan.temperature == 0:
         return int(np.argmax(values))
     values /= plan.temperature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from attnx import formula
 from attnx.errors import RunError
 from attnx.layout import read_place
-from attnx.records import QUANTITIES, Array, Attention, Origin, Quantity, Site
+from attnx.records import QUANTITIES, STAGES, Array, Attention, Origin, Quantity, Site
 from attnx.run.check import TOLERANCE, check, difference
 from attnx.taps.reductions import GATHERED
 
@@ -37,6 +38,7 @@ def read(
     verify: bool = True,
     rows: Sequence[int] | None = None,
     sample: Sequence[int] | None = None,
+    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Attention, ...]:
     """Turn the outputs of a run into attentions.
 
@@ -49,8 +51,11 @@ def read(
         rows: The queries whose rows were gathered in the graph; all where None.
         sample: Sequences of the batch that checks of one array against another are made for; all where None. One graph
             computes them all, so that what holds for some holds for the others.
+        heads: By a site's index, the heads that were picked in the graph, or are to be picked here; all of others.
     """
-    return tuple(_attention(site, tapped, values, quantities, verify, rows, sample) for site in sites)
+    return tuple(
+        _attention(site, tapped, values, quantities, verify, rows, sample, heads.get(site.index)) for site in sites
+    )
 
 
 def _attention(
@@ -61,6 +66,7 @@ def _attention(
     verify: bool,
     rows: Sequence[int] | None,
     sample: Sequence[int] | None,
+    heads: Sequence[int] | None,
 ) -> Attention:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
@@ -72,6 +78,8 @@ def _attention(
         arrays[quantity] = read_place(raw, site.places[quantity], quantity, batch)
         if rows is not None and quantity not in ("key", "value") and not name.startswith(GATHERED):
             arrays[quantity] = arrays[quantity][:, :, list(rows)]
+        if heads is not None and quantity in STAGES and not name.startswith(GATHERED):
+            arrays[quantity] = arrays[quantity][:, list(heads)]
         origin[quantity] = "tapped"
     _align(arrays)
     compute(site, arrays, origin, quantities)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnx.errors import InputError, ModelError, UsageError, offered
+from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import opening as start_of
 from attnx.feed.generation_config import settings
@@ -23,7 +23,7 @@ from attnx.run.encdec import (
     of_file,
     special_tokens,
     target_tokens,
-    together,
+    with_encoder,
 )
 from attnx.run.generate import Plan, decode, plan, say, sized, with_new
 from attnx.run.joint import find_states, joint_tokens
@@ -33,6 +33,7 @@ from attnx.session.ort import Slot
 from attnx.session.protocol import Run, Runs, Wanted
 from attnx.tokens import from_ids
 from attnx.tokens.axes import masked, numbered
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _follow(
     if model.encoder is not None and (given.tokens is not None or given.image is not None or given.audio is not None):
         raise UsageError(
             f"{model.name} is an encoder-decoder: what does the decoder say?",
-            f"Give --target TEXT{offered('--generate', ', or --generate N')}.",
+            Wording("Give <target=>[, or <generate=>]."),
         )
     return _plain(model, given.tokens, inputs, wanted, name, whole=given.image is not None)
 
@@ -154,8 +155,8 @@ def _with_target(
     else:
         feed = feeding.derive(slots, encoded.needs(target.ids.tolist()), for_inputs(slots, inputs))
         run = model.run(feed, wanted)
-    run = replace(run, attentions=together(encoded, run.attentions))
-    return _trace(model, run, target, encoded.memory)
+    run = with_encoder(encoded, run)
+    return _trace(model, run, target, encoded.memory if len(encoded.memory) else None, name)
 
 
 def _generated(
@@ -182,7 +183,7 @@ def _generated(
             notes = (guessed,) if guessed else ()
     else:
         if given.tokens is None:
-            raise UsageError("there is no text to go on from", "Give a text; --generate goes on behind it.")
+            raise UsageError("there is no text to go on from", Wording("Give a text; <generate> goes on behind it."))
         if given.target is not None:
             raise UsageError(f"{model.name} has no encoder and decoder, so there is no target to give", "Leave it out.")
         prompt = _padded_as_given(model.slots(), given.tokens, inputs)
@@ -190,12 +191,13 @@ def _generated(
     tokens = with_new(model, prompt, decoded)
     run = decoded.run
     if encoded is not None:
-        run = replace(run, attentions=together(encoded, run.attentions))
+        run = with_encoder(encoded, run)
     length = fixed_length(model.slots())
     if not decoded.cached and length is not None:
         tokens = padded(tokens, length, *_padding(model))
     run = replace(run, notes=(*run.notes, *say(decoded, course, tokens), *notes))
-    trace = _trace(model, run, tokens, encoded.memory if encoded is not None else None)
+    memory = encoded.memory if encoded is not None and len(encoded.memory) else None
+    trace = _trace(model, run, tokens, memory, name)
     return replace(trace, generated=decoded.new)
 
 

@@ -13,6 +13,7 @@ from attnx.feed import lookups
 from attnx.records import Array, Place, Site, Tokens
 from attnx.run.runner import Given, follow
 from attnx.session.protocol import NOTHING, Run, Wanted
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -109,7 +110,7 @@ def states(
     if not vectors:
         raise UnsupportedError(
             "no attention block of this model reads one vector a token that can be told for sure",
-            "`attnx qkv` shows which of its projections were found.",
+            Wording("<attnx.study.output_weights.surroundings()> shows which of its projections were found."),
         )
     width = next(iter(vectors.values())).shape[1]
     # Of an encoder and decoder in one graph the outputs are the decoder's, and the text is the encoder's.

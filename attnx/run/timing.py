@@ -76,7 +76,7 @@ def measure(model: Model, lengths: Sequence[int]) -> Timing:
     rows, notes = [], []
     if model.encoder is not None:
         raise UnsupportedError(
-            "an encoder and a decoder in two files are not measured together", "Measure each: attnx cost encoder.onnx."
+            "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
     for length in lengths:
         timed = Timed()

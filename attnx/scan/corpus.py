@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnx.errors import InputError
+from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 """What is read in a folder; any other file that is named outright is read as text, one text a line."""
@@ -140,7 +141,9 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
         elif needs:
             raise InputError(f"{path}, line {at} is a bare text; {_listed(needs)} must stand beside it")
         if not isinstance(text, str):
-            raise InputError(f"{path}, line {at}: there is no text in it", "Each line is a text or holds one: --field.")
+            raise InputError(
+                f"{path}, line {at}: there is no text in it", Wording("Each line is a text or holds one: <field>.")
+            )
         yield at, text, fields, end
 
 
@@ -198,8 +201,8 @@ def _lacks(path: Path, line: int, wanted: str, name: str, has: Sequence[str]) ->
     names = ", ".join(has[:8]) + (", ..." if len(has) > 8 else "") or "none"
     near = get_close_matches(wanted, has, 1) or [one for one in has if one.lower() == wanted.lower()][:1]
     guess = f"Did you mean {near[0]!r}? " if near else ""
-    hint = f"{guess}Name the text's: --field NAME." if wanted == name else f"{guess}What is measured needs that field."
-    return InputError(f"{path}, line {line} has no field {wanted!r}; it has {names}", hint)
+    hint = "{guess}Name the text's: <field=>." if wanted == name else "{guess}What is measured needs that field."
+    return InputError(f"{path}, line {line} has no field {wanted!r}; it has {names}", Wording(hint, guess=guess))
 
 
 def _listed(names: Sequence[str]) -> str:

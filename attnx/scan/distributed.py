@@ -24,6 +24,7 @@ from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Chunk, Corpus, Engine, Made, made_of, there
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -119,7 +120,8 @@ def _ray() -> Any:
         import ray.data
     except ImportError:
         raise UsageError(
-            "--engine ray needs Ray Data, which is not installed here", "pip install 'ray[data]', or 'attnx[scan]'."
+            Wording("<engine='ray'> needs Ray Data, which is not installed here"),
+            "pip install 'ray[data]', or 'attnx[scan]'.",
         ) from None
     return ray
 
@@ -143,7 +145,7 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
     except Exception as error:  # Ray raises whatever its parts raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
-            "Give --address of one that runs (auto on its own machines), or leave it out to start one here.",
+            Wording("Give <address> of one that runs (auto on its own machines), or leave it out to start one here."),
         ) from None
 
 
@@ -221,12 +223,17 @@ def _room(resources: Mapping[str, float], device: str, workers: int | None) -> R
     """
     processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
-        raise UsageError(f"--device {device}: the Ray cluster has no GPU", "Leave --device out.")
+        raise UsageError(
+            Wording("<device={device}>: the Ray cluster has no GPU", device=device), Wording("Leave <device> out.")
+        )
     gpu = bool(gpus) and device != "cpu"
     most = min(gpus, processors) if gpu else processors
     if (workers or 1) > most:
         what = f"{gpus} GPUs and {processors} processors" if gpu else f"{processors} processors"
-        raise UsageError(f"--workers {workers or 1}: the Ray cluster has {what}", f"Give {most} at most.")
+        raise UsageError(
+            Wording("<workers={workers}>: the Ray cluster has {what}", workers=workers or 1, what=what),
+            f"Give {most} at most.",
+        )
     actors = workers or (most if gpu else max(1, processors // EACH))
     return Room(actors, max(1, processors // actors) if not gpu else 1, gpu)
 

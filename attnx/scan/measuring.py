@@ -22,6 +22,7 @@ from attnx.scan.parts import Note, encode
 from attnx.session.protocol import Wanted
 from attnx.study import batch_head_stats as headsums
 from attnx.study.batch_head_stats import LONG
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -42,23 +43,23 @@ class Job:
     @property
     def needs(self) -> tuple[str, ...]:
         """Fields that every text must have."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).NEEDS))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).required))
 
     @property
     def may(self) -> tuple[str, ...]:
         """Fields that are read where they are there."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).MAY))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).optional))
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The quantities that are needed."""
-        wanted = {name for one in self.measures for name in surveys.load(one).ARRAYS}
+        wanted = {name for one in self.measures for name in surveys.load(one).arrays}
         return tuple(name for name in QUANTITIES if name in wanted)
 
     @property
     def batched(self) -> tuple[str, ...]:
         """Measures that a batch gives at once."""
-        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).BATCHED))
+        return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).batched))
 
 
 def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Text], digest: str = "") -> bytes:
@@ -82,7 +83,8 @@ def measure(model: Model, job: Job, number: int, start: int, texts: Sequence[Tex
     try:
         part.measure()
     except AttnxError as error:
-        error.message = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on): {error.message}"
+        where = f"texts {start} to {start + len(texts) - 1} ({_place(texts[0])} on)"
+        error.message = Wording("{where}: {what}", where=where, what=error.message)
         raise
     total = sum(len(tokens) for tokens in part.tokens)
     made = (number, start, len(texts), digest, total, part.device, tuple(part.notes))
@@ -111,8 +113,8 @@ class _Part:
         for at, tokens in enumerate(self.tokens):
             for note in tokens.notes:
                 self._leave("notes", at, note)
-        reduced = set(self.job.batched) <= set(surveys.load("heads").BATCHED) and all(
-            surveys.load(name).BATCHED for name in self.job.measures
+        reduced = set(self.job.batched) <= set(surveys.load("heads").batched) and all(
+            surveys.load(name).batched for name in self.job.measures
         )
         long = [at for at, tokens in enumerate(self.tokens) if reduced and len(tokens) > LONG]  # reduced in the graph
         others = [at for at in range(len(self.texts)) if at not in set(long)]
@@ -163,7 +165,7 @@ class _Part:
         quick = headsums.measure(batch, names) if names and not self._slow else None
         if quick is not None:
             quick = self._keep(batch, np.stack([quick[name] for name in names], axis=1))
-        others = [name for name in self.job.measures if quick is None or not surveys.load(name).BATCHED]
+        others = [name for name in self.job.measures if quick is None or not surveys.load(name).batched]
         if others:
             for at, trace in zip(batch.places, batch.traces(), strict=True):
                 self._survey(at, trace, others)
@@ -193,13 +195,13 @@ class _Part:
 
     def _measured(self, name: str, trace: Trace) -> Sequence[Measurement]:
         survey = surveys.load(name)
-        return survey.survey(trace, {}) if survey.BATCHED else ()
+        return survey.compute(trace, {}) if survey.batched else ()
 
     def _survey(self, at: int, trace: Trace, names: Sequence[str]) -> None:
         found: dict[str, Measurement] = {}
         for name in names:
             try:
-                for one in surveys.load(name).survey(trace, self.texts[at].fields):
+                for one in surveys.load(name).compute(trace, self.texts[at].fields):
                     found.setdefault(one.name, one)
             except InputError as error:
                 self._leave(name, at, error.message)
@@ -219,7 +221,7 @@ def _tokens(model: Model, text: Text) -> Tokens:
     try:
         return model.encode(text.text)
     except AttnxError as error:
-        raise InputError(f"{_place(text)}: {error.message}", error.hint) from None
+        raise InputError(Wording("{at}: {what}", at=_place(text), what=error.message), error.hint) from None
 
 
 def _place(text: Text) -> str:

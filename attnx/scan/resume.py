@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from attnx.errors import UsageError
 from attnx.scan.parts import write
+from attnx.wording import Wording
 
 PLAN = "scan.json"
 """The file in the folder of parts that says what scan they belong to."""
@@ -37,7 +38,7 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
     plan = folder / PLAN
     if not has_parts(folder):
         if out.exists() and not force:
-            raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
+            raise UsageError(f"{out} exists", Wording("Give <force=True> to replace it, or another name."))
         _empty(folder)
     else:
         try:
@@ -50,8 +51,10 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
         if differs and not force:
             raise UsageError(
                 f"{folder} holds parts of another scan; what differs: {'; '.join(differs)}",
-                "Give the settings of that scan to go on with it, another --out, or --force to begin anew (parts whose "
-                "texts are as they were are kept).",
+                Wording(
+                    "Give the settings of that scan to go on with it, another <out>, or <force=True> to begin anew "
+                    "(parts whose texts are as they were are kept)."
+                ),
             )
         if differs and any(had.get(name) != now[name] for name in now if name != "corpus"):
             _empty(folder)
@@ -128,5 +131,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another scan is writing to {folder}", "Wait for it, or give another --out.") from None
+            raise UsageError(
+                f"another scan is writing to {folder}", Wording("Wait for it, or give another <out>.")
+            ) from None
         yield

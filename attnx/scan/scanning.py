@@ -28,6 +28,7 @@ from attnx.scan.observations import Sums
 from attnx.scan.parts import Note, join, note_of, path_of, write, writing
 from attnx.scan.resume import alone, begin, folder_of, has_parts, spent
 from attnx.session import cache
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -210,7 +211,7 @@ def scan(
     if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
         raise UsageError(f"{out} is no ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
-        raise UsageError(f"{out} is a file of the corpus: it would be written over", "Give another --out.")
+        raise UsageError(f"{out} is a file of the corpus: it would be written over", Wording("Give another <out>."))
     if out.suffix.lower() in OTHER:
         raise UsageError(
             f"a scan writes Parquet, and {out} is named as another kind of file", f"Call it {out.stem}.parquet."

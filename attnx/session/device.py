@@ -1,4 +1,4 @@
-"""--device: "auto", "cpu", "cuda", "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is to be used there."""
+"""A device as text, "cpu" or "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is to be used there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from attnx.errors import UsageError
+from attnx.wording import Wording
 
 HOW = "Use auto, cpu, cuda or cuda:N; behind cuda, ,tf32 and ,memory=8G may stand."
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -46,7 +47,7 @@ class Device:
 
 
 def parse_device(text: str) -> Device:
-    """Read what --device says.
+    """Read a device: "cuda:1", or with settings behind it "cuda:1,tf32,memory=8G".
 
     Raises:
         UsageError: Anything else.
@@ -64,5 +65,7 @@ def parse_device(text: str) -> Device:
         elif size := re.fullmatch(r"memory=(\d{1,12})([KMG]?)B?", extra, re.IGNORECASE):
             memory = int(size[1]) * _UNITS[size[2].upper()]
         else:
-            raise UsageError(f"--device {text!r}: {extra!r} says nothing about a GPU", HOW)
+            raise UsageError(
+                Wording("<device={text!r}>: {extra!r} says nothing about a GPU", text=text, extra=extra), HOW
+            )
     return Device(kind, int(number or 0), tf32, memory)

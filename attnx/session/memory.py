@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from attnx.errors import RunError, offered
+from attnx.errors import RunError
 from attnx.records import STAGES, Array, Site
+from attnx.wording import Wording
 
 WITHIN = 3
 """Matrices of one site that are alive at once in a session: the scores, the weights, and what is made of them."""
 _NO_LIMIT = 1 << 60
 """What the first version of cgroups writes for no limit is above this."""
+LARGE = 32 << 20
+"""Matrices that take more bytes than this are reduced in the graph, where that can be, rather than fetched."""
 LITTLE = 64 << 20
 """Bytes that are not asked about: what onnxruntime itself takes is more."""
 
@@ -48,6 +51,9 @@ def available(root: Path = Path("/")) -> int | None:
     return min(free) if free else None
 
 
+_LAYER = "[One layer takes {one} (<layers=>, <heads=>). |One layer takes {one} ([<layers=>|<heads=>]). ]"
+
+
 def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collection[str]) -> None:
     """Refuse a run whose matrices would not fit.
 
@@ -59,12 +65,14 @@ def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collecti
         return
     stages = ", ".join(name for name in quantities if name in STAGES)
     one = max(needed([site], feed, quantities) for site in sites)
-    how = ", ".join(filter(None, (offered("--layer", "--layer L"), offered("--head", "--head L.H"))))
-    layer = f"One layer takes {_size(one)} ({how}). " if how and one <= free and len(sites) > 1 else ""
+    layer = _LAYER if one <= free and len(sites) > 1 else ""
     raise RunError(
         f"{stages} of {len(sites)} sites need {_size(need)}, and {_size(free)} of memory are free",
-        f"{layer}One token's row (attnx inspect --query TOKEN) and what attnx heads, coref and mask show is reduced in "
-        "the graph and takes little; in Python, Model.rows and Model.heads. Or use a shorter text.",
+        Wording(
+            layer + "One token's row (<model.rows()>) and the measures of heads (<model.heads()>) are reduced in the "
+            "graph and take little. Or use a shorter text.",
+            one=_size(one),
+        ),
     )
 
 

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.records import Miss, Place, Site
+from attnx.records import Kernels, Miss, Place, Site
 from attnx.session import cache
 from attnx.session.ort import Slot
 
 if TYPE_CHECKING:
+    from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
     from attnx.taps.tap import Tapped
 
@@ -31,22 +32,36 @@ class Inventory:
     """What is to be said of its recurrent parts."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Input -> entries of the table that its numbers are looked up in."""
+    kernels: Kernels = field(default_factory=Kernels)
+    """What of its numbers hangs on the processor."""
     key: str = ""
     """Names this state of the model's files; "" where nothing can be kept of it."""
     branch: tuple[bool, ...] = ()
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
+
+    def notes(self, processor: Processor | None = None) -> tuple[str, ...]:
+        """What is to be said of the model, whatever it is run on; of a processor, this machine's where None."""
+        said = (self.note,) if self.note is not None else ()
+        if self.kernels == Kernels():
+            return said
+        from attnx.session.processor import doubts, here
+
+        return (*said, *doubts(self.kernels, processor or here()))
 
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventory:
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
+    from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
     inputs = tuple(Slot(*slot) for slot in signature(found.graph))
     outputs = tuple(found.graph.outputs)
     said, tables = describe(found.graph), rows(found.graph)
-    return Inventory(found.sites, found.misses, found.branches, inputs, outputs, said, tables, key, branch)
+    return Inventory(
+        found.sites, found.misses, found.branches, inputs, outputs, said, tables, kernels(found.graph), key, branch
+    )
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
@@ -115,6 +130,7 @@ def _write(inventory: Inventory) -> dict[str, Any]:
         "outputs": inventory.outputs,
         "note": inventory.note,
         "rows": dict(inventory.rows),
+        "kernels": asdict(inventory.kernels),
     }
 
 
@@ -127,6 +143,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> Invent
         outputs=tuple(head["outputs"]),
         note=head["note"],
         rows=dict(head["rows"]),
+        kernels=Kernels(**head["kernels"] | {"blocks": tuple(head["kernels"]["blocks"])}),
         key=key,
         branch=branch,
     )

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, InputError, ModelError, RunError, offered
+from attnx.errors import DeviceError, InputError, ModelError, RunError
 from attnx.records import Array
 from attnx.session.device import parse_device
+from attnx.wording import Wording
 
 _CODES = {
     "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64,
@@ -27,6 +28,10 @@ _CODES = {
     "tensor(bool)": np.bool_, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
     "tensor(uint64)": np.uint64,
 }  # fmt: skip
+
+
+THREADS: int | None = None
+"""Threads inside an operator where nobody says how many; onnxruntime's choice where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +147,15 @@ def _run_error(error: Exception) -> RunError | InputError:
             "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
-        return RunError(
-            "the model ran out of memory", f"Use a shorter text{offered('--layer', ', or fewer layers (--layer)')}."
-        )
+        return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
     if "BFCArena" in text or "CUDA out of memory" in text:
         return RunError(
             "the GPU ran out of memory",
-            f"Use --device cpu, or a shorter text{offered('--layer', ', or fewer layers (--layer)')}.",
+            Wording("Use <device='cpu'>, or a shorter text[, or fewer layers (<layers>)]."),
         )
     return RunError(
         f"onnxruntime could not run the model: {text}",
-        f"Check the feed{offered('--inputs', ' (--inputs)')} against `attnx sites`.",
+        Wording("Check the feed[ (<inputs>)] against <model.slots()>."),
     )
 
 
@@ -167,6 +170,7 @@ def open_session(
     device: str = "auto",
     *,
     thorough: bool = True,
+    fused: bool = False,
     threads: int | None = None,
     save_to: Path | None = None,
 ) -> Session:
@@ -179,7 +183,8 @@ def open_session(
         thorough: Prepare for many runs or a long one: fuse operators, convert weights once, lay them out for the
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
-        threads: Threads inside an operator; onnxruntime's choice where None.
+        fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
+        threads: Threads inside an operator; `THREADS` where None.
         save_to: Write the optimised model there.
 
     Raises:
@@ -199,11 +204,11 @@ def open_session(
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough else level.ORT_ENABLE_BASIC
     # Fused quantised products round activations as well; what is shown is what the graph says.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     if not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if threads:
-        options.intra_op_num_threads = threads
+    if threads or THREADS:
+        options.intra_op_num_threads = threads or THREADS
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if save_to is not None:
@@ -214,7 +219,7 @@ def open_session(
     )
     if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
-            "--device cuda: this onnxruntime is built without CUDA",
+            Wording("<device='cuda'>: this onnxruntime is built without CUDA"),
             "Install the GPU build: pip uninstall onnxruntime; pip install 'attnx[cuda]' onnxruntime-gpu.",
         )
     if wants_cuda:
@@ -231,7 +236,10 @@ def open_session(
         raise _load_error(error) from None
     real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
     if kind == "cuda" and real != "cuda":
-        raise DeviceError(_why_no_cuda(number), "Run `attnx doctor` to see what is missing, or use --device cpu.")
+        raise DeviceError(
+            _why_no_cuda(number),
+            Wording("<attnx.study.health.examine()> shows what is missing; or use <device='cpu'>."),
+        )
     return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
 
 
@@ -243,10 +251,14 @@ def _preload(ort: Any) -> None:
 
 def _why_no_cuda(number: int) -> str:
     if not has_driver():
-        return "--device cuda: there is no NVIDIA driver on this machine, so onnxruntime would have used the CPU"
-    return (
-        f"--device cuda:{number}: onnxruntime could not load its CUDA provider and would have used the CPU; "
-        "it needs the CUDA 13 and cuDNN 9 libraries (pip install 'attnx[cuda]') and a GPU of that number"
+        return Wording(
+            "<device='cuda'>: there is no NVIDIA driver on this machine, so onnxruntime would have used the CPU"
+        )
+    return Wording(
+        "<device={device}>: onnxruntime could not load its CUDA provider and would have used the CPU; it needs the "
+        "CUDA 13 and cuDNN 9 libraries ({install}) and a GPU of that number",
+        device=f"cuda:{number}",
+        install="pip install 'attnx[cuda]'",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,14 @@ class Wanted:
     """Whether to run the model without taps as well and compare its outputs."""
     required: bool = True
     """Whether a model without attention is an error."""
+    kinds: Collection[str] | None = None
+    """Only sites of these kinds ("self", "cross", ...); all where None."""
+    heads: Mapping[int, Sequence[int]] | None = None
+    """Layer -> the only heads of its sites that are kept, in this order; all of a layer that is not named."""
+
+    def takes(self, site: Site) -> bool:
+        """Whether a site is one of those that are wanted."""
+        return (self.layers is None or site.layer in self.layers) and (self.kinds is None or site.kind in self.kinds)
 
 
 NOTHING = Wanted(layers=(), quantities=(), outputs=True, verify=False, required=False)

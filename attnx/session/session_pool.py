@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError
@@ -22,6 +23,7 @@ from attnx.session.ort import Session, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
 if TYPE_CHECKING:
+    from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
 
 LANES = 4
@@ -50,6 +52,12 @@ class Opening:
         self.path, self.device = path, device
         self.threads: int | None = None
         """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
+        self.processor: Processor | None = None
+        """What kernels for integers are held against; this machine's where None."""
+        self.alter: Callable[[bytes, Found], bytes] | None = None
+        """What is done to a serialised model before a session is opened on it."""
+        self.fused = False
+        """Whether sessions turn products between DequantizeLinear into products of integers."""
         self._choosers: dict[tuple[bool, ...], Chooser | None] = {}
         self._inventories: dict[tuple[bool, ...], Inventory] = {}
         self._graphs: dict[tuple[bool, ...], Found] = {}
@@ -113,6 +121,7 @@ class Opening:
         *,
         many: bool = False,
         rows: bool = False,
+        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> tuple[Session, Tapped]:
         """A session with the taps that these sites and quantities need; kept for the next run.
 
@@ -124,11 +133,12 @@ class Opening:
             rows: Only the rows of chosen queries.
             many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
                 as can be, and opened again where it then runs more than `FEW` times after all.
+            heads: By a site's index, the only heads whose matrices are wanted.
         """
         if self._pending is not None:
             self._pending.join()
             self._pending = None
-        have = self._session(known, sites, quantities, outputs, many, rows)
+        have = self._session(known, sites, quantities, outputs, many, rows, heads)
         have.runs += 1
         return have.session, have.tapped
 
@@ -140,12 +150,14 @@ class Opening:
         outputs: bool,
         many: bool = False,
         rows: bool = False,
+        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> _Open:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many)
+        picked = tuple((i, tuple(h)) for i, h in sorted(heads.items()))
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked)
         with self._opens:  # batches run side by side: the first opens the session for all
-            return self._kept(known, wanted, key, outputs, rows, many)
+            return self._kept(known, wanted, key, outputs, rows, many, heads)
 
     def _kept(
         self,
@@ -155,19 +167,21 @@ class Opening:
         outputs: bool,
         rows: bool,
         many: bool,
+        heads: Mapping[int, Sequence[int]],
     ) -> _Open:
         """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = inventories.load_tapped(known, wanted, [outputs, rows])
+            extra = [outputs, rows, *([i, *h] for i, h in sorted(heads.items()))]
+            tapped = inventories.load_tapped(known, wanted, extra)
             if tapped is None:
-                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows)
-                inventories.save_tapped(known, wanted, [outputs, rows], tapped)
-            have = self._sessions[key] = self._open(tapped, many)
+                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows, heads=heads)
+                inventories.save_tapped(known, wanted, extra, tapped)
+            have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
             del have, self._sessions[key]  # the old one goes first: each may hold the weights
-            have = self._sessions[key] = self._open(tapped, False, thorough=True)
+            have = self._sessions[key] = self._open(known, tapped, False, thorough=True)
         self._sessions[key] = self._sessions.pop(key)  # the last used stands last
         while len(self._sessions) > KEPT:
             del self._sessions[next(iter(self._sessions))]
@@ -188,13 +202,18 @@ class Opening:
     def plain(self, known: Inventory) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
         tapped = tap(self.graph(known.branch), {})
-        return open_session(tapped.model, tapped.folder, self.device, threads=self.threads)
+        return self._session_on(known, tapped, threads=self.threads)
 
-    def _open(self, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
-        thorough = thorough or many or not tapped.plain
+    def _open(self, known: Inventory, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
+        thorough = thorough or many or not tapped.plain or self.fused
         threads = self.threads
         if many:
             # The threads that run the lanes compute as well: together they make up the processors.
             threads = self._processors() - self.lanes() + 1
-        session = open_session(tapped.model, tapped.folder, self.device, thorough=thorough, threads=threads)
-        return _Open(session, tapped, thorough)
+        return _Open(self._session_on(known, tapped, thorough=thorough, threads=threads), tapped, thorough)
+
+    def _session_on(
+        self, known: Inventory, tapped: Tapped, *, thorough: bool = True, threads: int | None = None
+    ) -> Session:
+        model = tapped.model if self.alter is None else self.alter(tapped.model, self.graph(known.branch))
+        return open_session(model, tapped.folder, self.device, thorough=thorough, fused=self.fused, threads=threads)

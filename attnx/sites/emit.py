@@ -30,10 +30,18 @@ def opset_of(graph: Graph) -> int:
     return graph.opset if imported else GIVEN
 
 
+_PREFIX = "attnx/"
+
+
 def prefix_of(graph: Graph, node: NodeProto) -> str:
     """Leads every name that stands in for `node`: "attnx/" and a name that no other node of the graph has."""
     unique = bool(node.name) and sum(other.name == node.name for other in graph.nodes) == 1
-    return f"attnx/{node.name if unique else next(o for o in node.output if o)}"
+    return f"{_PREFIX}{node.name if unique else next(o for o in node.output if o)}"
+
+
+def emitted(node: NodeProto) -> bool:
+    """Whether a node was written here, in the place of one of the model's own."""
+    return bool(node.name.startswith(_PREFIX))
 
 
 class Emit:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes import caches
 from attnx.graph.axes.origins import carried_on, streams
 from attnx.graph.axes.paths import depends
-from attnx.graph.probe.mask_probe import PROBE, hides
+from attnx.graph.load.nodes import op_name
+from attnx.graph.probe.mask_probe import hides
 from attnx.graph.probe.mask_reading import Hides, Probed
-from attnx.graph.shapes.index import Graph, op_name
+from attnx.graph.shapes.index import Graph
+from attnx.graph.shapes.symbols import PROBE
 from attnx.layout import axis_of
 from attnx.records import Component, Kind, Site
 from attnx.sites.finding import Finding

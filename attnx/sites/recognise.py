@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError, ModelError
-from attnx.graph.load.flatten import Choose, inline_functions, outer_names, sort_nodes, splice_ifs, subgraphs
+from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, load
+from attnx.graph.load.nodes import op_name, outer_names, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
-from attnx.graph.shapes.index import Graph, op_name
+from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
 from attnx.records import Miss, Site
+from attnx.sites.emit import emitted
 from attnx.sites.finding import Finding, Replacement
 from attnx.sites.fused.registry import FUSED, REWRITES
 from attnx.sites.numbering import key_of, number
-from attnx.sites.spelled import softmax, unnormalised
-from attnx.sites.strided import bands
-from attnx.sites.strided.cell_map import Places
+from attnx.sites.registry import recognise
+from attnx.sites.spelled import unnormalised
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -72,25 +73,18 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
     graph, branches = _flat(loaded, choose)
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
-    hidden = {node.output[0] for node in opened.nodes if node.name.startswith("attnx/")}
     findings = list(fused)
-    places = Places(opened)
+    recognise_at = recognise(opened)
     for node in opened.nodes:
-        if node.output and node.output[0] in hidden:
+        if emitted(node):
             continue
-        found = softmax.recognise(opened, node)
-        if softmax.may_be_moved(found) and (moved := bands.recognise(opened, node, places)) is not None:
-            stands_in = None if isinstance(moved, Miss) else moved.replacement
-            if isinstance(moved, Miss):
-                # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
-                cut = isinstance(found, Finding) and found.pieces > 1 and not found.causal
-                found = moved if cut or not isinstance(found, Finding) else found
-            elif stands_in is not None and (own := graph.producer(stands_in.at)) is not None:
-                found, replacements[key_of(node)] = moved, (own, stands_in)
+        found = recognise_at(node)
         if isinstance(found, Miss):
             misses.append(found)
         elif found is not None:
             findings.append(found)
+            if found.replacement is not None and (own := graph.producer(found.replacement.at)) is not None:
+                replacements[key_of(node)] = (own, found.replacement)
     if any(f.replacement is not None for f in findings[len(fused) :]):
         opened = _opened(graph, replacements)
     misses += unnormalised.misses(opened, _products(findings))

@@ -18,6 +18,7 @@ from attnx.records import Array, Tokens, Trace
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import Mention
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -51,7 +52,7 @@ def maps(
         if "rollout" not in out:
             out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
     except UnsupportedError as error:
-        said.append(f"no rollout: {error.message}")
+        said.append(Wording("no rollout: {why}", why=error.message))
     text = text_of(trace)
     shares, bare = [], False
     for at, attention in enumerate(trace.attentions):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attnx.errors import UsageError
 from attnx.records import Site
 from attnx.study.request import Head, Request
+from attnx.wording import Wording
 
 
 def sort_of(site: Site) -> str:
@@ -51,7 +52,7 @@ def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str
     for layer in (*(request.layers or ()), *(head.layer for head in request.heads if head.layer is not None)):
         if layer not in layers:
             raise UsageError(
-                f"there is no layer {layer}", said or "The model's layers are not known; leave out --layer."
+                f"there is no layer {layer}", said or Wording("The model's layers are not known; leave out <layers>.")
             )
     for head in request.heads:
         for site in chosen:

@@ -13,7 +13,7 @@ from attnx.study.inspection import Inspection, Pick
 from attnx.tokens.spans import axis_labels
 
 TOP = 10
-"""Heads that a ranking lists where --top does not say."""
+"""Heads that a ranking lists where their number is not given."""
 WORTH = (("most on one token", 3), ("sharpest", 4), ("sinks", 3))
 """What the overview points out, and at most how many heads of each."""
 
@@ -108,7 +108,7 @@ def ranking_measure(shown: Inspection) -> Measurement:
 
 
 def row_table(shown: Inspection) -> Measurement:
-    """One query's row in every head that is shown: [heads, keys]; with --top, the keys with the largest values."""
+    """One query's row in every head that is shown: [heads, keys]; with `top`, the keys with the largest values."""
     assert shown.query is not None
     rows = np.stack([pick.matrix.shown[pick.matrix.row_of(shown.query)] for pick in shown.picks])
     first = shown.picks[0].matrix

@@ -21,6 +21,7 @@ import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.records import Trace
+from attnx.session.processor import Processor, here
 
 State = Literal["good", "note", "bad"]
 NEEDED = (
@@ -39,7 +40,7 @@ class Finding:
     """One thing that was looked at."""
 
     part: str
-    """versions, devices, CUDA, cache, models, self-test."""
+    """versions, devices, processor, CUDA, cache, models, self-test."""
     name: str
     state: State
     """good; note: nothing is wrong, but it may explain something; bad: mend it."""
@@ -62,6 +63,7 @@ def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
     """
     yield from versions()
     yield from devices()
+    yield from processor()
     yield from cuda()
     yield from cache()
     yield from models()
@@ -148,6 +150,33 @@ def _device(device: str) -> Finding:
     if got.tolist() != [1.0]:
         return Finding("devices", device, "bad", f"gives {got.tolist()} for 1.0", "Reinstall onnxruntime.")
     return Finding("devices", device, "good", f"runs ({session.device})")
+
+
+def processor(found: Processor | None = None) -> Iterator[Finding]:
+    """What a processor has (this one, for None), and how kernels for integers and own layouts behave on it."""
+    try:
+        found = found or here()
+    except ImportError:
+        return  # onnxruntime cannot be imported, which was said
+    yield Finding("processor", "name", "good" if found.name else "note", found.name or "not known on this system")
+    told = "not known on this system" if found.instructions is None else ", ".join(found.instructions) or "none of note"
+    yield Finding("processor", "instructions", "note" if found.instructions is None else "good", told)
+    yield Finding(
+        "processor", "uint8 x int8", "note" if found.saturates is not False else "good", _PRODUCTS[found.saturates]
+    )
+    block = (
+        f"blocks of {found.block} channels" if found.block else "onnxruntime has none here, or it could not be tried"
+    )
+    yield Finding("processor", "own layouts", "good" if found.block else "note", block)
+
+
+_PRODUCTS = {
+    False: "exact",
+    None: "not known: onnxruntime could not be tried",
+    True: "saturates in 16 bits: models in int8 whose weights use the whole range give other numbers here than on a "
+    "processor with VNNI; a comparison with the model in floats measures how far",
+}
+"""By whether integer products saturate."""
 
 
 def cuda() -> Iterator[Finding]:

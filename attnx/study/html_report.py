@@ -19,6 +19,7 @@ from attnx.study.mentioned import candidates, pronouns
 from attnx.study.selection import head_of, of_sort, position, trusted
 from attnx.tokens.spans import Mention
 from attnx.view.report import Page, Reference, Report, report
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -108,7 +109,7 @@ def contents(
     try:
         table = _heads(trace)
     except UnsupportedError as error:
-        notes.append(f"heads are not measured: {error.message}")
+        notes.append(Wording("heads are not measured: {why}", why=error.message))
     return Report(
         trace=trace,
         measures=table.measures if table is not None else (),
@@ -168,7 +169,7 @@ def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str
             raise
         return []
     if from_ is None and len(there) > PRONOUNS:
-        notes.append(f"coreference: the first {PRONOUNS} of {len(there)} pronouns; --from WORD looks from another")
+        notes.append(f"coreference: the first {PRONOUNS} of {len(there)} pronouns; any other can be named")
         there = there[:PRONOUNS]
     out = []
     for pronoun in there:
@@ -177,7 +178,7 @@ def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str
         except (InputError, UnsupportedError, UsageError) as error:
             if named:
                 raise
-            notes.append(f"coreference of {pronoun.text!r}: {error.message}")
+            notes.append(Wording("coreference of {it!r}: {why}", it=pronoun.text, why=error.message))
     return out
 
 

@@ -14,8 +14,9 @@ from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
 from attnx.study.request import Request
-from attnx.view.length import counted
 from attnx.view.matrix import Matrix, of_attention
+from attnx.view.page import counted
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.study.overview_stats import Glance
@@ -96,13 +97,16 @@ def inspect(
     doubts = {
         a.site.index: _doubt(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted
     }
-    notes = [f"{sort} attention; --site shows the others: {', '.join(others)}"] if others else []
+    notes: list[str] = []
+    if others:
+        told = "{sort} attention; <site> shows the others: {others}"
+        notes.append(Wording(told, sort=sort, others=", ".join(others)))
     notes += _everywhere(trace, request)
     if request.view in WHOLE:
         if doubts and len(doubts) == len(trace.attentions):
             raise UnsupportedError(
                 f"no site of this model can be trusted, so none is shown: {next(iter(doubts.values()))}",
-                "Choose a head (--head L.H) to see its numbers all the same, marked.",
+                Wording("Choose a head (<heads=>) to see its numbers all the same, marked."),
             )
         trace = replace(trace, attentions=tuple(a for a in trace.attentions if a.site.index not in doubts))
         notes += [f"left out, {text}" for text in doubts.values()]
@@ -123,7 +127,11 @@ def _everywhere(trace: Trace, request: Request) -> list[str]:
         return []
     named = ", ".join(f"H{head}" for head in bare)
     every = "layers" if len({a.site.layer for a in trace.attentions}) == count else "sites"
-    return [f"--head {bare[0]} names no layer: {named} of all {count} {every}; one of them is --head L.{bare[0]}"]
+    said = Wording(
+        "<heads=[{head}]> names no layer: {named} of all {count} {every}; one of them is <heads=[{one}]>",
+        head=bare[0], named=named, count=count, every=every, one=f"L.{bare[0]}",
+    )  # fmt: skip
+    return [said]
 
 
 def _doubt(label: str, attention: Attention) -> str:
@@ -152,7 +160,7 @@ def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, 
         trace = words.mute_trace(trace)
         notes.append("special tokens left out; what is left of each row is scaled to sum to 1")
     elif not muted:
-        notes.append("--mute: there is no special token to leave out")
+        notes.append(Wording("<mute>: there is no special token to leave out"))
     return trace, muted
 
 
@@ -179,7 +187,8 @@ def position_of(tokens: Tokens, request: Request) -> int:
     found = find(tokens, request.query)
     if len(found) > 1:
         pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        hint = "Choose a piece" + ("." if request.stage != "weights" or request.words else ", or merge them: --words.")
+        whole = request.stage != "weights" or request.words
+        hint = "Choose a piece." if whole else Wording("Choose a piece, or merge them: <words=True>.")
         raise UsageError(f"{request.query!r} is {len(found)} pieces: {pieces}", hint)
     return found[0]
 

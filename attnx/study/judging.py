@@ -13,6 +13,7 @@ from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Coreference, coreference
 from attnx.study.antecedents import ARRAYS, maps, text_of
 from attnx.tokens.spans import mention
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -45,7 +46,7 @@ def judge(
             pronoun = mention(text, *example.pronoun)
             candidates = [mention(text, *spot) for spot in example.candidates]
         except InputError as error:
-            skipped.append(f"example {at} is left out: {error.message}")
+            skipped.append(Wording("example {at} is left out: {why}", at=at, why=error.message))
             continue
         finally:
             tell(at)

@@ -1,4 +1,4 @@
-"""Which layers of two models are compared: as asked, `--layer 3=7`, or in execution order where they have as many."""
+"""Which layers of two models are compared: as asked, "3=7", or in execution order where they have as many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attnx.records import Site, Trace
 from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.request import parse_layers
 from attnx.study.selection import sorts
+from attnx.wording import Wording
 
 Pairs = tuple[tuple[int, int], ...]
 """A layer of the first model, and the layer of the second that it is compared with."""
@@ -32,7 +33,7 @@ def parse_pairs(texts: Sequence[str]) -> Pairs:
     for part in ",".join(texts).split(","):
         if not re.fullmatch(r"[^=]+(=[^=]+)?", part):
             raise UsageError(
-                f"--layer {part!r} pairs no layers",
+                Wording("<layers={part!r}> pairs no layers", part=part),
                 "Give 3=7, spans 0-2=9-11, or a list 0=1,1=3; the first model's first.",
             )
         left, equals, right = part.partition("=")
@@ -40,7 +41,7 @@ def parse_pairs(texts: Sequence[str]) -> Pairs:
         two = parse_layers(right) if equals else one
         if len(one) != len(two):
             raise UsageError(
-                f"--layer {part!r} pairs {len(one)} layers with {len(two)}",
+                Wording("<layers={part!r}> pairs {one} layers with {two}", part=part, one=len(one), two=len(two)),
                 "Give two spans of the same length: 0-2=9-11.",
             )
         out |= set(zip(one, two, strict=True))
@@ -111,7 +112,7 @@ def _places(names: Sequence[str], sites: Sequence[Sequence[Site]], pairs: Pairs 
                 raise UsageError(
                     f"layer {left} of {names[0]} has {len(found[0])} {sort} sites, and layer {right} of {names[1]} has "
                     f"{len(found[1])}",
-                    "Pair layers with as many sites; `attnx sites MODEL` lists them.",
+                    Wording("Pair layers with as many sites; <model.find()> lists them."),
                 )
             out += zip(*found, strict=True)
     return sorted(out)
@@ -119,8 +120,8 @@ def _places(names: Sequence[str], sites: Sequence[Sequence[Site]], pairs: Pairs 
 
 def _no_layer(name: str, sites: Sequence[Site], layer: int, sort: str) -> UsageError:
     which = f"{sort} layer" if len(sorts(sites)) > 1 else "layer"
-    more = "; --site chooses one sort of attention" if len(sorts(sites)) > 1 else ""
-    return UsageError(f"{name} has no {which} {layer}", f"It has {_layers(sites)}{more}.")
+    more = "; <site> chooses one sort of attention" if len(sorts(sites)) > 1 else ""
+    return UsageError(f"{name} has no {which} {layer}", Wording("It has {layers}" + more + ".", layers=_layers(sites)))
 
 
 def _unpaired(names: Sequence[str], sites: Sequence[Sequence[Site]]) -> UsageError:
@@ -136,14 +137,19 @@ def _unpaired(names: Sequence[str], sites: Sequence[Sequence[Site]]) -> UsageErr
         if alone
         else next((s for s in shared if len(_numbers(sites[0], s)) != len(_numbers(sites[1], s))), shared[0])
     )
-    which = "" if sort is None else f"--site {sort} "
+    which = "" if sort is None else "<site={sort}> "
     one, two = (_numbers(side, sort) for side in sites)
     if not one or not two or one == two:
-        return UsageError(told, f"Choose what both have: {which.strip() or '--layer L'}.")
+        return UsageError(told, Wording(f"Choose what both have: {which.strip() or '<layers=>'}.", sort=sort))
     pairs = ",".join(f"{a}={b}" for a, b in _evenly(one, two))
     return UsageError(
         told,
-        f"Pair layers, the first model's first: {which}--layer {one[-1]}={two[-1]}, or a list: {which}--layer {pairs}.",
+        Wording(
+            f"Pair layers, the first model's first: {which}<layers={{last}}>, or a list: {which}<layers={{pairs}}>.",
+            sort=sort,
+            last=f"{one[-1]}={two[-1]}",
+            pairs=pairs,
+        ),
     )
 
 

@@ -1,10 +1,11 @@
-"""The pronouns and candidates of `attnx coref`: as they were asked for, else by stated word lists."""
+"""The pronouns and candidates of a text: as they were asked for, else by stated word lists."""
 
 from __future__ import annotations
 
 from attnx.errors import InputError, UsageError
 from attnx.records import Tokens
 from attnx.tokens.spans import Mention, find
+from attnx.wording import Wording
 
 
 def mentions(tokens: Tokens, said: str) -> tuple[Mention, ...]:
@@ -48,7 +49,7 @@ def pronouns(tokens: Tokens, said: str | None) -> tuple[Mention, ...]:
     if not found:
         raise InputError(
             "no third-person pronoun (he, she, it, they, ...) was found in the text",
-            "Name the word to look from: --from WORD.",
+            Wording("Name the word to look from[: <from_=>]."),
         )
     return found
 
@@ -68,5 +69,7 @@ def candidates(tokens: Tokens, said: str | None, pronoun: Mention) -> tuple[Ment
 
     out = find_candidates(tokens, pronoun)
     if not out:
-        raise UsageError("no content words were found that it could stand for", "Name them: --to animal,street.")
+        raise UsageError(
+            "no content words were found that it could stand for", Wording("Name them[: <to=['animal', 'street']>].")
+        )
     return out

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from attnx.model import Model
     from attnx.study.request import Request
 
-LARGE = 32 << 20
-"""Bytes of matrices up to which fetching them is the quicker way."""
 ALL = ("received", "pair", "pair_at")
 LAST = ("pairs", "pairs_head")
 
@@ -47,14 +45,14 @@ def glance(model: Model, told: Mapping[str, Any], asked: Request) -> Glance | No
     """Run a model for the overview of a long text.
 
     Returns:
-        None where the matrices take no more than `LARGE`, where the graph or the text does not allow it, or where a
-        check does not hold.
+        None where the matrices take no more than `memory.LARGE`, where the graph or the text does not allow it, or
+        where a check does not hold.
     """
     made = fed(model, told)
     sites = [] if made is None else made.sites(model, asked.traced_layers)
     if made is None or not sites or not made.single or not all(_fits(site) for site in sites):
         return None
-    if memory.needed(sites, made.feed, asked.quantities) <= LARGE:
+    if memory.needed(sites, made.feed, asked.quantities) <= memory.LARGE:
         return None
     more = {site.index: ALL for site in sites} | {sites[-1].index: (*ALL, *LAST)}
     found = reduced(model, made, sites, more, {PAIRS: looks.pairs_of(made.tokens).astype(np.float32)})

@@ -13,6 +13,7 @@ from attnx.feed.patches import Grid, as_map, grid_of
 from attnx.records import Array
 from attnx.study.inspection import Inspection
 from attnx.view.matrix import Matrix, Side
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
@@ -64,7 +65,7 @@ def laid_out(shown: Inspection, grid: Grid) -> tuple[Array, str]:
         UsageError: Another stage than the weights: scores have no zero to fade to.
     """
     if shown.request.stage != "weights":
-        raise UsageError(f"an overlay shows weights, not {shown.request.stage}", "Leave out --stage.")
+        raise UsageError(f"an overlay shows weights, not {shown.request.stage}", Wording("Leave out <stage>."))
     if shown.picks:
         stack = np.stack([pick.matrix.shown for pick in shown.picks])
         what = shown.picks[0].label if len(shown.picks) == 1 else f"the mean of {len(shown.picks)} heads"
@@ -93,7 +94,7 @@ def save_overlay(shown: Inspection, model: Model, picture: Path, path: Path, *, 
     if grid is None:
         raise UsageError(
             "what is looked at here is no grid of patches, so it cannot be laid over the picture",
-            "Leave out --words and --mute; or choose the vision side with --site.",
+            Wording("Leave out <words> and <mute>; or choose the vision side with <site>."),
         )
     row, what = laid_out(shown, grid)
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]

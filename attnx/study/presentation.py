@@ -20,11 +20,11 @@ NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
 
 
-def render(shown: Inspection) -> list[Any]:
-    """Renderables, in order. A view is imported when it is drawn."""
+def render(shown: Inspection, next_step: str = "") -> list[Any]:
+    """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn."""
     view, asked = shown.request.view, shown.request
     if view == "overview":
-        return [_overview(shown), *_notes(shown)]
+        return [_overview(shown, next_step), *_notes(shown)]
     if view == "grid":
         from attnx.view.grid import grid
 
@@ -81,7 +81,7 @@ def _notes(shown: Inspection) -> list[Any]:
     return [Text(safe(note), "bold red" if "NOT TRUSTED" in note else "dim") for note in shown.notes]
 
 
-def _overview(shown: Inspection) -> Any:
+def _overview(shown: Inspection, next_step: str) -> Any:
     from attnx.view import overview as first_screen
 
     trace, found = shown.trace, findings(shown)
@@ -102,10 +102,8 @@ def _overview(shown: Inspection) -> Any:
             )
     name, heads = labels[found["layer"]], replace(found["heads"], name="peak")
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
-    hints = (
-        f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out.",
-        "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help",
-    )
+    left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
+    hints = (left, next_step) if next_step else (left,)
     return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints)
 
 
@@ -123,7 +121,7 @@ def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
 
 
 def document(shown: Inspection) -> dict[str, Any]:
-    """What `attnx inspect --json` prints; the schema is attnx/data/schema/inspect.json."""
+    """An inspection as one document; the schema is attnx/data/schema/inspect.json."""
     from attnx.view.json import document as as_document
 
     trace, asked = shown.trace, shown.request

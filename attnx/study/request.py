@@ -10,6 +10,7 @@ from typing import Literal
 from attnx.errors import UsageError
 from attnx.measure.combine import How
 from attnx.records import QUANTITIES, SHOWN, Quantity, Site, Stage
+from attnx.wording import Wording
 
 ScaleKind = Literal["linear", "log", "row"]
 SCALES = ("linear", "log", "row")
@@ -120,14 +121,16 @@ def ask(
         raise UsageError(f"there is no colour scale {scale!r}", f"Choose from {', '.join(SCALES)}.")
     if words and stage != "weights":
         raise UsageError(
-            f"--words merges weights, not {stage}", "Scores of pieces have no sum that means much; leave out --words."
+            Wording("<words> merges weights, not {stage}", stage=stage),
+            Wording("Scores of pieces have no sum that means much; leave out <words>."),
         )
     if mean is not None and largest is not None:
-        raise UsageError("--mean and --max cannot be given together", "Give one of them.")
+        raise UsageError(Wording("<mean> and <largest> cannot be given together"), "Give one of them.")
     over = mean if mean is not None else largest
     if over is not None and over not in OVER:
-        option = "--mean" if mean is not None else "--max"
-        raise UsageError(f"{option} {over}: it is taken over {', '.join(OVER)}", f"For example: {option} heads.")
+        argument = "mean" if mean is not None else "largest"
+        taken = Wording(f"<{argument}={{over}}>: it is taken over {', '.join(OVER)}", over=over)
+        raise UsageError(taken, Wording(f"For example: <{argument}='heads'>."))
     asked = Request(
         layers=None if layer is None else parse_layers(layer),
         heads=tuple(parse_head(text) for text in heads),
@@ -154,7 +157,11 @@ def agree(heads: Sequence[Head], layers: Sequence[int] | None) -> None:
     for head in heads:
         if layers is not None and head.layer is not None and head.layer not in layers:
             raise UsageError(
-                f"--head {head.layer}.{head.head} is a head of layer {head.layer}, which --layer leaves out",
+                Wording(
+                    "<heads=[{head}]> is a head of layer {layer}, which <layers> leaves out",
+                    head=f"{head.layer}.{head.head}",
+                    layer=head.layer,
+                ),
                 "Leave one of them out.",
             )
 
@@ -185,21 +192,23 @@ def parse_layers(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*L?(\d{1,6})(?:\s*-\s*L?(\d{1,6}))?\s*", part, re.ASCII | re.IGNORECASE)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise UsageError(
-                f"--layer {text!r} is no layer", "Give 5, a range 2-4, or a list 0,5. Layers count from 0."
+                Wording("<layers={text!r}> is no layer", text=text),
+                "Give 5, a range 2-4, or a list 0,5. Layers count from 0.",
             )
         out |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(out))
 
 
-def parse_head(text: str, option: str = "--head") -> Head:
-    """Read "11", "5.11", "L5H11" or "L5 H11", the value of an option.
+def parse_head(text: str, argument: str = "heads") -> Head:
+    """Read "11", "5.11", "L5H11" or "L5 H11", the value of an argument.
 
     Raises:
         UsageError: Anything else.
     """
     match = re.fullmatch(r"\s*(?:L?(\d{1,6})(?:\.|\s*(?=H)))?H?(\d{1,6})\s*", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise UsageError(f"{option} {text!r} is no head", "Give H or L.H, for example 5.11. Both count from 0.")
+        said = Wording(f"<{argument}={{text!r}}> is no head", text=text)
+        raise UsageError(said, "Give H or L.H, for example 5.11. Both count from 0.")
     return Head(None if match[1] is None else int(match[1]), int(match[2]))
 
 
@@ -212,17 +221,24 @@ def _with_view(asked: Request, view: str | None) -> Request:
     if view not in VIEWS:
         raise UsageError(f"there is no view {view!r}", f"Choose from {', '.join(VIEWS)}.")
     if view == "row" and asked.query is None:
-        raise UsageError("--view row shows where one token looks", "Say which: --query it.")
+        raise UsageError(Wording("<view='row'> shows where one token looks"), Wording("Say which: <query='it'>."))
     if view == "ranking" and asked.query is None:
-        raise UsageError("--view ranking ranks the heads of one token", "Say which: --query it.")
+        raise UsageError(Wording("<view='ranking'> ranks the heads of one token"), Wording("Say which: <query='it'>."))
     if view == "overview" and (asked.stage != "weights" or asked.how or asked.query is not None or asked.heads):
         raise UsageError(
-            "--view overview is of the weights of all heads", "Leave out --stage, --query, --head, --mean and --max."
+            Wording("<view='overview'> is of the weights of all heads"),
+            Wording("Leave out <stage>, <query>, <heads>, <mean> and <largest>."),
         )
     if view == "grid" and (asked.heads or asked.how or asked.query is not None):
-        raise UsageError("--view grid shows every head of a layer", "Leave out --head, --query, --mean and --max.")
+        raise UsageError(
+            Wording("<view='grid'> shows every head of a layer"),
+            Wording("Leave out <heads>, <query>, <mean> and <largest>."),
+        )
     if view in ("heatmap", "lines") and not (asked.heads or asked.how or asked.layers is not None):
-        raise UsageError(f"--view {view} shows single heads", "Choose one: --head 5.11, or a layer: --layer 5.")
+        raise UsageError(
+            Wording("<view={view}> shows single heads", view=view),
+            Wording("Choose one: <heads=['5.11']>, or a layer: <layers=[5]>."),
+        )
     return replace(asked, view=view)
 
 

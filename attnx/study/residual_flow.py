@@ -21,14 +21,13 @@ from attnx.session import memory
 from attnx.study.head_mean import over_heads
 from attnx.study.output_weights import output_projection
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.model import Model
 
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
-LARGE = 32 << 20
-"""Bytes of matrices up to which they are fetched whole."""
 QUICK = 4_000_000
 """Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
 
@@ -92,12 +91,13 @@ def follow(
     chosen = side if side is not None else there[-1] if there else "encoder"
     if chosen not in SIDES or (there and chosen not in there):
         raise UsageError(f"this model has no side {chosen!r}", f"It has {', '.join(there)}.")
-    notes = [f"{chosen} side; --side shows the others: {', '.join(n for n in there if n != chosen)}"]
-    notes = notes if len(there) > 1 else []
+    notes: list[str] = []
+    if others := ", ".join(n for n in there if n != chosen):
+        notes.append(Wording("{side} side; <side> shows the others: {others}", side=chosen, others=others))
     if chosen == "cross":
         rollout, tokens, keys = rollouts.memory_rollout(trace), trace.tokens, trace.memory or trace.tokens
         if relative:
-            notes.append("--relative is for one text alone: it changes nothing here")
+            notes.append(Wording("<relative> is for one text alone: it changes nothing here"))
     else:
         tokens = keys = _text(trace, chosen)
         rollout = rollouts.rollout(trace, tokens, relative=relative)
@@ -142,7 +142,7 @@ def long(model: Model, told: Mapping[str, Any], query: str | None) -> tuple[Trac
     """
     made = fed(model, told)
     sites = [] if made is None else made.sites(model)
-    if made is None or memory.needed(sites, made.feed, ARRAYS) <= LARGE or any(site.sink for site in sites):
+    if made is None or memory.needed(sites, made.feed, ARRAYS) <= memory.LARGE or any(site.sink for site in sites):
         return None
     found = over_heads(model, made, sites)
     if found is None or query is None:
@@ -166,7 +166,7 @@ def _text(trace: Trace, side: str) -> Tokens:
             return trace.queries_of(attention)
     raise UnsupportedError(
         "no self-attention of this model is over a text, so nothing flows through it",
-        "`attnx sites MODEL` lists what the model has.",
+        Wording("<model.find()> lists what the model has."),
     )
 
 

@@ -14,6 +14,7 @@ from attnx.study.findings import findings, ranking_measure, row_table
 from attnx.study.inspection import Inspection
 from attnx.study.presentation import document, render
 from attnx.view.matrix import Matrix, of_attention
+from attnx.wording import Wording
 
 DRAWN = (".png", ".pdf", ".svg")
 MOST = 2_000_000
@@ -66,7 +67,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         if wanted is not None and ending != ".npz" and wanted.values.size > MOST:
             raise UsageError(
                 f"{wanted.values.size:,} values are too many for one a line in {ending}",
-                "Save .npz, or choose --layer, --head or --query.",
+                Wording("Save .npz, or choose <layers>, <heads> or <query>."),
             )
         saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force, more=(".json",))
         return ()

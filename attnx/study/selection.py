@@ -9,6 +9,7 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Site, Tokens, Trace
 from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.request import Head, agree, parse_head
+from attnx.wording import Wording
 
 
 def sorts(sites: Sequence[Site]) -> tuple[str, ...]:
@@ -42,12 +43,12 @@ def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     if doubts and len(doubts) == len(trace.attentions):
         raise UnsupportedError(
             f"no site of this model can be trusted, so nothing is measured: {doubts[0]}",
-            "`attnx trace MODEL TEXT` shows every check.",
+            Wording("<model.trace()> shows every check."),
         )
     return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
 
 
-def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, int]:
+def head_of(trace: Trace, text: str, *, argument: str = "heads") -> tuple[int, int]:
     """A head as it was asked for, "5.11" or, where there is one layer, "11": site's position and head.
 
     Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
@@ -55,14 +56,15 @@ def head_of(trace: Trace, text: str, *, option: str = "--head") -> tuple[int, in
     Raises:
         UsageError: It cannot be read, or is not there.
     """
-    asked = parse_head(text, option)
+    asked = parse_head(text, argument)
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]
     if not fits:
         layers = sorted({a.site.layer for a in trace.attentions if a.site.layer is not None})
         said = f"The layers are {layers[0]} to {layers[-1]}." if layers else "The layers of this model are not known."
         raise UsageError(f"there is no layer {asked.layer}", said)
     if asked.layer is None and len(trace.attentions) > 1:
-        raise UsageError(f"{option} {text!r} names no layer", f"Give layer and head: {fits[-1]}.{asked.head}.")
+        said = Wording(f"<{argument}={{text!r}}> names no layer", text=text)
+        raise UsageError(said, f"Give layer and head: {fits[-1]}.{asked.head}.")
     return fits[-1], _held(trace, fits[-1], asked)
 
 
@@ -91,7 +93,7 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     return None if layers is None else tuple(layers)
 
 
-def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
+def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
     """The position of one token.
 
     Raises:
@@ -102,7 +104,8 @@ def position(tokens: Tokens, text: str, *, option: str = "--query") -> int:
     found = find(tokens, text)
     if len(found) > 1:
         pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        raise UsageError(f"{option} {text!r} is {len(found)} pieces: {pieces}", "Choose a piece.")
+        many = f"<{argument}={{text!r}}> is {len(found)} pieces: {{pieces}}"
+        raise UsageError(Wording(many, text=text, pieces=pieces), "Choose a piece.")
     return found[0]
 
 

@@ -15,9 +15,6 @@ from attnx.study.selection import position, trusted
 if TYPE_CHECKING:
     from attnx.cli.start import Start
 
-LARGE = 32 << 20
-"""Bytes of matrices up to which all layers are fetched at once."""
-
 
 def strongest_layer(run: Start, query: str | None, key: str | None) -> tuple[int, int | None] | None:
     """The layer, and with a query the head, that `measure.looks.strongest` would choose of the whole trace.
@@ -38,14 +35,14 @@ def strongest_layer(run: Start, query: str | None, key: str | None) -> tuple[int
     layers = [site.layer for site in sites if site.layer is not None]
     if made is None or len(set(layers)) != len(sites) or any(site.kind != "self" for site in sites) or not sites:
         return None
-    if memory.needed(sites, made.feed, QUANTITIES) <= LARGE:
+    if memory.needed(sites, made.feed, QUANTITIES) <= memory.LARGE:
         return None
     if query is None:
         return layers[-1], None
     row = gather(run.opened, made, sites, [position(made.tokens, query)], ("masked", "weights"))
     if row is None:
         return None
-    to = None if key is None else position(made.tokens, key, option="--key")
+    to = None if key is None else position(made.tokens, key, argument="key")
     try:
         row, _ = trusted(row)
         found = looks.strongest(row, query=0, key=to)

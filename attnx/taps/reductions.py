@@ -31,7 +31,7 @@ key, int64 [1]; where a rollout starts from, float32 [R,Q]; which cells count fo
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
     "most_added", "least_added", "mean", "most", "most_masked", "rollout",
-    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left",
+    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|, and the same of all rows together; how many keys are not hidden; whether the key
@@ -39,7 +39,7 @@ mark; a of each cell; sum a |i - j|, and the same of all rows together; how many
 the smallest of what bias and mask add to a score; the mean and the largest weight; the largest masked score. Of all
 sites together, noted at the first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each
 head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value:
-see `norms`."""
+see `norms`. Of the rows in `ROWS` alone: sum a m_j for each mark."""
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
 """Those without heads."""
 HIDDEN = -9e3
@@ -48,7 +48,7 @@ GATHERED = "attnx/Gather/"
 """What the name of a tensor begins with that holds chosen rows."""
 _NEEDS = {
     "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "apart": AWAY, "seen": FIRST, "rollout": START,
-    "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS,
+    "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS, "row_marks": MARKS,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
 NORMS = ("norms", "norms_left")
@@ -124,6 +124,12 @@ class Writer(Nodes):
         axis = axis_of(place.layout, "q")
         return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
 
+    def heads(self, value: str, place: Place, chosen: Sequence[int]) -> str | None:
+        """Some heads of a tensor; None where its layout, or a factor for each head, does not allow it."""
+        axis = axis_of(place.layout, "h")
+        whole = axis is not None and place.tile == 1 and not any(isinstance(f, tuple) for f in place.factors)
+        return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole else None
+
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
         """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
         cells. `marked`: its marks are asked for as well, the last of which gives the sum of each row.
@@ -144,6 +150,8 @@ class Writer(Nodes):
             return self.extreme("ReduceMax", kept)
         if stat == "marks":
             return self.node("MatMul", [last, MARKS])
+        if stat == "row_marks":
+            return self.node("MatMul", [self.node("Gather", [last, ROWS], axis=-2), MARKS])
         if stat == "cells":
             outer = len(outer_words(place.layout))
             flat = self.node("Reshape", [last, self.ints([0] * outer + [-1])])
@@ -293,7 +301,7 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
     outer = " ".join(outer_words(place.layout))
     if stat == "cells":
         return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
-    if stat == "marks":
+    if stat in ("marks", "row_marks"):
         return np.asarray(arrange(array, f"{outer} q d", "bhqd", batch), np.float32)
     return np.asarray(arrange(array, f"{outer} q", "bhq", batch), np.float32)
 

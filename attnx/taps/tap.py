@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -53,6 +55,7 @@ def tap(
     *,
     outputs: Collection[str] | None = None,
     rows: bool = False,
+    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> Tapped:
     """Add outputs for the quantities wanted.
 
@@ -61,6 +64,7 @@ def tap(
         wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all where None.
         rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
+        heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
 
     Returns:
         The tapped model. Without taps and with all outputs it computes exactly what the file does.
@@ -68,23 +72,12 @@ def tap(
     Raises:
         ModelError: A weight file is missing.
     """
-    from attnx.graph.load.soundness import ends_process
     from attnx.sites.recognise import replaced
 
-    if found.loaded.missing:
-        raise ModelError(
-            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
-            "Put the weight files beside the .onnx file. `attnx sites` works without them.",
-        )
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
     keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
     proto = replaced(found.graph, found.replacements, keys)
-    if (node := ends_process(proto.graph.node)) is not None:
-        raise ModelError(
-            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
-            "would end the process",
-            "Give the node a bias of zeros, or export the model without that fusion. `attnx sites` works.",
-        )
+    check_runnable(found, proto)
     taps: dict[int, dict[str, str]] = {}
     own = len(proto.graph.node)
     named: dict[str, str] = {}
@@ -120,6 +113,8 @@ def tap(
                 name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
+            elif i in heads and quantity in STAGES:
+                name = writer.heads(name, place, heads[i]) or name
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
@@ -128,11 +123,53 @@ def tap(
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    return finish(found, proto, own, kept, added, taps)
+
+
+def check_runnable(found: Found, proto: ModelProto) -> None:
+    """Refuse a model that onnxruntime cannot be given.
+
+    Raises:
+        ModelError: A weight file is missing, or a node would end the process.
+    """
+    from attnx.graph.load.soundness import ends_process
+
+    if found.loaded.missing:
+        raise ModelError(
+            f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
+            Wording("Put the weight files beside the .onnx file. <model.find()> works without them."),
+        )
+    if (node := ends_process(proto.graph.node)) is not None:
+        raise ModelError(
+            f"the model is not run: its node {node!r} (com.microsoft.Attention) has no bias, and onnxruntime's kernel "
+            "would end the process",
+            Wording("Give the node a bias of zeros, or export the model without that fusion. <model.find()> works."),
+        )
+
+
+def finish(
+    found: Found,
+    proto: ModelProto,
+    own: int,
+    kept: Sequence[str],
+    added: Sequence[str],
+    taps: Mapping[int, Mapping[str, str]] | None = None,
+) -> Tapped:
+    """A changed copy of a model, ready for a session: nodes in order, outputs set, what none of them needs dropped.
+
+    Args:
+        found: The model.
+        proto: The copy, changed in place.
+        own: How many of its first nodes are the model's own.
+        kept: Which of the model's own outputs it has.
+        added: Tensors that it gives besides.
+        taps: See `Tapped`.
+    """
     _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps, tuple(kept), _plain(proto.graph.node))
+    return Tapped(proto.SerializeToString(), folder, taps or {}, tuple(kept), _plain(proto.graph.node))
 
 
 def _plain(nodes: Iterable[NodeProto]) -> bool:
@@ -181,7 +218,7 @@ def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
     return None
 
 
-def _set_outputs(proto: ModelProto, kept: list[str], added: list[str]) -> None:
+def _set_outputs(proto: ModelProto, kept: Sequence[str], added: Sequence[str]) -> None:
     from onnx import helper
 
     own = {o.name: o for o in proto.graph.output}
@@ -211,7 +248,7 @@ def _place_beside(proto: ModelProto, own: int) -> None:
 
 def _drop_unused(proto: ModelProto) -> None:
     """Drop the nodes and weights that no output needs: onnxruntime would run them all the same."""
-    from attnx.graph.load.flatten import outer_names, subgraphs
+    from attnx.graph.load.nodes import outer_names, subgraphs
 
     needed = {o.name for o in proto.graph.output}
     nodes = []
@@ -280,4 +317,4 @@ def places_for(site: Site, quantities: Collection[str]) -> set[str]:
     return out
 
 
-__all__ = ["Tapped", "places_for", "tap"]
+__all__ = ["Tapped", "check_runnable", "finish", "places_for", "tap"]

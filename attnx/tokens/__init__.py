@@ -22,7 +22,7 @@ The `tokenizers` package is imported when a tokenizer is loaded, not before. Not
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import find_limit
 from attnx.tokens.find import find
-from attnx.tokens.given import from_ids, pad, parse_ids
+from attnx.tokens.ids import from_ids, pad, parse_ids
 from attnx.tokens.load import load_tokenizer
 from attnx.tokens.pieces import visible
 from attnx.tokens.words import group_words, label

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.records import Tokens
-from attnx.tokens.given import from_ids, pad
+from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.pieces import BYTES, Spelling, shorten, visible
 from attnx.tokens.words import index_words
 
@@ -161,6 +161,11 @@ class Tokenizer:
         """
         encoded = [self.encode(text, max_length=max_length) for text in texts]
         return pad(encoded, self.pad_id, self.piece(self.pad_id), side)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens written out; U+FFFD where a character is not whole."""
+        text: str = self._raw.decode(list(ids), skip_special_tokens=False)
+        return text
 
     def from_ids(self, ids: str | Iterable[int]) -> Tokens:
         """Tokens of ids that were given: nothing is added, cut or padded. See the function `from_ids`."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import InputError, ModelError, offered
+from attnx.errors import InputError, ModelError
+from attnx.wording import Wording
 
 TOKENIZER, VOCAB_TXT, VOCAB_JSON, MERGES = "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"
 _OTHER_KINDS = ("*.spm", "spiece.model", "sentencepiece*.model", "tokenizer.model", "*.tiktoken", "tekken.json")
@@ -57,16 +58,21 @@ def find_tokenizer_file(path: Path) -> Path:
                 raise _unreadable(found[0])
     raise ModelError(
         f"there is no tokenizer in {str(folders[0])!r}: no {TOKENIZER}, {VOCAB_TXT}, or {VOCAB_JSON} with {MERGES}",
-        f"Give one with --tokenizer PATH{offered('--ids', ', or the token ids themselves with --ids 101,2023,102')}.",
+        Wording(
+            "Give one with <tokenizer=>[, or the token ids themselves with "
+            "<tokens=attnx.tokens.from_ids([101, 2023, 102])>]."
+        ),
     )
 
 
 def _unreadable(path: Path) -> ModelError:
     return ModelError(
         f"{str(path)!r} is a sentencepiece or tiktoken model, which cannot be read as it is",
-        'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
-        "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json."
-        + offered("--ids", " Or give the ids with --ids."),
+        Wording(
+            'Convert it once where transformers is installed: python -c "from transformers import AutoTokenizer as T; '
+            "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\" writes tokenizer.json."
+            "[ Or give the ids: <tokens>.]"
+        ),
     )
 
 

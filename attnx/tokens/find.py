@@ -1,4 +1,4 @@
-"""A token or word by its text or its position: what --query, --from and --to take."""
+"""A token or word by its text or its position."""
 
 from __future__ import annotations
 

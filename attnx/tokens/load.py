@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import ModelError, offered
+from attnx.errors import ModelError
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import (
     MERGES,
@@ -21,6 +21,7 @@ from attnx.tokens.files import (
     token_text,
 )
 from attnx.tokens.pieces import Spelling
+from attnx.wording import Wording
 
 _ROLES = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
@@ -79,8 +80,7 @@ def _clear_errors(file: Path) -> Iterator[None]:
     except BaseException as error:  # a panic is not an Exception
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",
-            f"Fetch it again, or give another with --tokenizer PATH"
-            f"{offered('--ids', ', or the token ids with --ids')}.",
+            Wording("Fetch it again, or give another with <tokenizer=>[, or the token ids with <tokens>]."),
         ) from error
 
 
@@ -129,8 +129,9 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
     if missing := [names[role] for role in ("unk_token", "cls_token", "sep_token") if names[role] not in vocabulary]:
         raise ModelError(
             f"{str(file)!r} is not a WordPiece vocabulary: {', '.join(missing)} is not in it",
-            f"A {VOCAB_TXT} lists one piece a line. Give another with --tokenizer PATH"
-            f"{offered('--ids', ', or the ids with --ids')}.",
+            Wording(
+                f"A {VOCAB_TXT} lists one piece a line. Give another with <tokenizer=>[, or the ids with <tokens>]."
+            ),
         )
     notes: tuple[str, ...] = ()
     lower = settings.get("do_lower_case")
@@ -171,8 +172,7 @@ def _byte_level_bpe(file: Path, settings: Mapping[str, Any], roles: Mapping[str,
     if any(piece.endswith("</w>") for piece in vocabulary):
         raise ModelError(
             f"{str(file)!r} marks word ends with </w>: this is not a byte-level vocabulary like GPT-2's",
-            f"Give the model's tokenizer.json with --tokenizer PATH"
-            f"{offered('--ids', ', or the token ids with --ids')}.",
+            Wording("Give the model's tokenizer.json with <tokenizer=>[, or the token ids with <tokens>]."),
         )
     raw = Tokenizer(models.BPE.from_file(str(file), str(file.with_name(MERGES))))
     prefix = settings.get("add_prefix_space") is True

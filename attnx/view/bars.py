@@ -38,7 +38,7 @@ def bars(measurement: Measurement, *, top: int | None = None, decimals: int = 2)
     if measurement.values.ndim != 1:
         raise UsageError(
             f"{measurement.name} has {axes(measurement.values.ndim)}, and bars show one",
-            "Choose a layer or a head, or use --view table.",
+            "Choose a layer or a head, or show it as a table.",
         )
     return Bars(measurement, top, decimals)
 

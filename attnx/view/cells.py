@@ -200,3 +200,8 @@ def number(value: float, decimals: int = 2) -> str:
         return f"{value:.0f}"
     text = f"{value:.{max(0, decimals - (size >= 10) - (size >= 100))}f}"
     return text.lstrip("-") if float(text) == 0 else text
+
+
+def small(value: float) -> str:
+    """A difference in few characters, however small: "1.2e-05", "0.013", "0", "-" for none."""
+    return "-" if value != value else "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The JSON that scripts rely on: `attnx sites --json` and `attnx trace --json`."""
+"""The JSON that scripts rely on: of a model's sites, and of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attnx.view.json import document, tidy
 def sites_document(
     model: str, sites: Sequence[Site], misses: Sequence[Miss], files: Sequence[object] = ()
 ) -> dict[str, Any]:
-    """What `attnx sites --json` prints; the schema is attnx/data/schema/sites.json."""
+    """A model's sites and near misses; the schema is attnx/data/schema/sites.json."""
     return document("attnx/sites", {"model": model, "files": files, "sites": sites, "misses": misses})
 
 
 def trace_document(trace: Trace, saved: Path | None = None) -> dict[str, Any]:
-    """What `attnx trace --json` prints: the sites with the arrays that were written and the checks that were made.
+    """A run: the sites with the arrays that were written and the checks that were made.
 
     Args:
         trace: The run.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.records import Array, Attention, Tokens, Trace
+from attnx.records import FORMATTERS, Array, Attention, Tokens, Trace
 
 
 def to_bertviz(trace: Trace, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
@@ -120,3 +120,7 @@ def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> l
     if len({one.shape[1] for one in out}) > 1:
         raise UnsupportedError("layers have different numbers of heads, which bertviz cannot show", "Choose layers.")
     return out
+
+
+FORMATTERS["bertviz"] = to_bertviz
+FORMATTERS["circuitsvis"] = to_circuitsvis

@@ -118,8 +118,9 @@ def _record(value: Any, decimals: int | None) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Spell out unpaired surrogates (from undecodable file names), which UTF-8 cannot hold."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Spell out unpaired surrogates (from undecodable file names), which UTF-8 cannot hold; else the text itself."""
+    spelled = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if spelled == text else spelled
 
 
 def _float(value: float, decimals: int | None) -> float | None:

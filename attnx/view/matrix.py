@@ -15,6 +15,7 @@ from attnx.formula import visible
 from attnx.records import SHOWN, Array, Attention, Measurement, Stage, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 from attnx.view.cells import number, safe
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
     if not 0 <= head < whole.shape[1]:
         raise UsageError(
             f"there is no head {head}: {attention.site.label} has heads 0 to {whole.shape[1] - 1}",
-            "Choose one of them (--head L.H).",
+            Wording("Choose one of them (<heads=>)."),
         )
     values = whole[0, head]
     hidden = np.zeros(values.shape, bool)

@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from attnx.errors import AttnxError
-from attnx.records import Measurement, Sites, Trace
+from attnx.records import FORMATTERS, Measurement, Sites, Trace
 
 WIDTH = 110
 _HTML = (
@@ -40,11 +40,6 @@ def bundle(record: Any) -> dict[str, str]:
     }
 
 
-def as_html(record: Any) -> str:
-    """The record as HTML alone."""
-    return bundle(record)["text/html"]
-
-
 def _view(record: Any) -> Any:
     from rich.text import Text
 
@@ -75,7 +70,7 @@ def _trace(trace: Trace) -> Any:
 
 def _heading(record: Any) -> str:
     from attnx.view.cells import safe
-    from attnx.view.length import length
+    from attnx.view.page import length
 
     if not isinstance(record, Trace):
         return safe(getattr(record, "name", type(record).__name__))
@@ -84,4 +79,4 @@ def _heading(record: Any) -> str:
     return "\n".join(safe(line) for line in (said, text[:300]) if line)
 
 
-__all__ = ["as_html", "bundle"]
+FORMATTERS["mimebundle"] = bundle

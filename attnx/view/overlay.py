@@ -100,7 +100,7 @@ def save_overlay(path: Path, image: Image, *, force: bool = False) -> None:
     """
     kinds = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
     if path.suffix.lower() not in kinds:
-        raise UsageError(f"an overlay is a picture, and {path.name} does not end as one", "Use --save overlay.png.")
+        raise UsageError(f"an overlay is a picture, and {path.name} does not end as one", "For example: overlay.png.")
     buffer = BytesIO()
     image.save(buffer, kinds[path.suffix.lower()])
     write_whole(path, lambda file: _write(file, buffer.getvalue()), force=force)

@@ -1,4 +1,4 @@
-"""The first screen of `attnx inspect`: where each token looks, and which heads are worth a look."""
+"""The first screen of an inspection: where each token looks, and which heads are worth a look."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rich.text import Text
 from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
-from attnx.view.length import counted, length
-from attnx.view.page import Page, page
+from attnx.view.page import Page, counted, length, page
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 20, 10

@@ -1,7 +1,7 @@
-"""What a view must know of the place it is drawn on: width, height, how many colours, which characters.
+"""The page that a view is drawn on (width, height, colours, characters), a line of text on it, and counts in words.
 
-Views ask this when they are printed, not when they are made, so that one renderable serves a terminal, a pipe, an SVG
-and the explorer.
+A view asks for its page when it is printed, not when it is created, so that one renderable serves a terminal, a pipe,
+an SVG and the explorer.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement as Extent
+from rich.text import Text
 
-from attnx.view.cells import in_ascii
+from attnx.records import Trace
+from attnx.view.cells import in_ascii, safe
 
 Depth = Literal["true", "256", "16", "none"]
 """How many colours there are: 24 bits, the 256 of xterm, the 16 of the terminal's theme, none."""
@@ -57,3 +60,44 @@ def depth_of(console: Console) -> Depth:
     if console.no_color or console.color_system is None:
         return "none"
     return _DEPTHS.get(console.color_system, "16")
+
+
+def line(text: str, style: str = "") -> Line:
+    """Show a line; it wraps where it is too long.
+
+    Args:
+        text: Any text: it is no markup, and what could move the cursor is spelled out. "" is an empty line.
+        style: "bold", "dim" or none.
+
+    Returns:
+        A renderable.
+    """
+    return Line(text, style)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """See `line`."""
+
+    text: str
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Write it with the characters that there are."""
+        yield Text(page(console, options).spell(safe(self.text)) if self.text else "", self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
+        """Any width will do."""
+        return Extent(min(10, options.max_width), options.max_width)
+
+
+def length(trace: Trace) -> str:
+    """The tokens of a trace, of both sides where it has two, with the dot of every heading between them."""
+    if trace.memory is None:
+        return counted(len(trace.tokens), "token")
+    return f"{counted(len(trace.memory), 'encoder token')} · {counted(len(trace.tokens), 'decoder token')}"
+
+
+def counted(count: int, noun: str) -> str:
+    """As "1 token", "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -25,6 +25,7 @@ from attnx.view.codes import COARSE, FINE, Blobs
 from attnx.view.matrix import block_means, edges
 from attnx.view.packed import Packed, pack
 from attnx.view.webpage import webpage
+from attnx.wording import Wording
 
 THUMB = 40
 """Blocks on each side of a thumbnail."""
@@ -98,7 +99,8 @@ def report(shown: Report) -> Page:
     there = [at for at, a in enumerate(trace.attentions) if a.weights is not None and a.weights[0].size]
     if not there:
         raise UnsupportedError(
-            "no attention of this model has weights, so there is nothing to show", "See `attnx sites MODEL`."
+            "no attention of this model has weights, so there is nothing to show",
+            Wording("<model.find()> lists what the model has."),
         )
     notes = [
         f"{label} is left out: its weights are not known" for at, label in enumerate(trace.labels) if at not in there

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnx.records import Attention, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
-from attnx.view.length import length
+from attnx.view.page import length
 
 SHOWN = 24
 """Keys that a table of one row lists; of a longer text those with the largest weights."""

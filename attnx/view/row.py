@@ -16,6 +16,7 @@ from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
+from attnx.wording import Wording
 
 LABEL, BAR = 18, 60
 """The widest that a token is written, and a bar drawn."""
@@ -39,7 +40,7 @@ def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int
     """
     matrix.row_of(query)
     if top is not None and top < 1:
-        raise UsageError(f"--top {top} shows nothing", "Give 1 or more.")
+        raise UsageError(Wording("<top={top}> shows nothing", top=top), "Give 1 or more.")
     return RowBars(matrix, query, top, frozenset(mute), decimals)
 
 

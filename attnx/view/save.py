@@ -19,6 +19,7 @@ from attnx.errors import RunError, UsageError
 from attnx.records import Measurement
 from attnx.view.cells import safe
 from attnx.view.matrix import Matrix
+from attnx.wording import Wording
 
 LOOKS = (".txt", ".svg", ".html")
 """What a view can be saved as: what a terminal shows."""
@@ -197,7 +198,7 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
 
 
 def _exists(name: str) -> UsageError:
-    return UsageError(f"{name} exists", "Give --force to replace it, or another name.")
+    return UsageError(f"{name} exists", Wording("Give <force=True> to replace it, or another name."))
 
 
 def _permit(beside: str, target: Path) -> None:

@@ -15,6 +15,7 @@ from attnx.view import colour
 from attnx.view.cells import number
 from attnx.view.colour import Ramp
 from attnx.view.page import Page
+from attnx.wording import Wording
 
 ScaleKind = Literal["linear", "log", "row"]
 SCALES: tuple[ScaleKind, ...] = ("linear", "log", "row")
@@ -105,7 +106,7 @@ def choose(
         if diverging or least < 0:
             raise UsageError(
                 "a log scale needs values that are never negative, and these are",
-                "Use --scale linear or --scale row, or show the weights.",
+                Wording("Use <scale='linear'> or <scale='row'>, or show the weights."),
             )
         return Scale(kind, high / 10**DECADES, high, colour.SEQUENTIAL)
     if diverging:

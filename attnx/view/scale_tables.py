@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from attnx.records import Measurement, Trace
 
 
-def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | None) -> Columns:
-    """One query's row: token, score, scaled, both softmaxes with bars, the difference."""
+def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | None, more: str = "") -> Columns:
+    """One query's row: token, score, scaled, both softmaxes with bars, the difference; `more` says how to see more."""
     labels = row.axes[0].labels
     kept = largest(row.values[:, 2:4].max(axis=1), top or SHOWN)
     values = row.values[kept]
     left = len(labels) - len(kept)
-    said = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight; --top K shows K" if left else ""]
+    said = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight{more}" if left else ""]
     special = trace.keys_of(trace.attentions[site]).special
     reach = float(abs(values[:, 4]).max(initial=0.0))
     return columns(

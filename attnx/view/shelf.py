@@ -21,10 +21,9 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def shelf(rows: Sequence[Row]) -> Columns:
-    """List models; what is wrong with one stands below."""
+def shelf(rows: Sequence[Row], hint: str = "") -> Columns:
+    """List models; what is wrong with one stands below, then what can be done with them."""
     problems = [f"{name}: {problem}" for name, *_, problem in rows if problem]
-    hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME brings more." if rows else "There are none."
     return columns(
         "",
         [
@@ -36,7 +35,7 @@ def shelf(rows: Sequence[Row]) -> Columns:
             column("from", [row[1] for row in rows], spare=True),
             column("revision", [row[7][:8] for row in rows], spare=True),
         ],
-        said=[*problems, hint],
+        said=[*problems, hint if rows else "There are none."],
     )
 
 
@@ -47,9 +46,6 @@ def _shape(layers: tuple[int, ...], heads: int | None) -> str:
 
 
 def pulled(name: str, folder: str, files: Mapping[str, int]) -> Text:
-    """Say what a pull brought and how to use it."""
+    """Say what a pull brought."""
     total = size(sum(files.values()))
-    return Text(
-        f"{safe(name)}: {len(files)} files, {total}, in {safe(folder)}\nattnx inspect TEXT -m {safe(name)}",
-        overflow="fold",
-    )
+    return Text(f"{safe(name)}: {len(files)} files, {total}, in {safe(folder)}", overflow="fold")

@@ -19,7 +19,12 @@ NODE, OP = 16, 12
 
 
 def sites_table(
-    found: Sequence[Site], misses: Sequence[Miss] = (), *, places: bool = False, notes: Sequence[str] = ()
+    found: Sequence[Site],
+    misses: Sequence[Miss] = (),
+    *,
+    places: bool = False,
+    notes: Sequence[str] = (),
+    elsewhere: str = "",
 ) -> SitesTable:
     """List attention sites and refused nodes.
 
@@ -28,11 +33,12 @@ def sites_table(
         misses: Nodes that looked like attention and were refused.
         places: Say below each site where in the graph its quantities live.
         notes: Printed at the end.
+        elsewhere: Where everything stands, for columns that do not fit.
 
     Returns:
         A renderable. Columns that do not fit are left out and named; a node's name keeps its end.
     """
-    return SitesTable(tuple(found), tuple(misses), places, tuple(notes))
+    return SitesTable(tuple(found), tuple(misses), places, tuple(notes), elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class SitesTable:
     misses: tuple[Miss, ...]
     places: bool
     notes: tuple[str, ...]
+    elsewhere: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write the sites, their notes, the refusals."""
@@ -161,7 +168,8 @@ class SitesTable:
                 for quantity, place in site.places.items():
                     yield Padding(_text(f"{quantity}: {_where(place)}", here, "dim"), (0, 0, 0, 4))
         if dropped:
-            yield _text(f"not shown, for want of width: {', '.join(dropped)} (--json has everything)", here, "dim")
+            more = f" ({self.elsewhere})" if self.elsewhere else ""
+            yield _text(f"not shown, for want of width: {', '.join(dropped)}{more}", here, "dim")
 
 
 def _where(place: Place) -> str:

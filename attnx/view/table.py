@@ -88,7 +88,7 @@ def table(
     if not 1 <= measurement.values.ndim <= 3:
         raise UsageError(
             f"{measurement.name} has {axes(measurement.values.ndim)}, and a table shows one to three",
-            "Use --json, or choose one layer or head.",
+            "Write it as JSON, or choose one layer or head.",
         )
     return MeasurementTable(measurement, scale.choose(measurement.values, kind, diverging=diverging), decimals, shaded)
 

@@ -12,21 +12,21 @@ from rich.text import Text
 
 from attnx.records import QUANTITIES, Trace
 from attnx.view.cells import cell_len, fit, safe
-from attnx.view.length import length
-from attnx.view.page import Page, page
+from attnx.view.page import Page, length, page
 
 
-def traced(trace: Trace, *, saved: Sequence[str] = ()) -> Traced:
+def traced(trace: Trace, *, saved: Sequence[str] = (), why: str = "") -> Traced:
     """Say what a run gave.
 
     Args:
         trace: The run.
         saved: What was written where, a line each.
+        why: Where it stands why a node was refused.
 
     Returns:
         A renderable: a line for each site with the shape of every array, and what failed.
     """
-    return Traced(trace, tuple(saved))
+    return Traced(trace, tuple(saved), why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Traced:
 
     trace: Trace
     saved: tuple[str, ...]
+    why: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write the header, a block a site, then notes."""
@@ -62,9 +63,8 @@ class Traced:
             held = sum(check.holds for check in checks)
             yield Text(f"{held} of {len(checks)} checks hold", "" if held == len(checks) else "bold red")
         if t.misses:
-            yield Text(
-                f"{len(t.misses)} {'node was' if len(t.misses) == 1 else 'nodes were'} refused (see attnx sites)"
-            )
+            where = f" ({self.why})" if self.why else ""
+            yield Text(f"{len(t.misses)} {'node was' if len(t.misses) == 1 else 'nodes were'} refused{where}")
         for note in (*t.notes, *self.saved):
             yield Text(_plain(note, here), "dim", overflow="fold")
 

@@ -32,7 +32,7 @@ from attnx.scan.corpus import Text
 from attnx.scan.measuring import Job, measure
 from attnx.session.ort import Session, open_session
 from attnx.taps.tap import places_for, tap
-from attnx.tokens.given import pad
+from attnx.tokens.ids import pad
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk and so we sat there".split()
 TORCH = """

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,7 +14,7 @@ from onnx import helper
 from tokenizers import Tokenizer
 
 from attnx.cli import app as cli
-from attnx.view.json import schema
+from tests.schemas import validate
 
 MINILM = Path(__file__).parents[2] / "models" / "minilm"
 ANIMAL = "The animal didn't cross the street because it was too tired."
@@ -32,7 +31,7 @@ class Done:
     def document(self) -> dict[str, Any]:
         """The JSON document, held to the schema that ships."""
         found: dict[str, Any] = json.loads(self.out)
-        jsonschema.validate(found, schema(found["schema"]))
+        validate(found)
         return found
 
 

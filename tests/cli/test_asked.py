@@ -152,7 +152,7 @@ def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, ids: bool) -> None:
-    monkeypatch.setattr("attnx.study.overview_stats.LARGE", 0)
+    monkeypatch.setattr("attnx.session.memory.LARGE", 0)
     given = ("--ids", "5,6,7,8,5,6,7,8,9,5,6,7") if ids else ("The cat sat on the mat. The cat sat on the mat.",)
     args = ("inspect", "-m", "tiny-gpt", *given, "--json")
     alike(attnx(*args).document, whole(attnx, *args))
@@ -166,7 +166,7 @@ def test_the_overview_of_a_decoder(attnx: Run, monkeypatch: pytest.MonkeyPatch, 
 def test_of_a_long_text_one_layer_is_taken_apart(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("attnx.study.strongest.LARGE", 0)
+    monkeypatch.setattr("attnx.session.memory.LARGE", 0)
     got = attnx("qkv", LONG, *args, "--json").document
     assert len([shape for shape in fetched if shape.count(TOKENS) > 1]) <= 4  # scores, scaled, masked, weights
     alike(got, whole(attnx, "qkv", LONG, *args, "--json"))
@@ -176,7 +176,7 @@ def test_of_a_long_text_one_layer_is_taken_apart(
 def test_a_long_text_flows_through_means(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("attnx.study.residual_flow.LARGE", 0)
+    monkeypatch.setattr("attnx.session.memory.LARGE", 0)
     got = attnx("flow", LONG, *args, "--json").document
     assert {shape for shape in fetched if shape.count(TOKENS) > 1} == {(TOKENS, TOKENS)}
     alike(got, whole(attnx, "flow", LONG, *args, "--json"))

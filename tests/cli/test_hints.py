@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from attnx import errors
 from attnx.cli import app as cli
 from tests import small_senses
 from tests.cli.conftest import MINILM
@@ -59,13 +58,4 @@ def test_hints_name_options_of_the_command(
     cli.run(line(name, mistake, tmp_path))
     hint = re.sub(r"`attnx [^`]*`|\(attnx [^)]*\)", "", capsys.readouterr().err)
     assert set(OPTION.findall(hint)) <= options(name), hint
-
-
-def test_from_python_every_option_is_named() -> None:
-    errors.offer(None)
-    assert errors.offered("--image") == "--image"
-    errors.offer(["--layer"])
-    try:
-        assert (errors.offered("--layer", "x"), errors.offered("--image", "x", "y")) == ("x", "y")
-    finally:
-        errors.offer(None)
+    assert not re.search(r"`\w+(=[^`]*)?`|`model\.", hint), "a hint in the words of Python"

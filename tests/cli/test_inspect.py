@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnx import model as pipeline
+from attnx.cli.wording import worded
 from attnx.records import Attention, Check, Site, Tokens, Trace
 from attnx.session.ort import has_driver
 from attnx.study.attention_kind import choose_sort
@@ -472,7 +473,7 @@ def test_sorts_of_attention(site: str | None, sort: str, indices: list[int]) -> 
     assert [p.site.index for p in shown.picks if p.site] == indices
     assert {sort, *others} == {"encoder", "decoder", "cross"}
     assert shown.picks[0].matrix.keys.labels == (("x", "y", "z") if sort == "decoder" else ("a", "b", "c", "d"))
-    assert any("--site" in note for note in shown.notes)
+    assert any("--site" in worded(note) for note in shown.notes)
 
 
 def test_a_site_that_fails_its_checks_is_left_out_of_surveys_and_marked_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import attnx
 from attnx.cli.commands.explore import TEXT
 from attnx.explore.desk import Desk
 from attnx.explore.reader import prepare
+from attnx.wording import Wording
 from tests import small_models, small_senses
 
 
@@ -75,12 +77,14 @@ def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) ->
     from attnx.cli import app as cli
 
     seen: list[Desk] = []
+    words: list[str] = []
 
     class Looked:
         return_code = None
 
-        def __init__(self, desk: Desk) -> None:
+        def __init__(self, desk: Desk, worded: Callable[[str], str]) -> None:
             seen.append(desk)
+            words.append(worded(Wording("Fewer layers[ (<layers>)]; or <image=>.")))
 
         def run(self) -> None:
             pass
@@ -99,3 +103,4 @@ def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) ->
     assert [int(i) for i in np.ravel(seen[2].tokens.ids)] == [101, 2009, 102]
     seen[2].open("tired")
     assert "tired" in seen[2].tokens.pieces
+    assert words[0] == "Fewer layers; or --image FILE."  # explore has no --layer

@@ -140,6 +140,12 @@ def test_a_head_is_saved_in_every_format(model: attnx.Model, tmp_path: Path, vie
             np.testing.assert_allclose(found["values"], want, atol=1e-5)
 
 
+def test_a_home_that_does_not_exist_is_no_traceback(model: attnx.Model) -> None:
+    desk = Desk(model, TEXT, site=5, head=11, query=10)
+    with pytest.raises(attnx.AttnxError, match="no-such-user-here"):
+        save_view(desk, "~no-such-user-here/head.txt")
+
+
 @pytest.mark.parametrize(("width", "height"), [(20, 8), (32, 15), (60, 33), (64, 60)])
 @pytest.mark.parametrize("depth", ["true", "256", "16", "none"])
 def test_the_grid_fits_and_marks_the_head(model: attnx.Model, width: int, height: int, depth: str) -> None:

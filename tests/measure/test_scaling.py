@@ -101,7 +101,7 @@ def test_without_a_scale_both_ways_are_the_same_and_it_is_said():
 
 def test_a_scale_of_its_own_is_said():
     assert all_heads(one(scale=0.25)).notes == (
-        "L0: a scale of its own, 0.25 (1/sqrt(d_k) would be 0.5: --as-if sqrt)",
+        "L0: a scale of its own, 0.25 (1/sqrt(d_k) would be 0.5: `as_if='sqrt'`)",
     )
     assert all_heads(one()).notes == ()
 

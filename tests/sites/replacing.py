@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.load.load import Loaded
-from attnx.graph.shapes.index import Graph, op_name
+from attnx.graph.load.nodes import op_name
+from attnx.graph.shapes.index import Graph
 from attnx.records import Miss, Place
 from attnx.sites.finding import Finding, Replacement
 from attnx.sites.fused.registry import FUSED, REWRITES

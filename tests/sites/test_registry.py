@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from attnx.graph.shapes.index import op_name
+from attnx.graph.load.nodes import op_name
 from attnx.records import Miss
 from attnx.sites.emit import GIVEN, Emit, is_fixed, prefix_of
 from attnx.sites.fused.refused import REASONS

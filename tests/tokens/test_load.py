@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer as Raw
 
+from attnx.cli.wording import worded
 from attnx.errors import AttnxError, InputError, ModelError
 from attnx.tokens import find_limit, load_tokenizer
 from tests.tokens.conftest import MINILM, PIECES, write_bpe, write_unigram, write_vocab_txt
@@ -159,7 +160,8 @@ def test_other_mistakes(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="no tokenizer in") as caught:
         load_tokenizer(tmp_path)
-    assert "--ids" in caught.value.hint
+    assert "`tokenizer=...`" in caught.value.hint
+    assert "--ids 101,2023,102" in worded(caught.value.hint)
     (tmp_path / "vocab.json").write_text('{"a</w>": 0}')
     with pytest.raises(ModelError, match=r"needs merges\.txt"):
         load_tokenizer(tmp_path / "vocab.json")

@@ -120,7 +120,7 @@ def _sites() -> RenderableType:
         ),
         Miss("/router/\x1b[31mSoftmax", "Softmax", "rank 2"),
     ]
-    return sites_table(found, misses, places=True)
+    return sites_table(found, misses, places=True, elsewhere="--json has everything")
 
 
 def _rank_three() -> Measurement:
@@ -169,7 +169,7 @@ SCENES: dict[str, Callable[[], RenderableType]] = {
     "overview": _overview,
     "overview_wide": lambda: _overview(samples.WIDE),
     "sites": _sites,
-    "traced": lambda: traced(samples.trace(), saved=["wrote out.npz"]),
+    "traced": lambda: traced(samples.trace(), saved=["wrote out.npz"], why="see attnx sites"),
 }
 
 

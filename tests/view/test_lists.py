@@ -71,7 +71,7 @@ def test_row_mutes() -> None:
 def test_row_refuses() -> None:
     with pytest.raises(UsageError):
         row(made(), 16)
-    with pytest.raises(UsageError, match="--top 0"):
+    with pytest.raises(UsageError, match="`top=0` shows nothing"):
         row(made(), 1, top=0)
 
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from attnx.cli.wording import worded
 from attnx.errors import RunError, UsageError
 from attnx.view.heatmap import heatmap
 from attnx.view.matrix import Matrix, of_attention
@@ -119,7 +120,7 @@ def test_refuses_to_replace_unless_told(tmp_path: Path) -> None:
     file.write_text("old")
     with pytest.raises(UsageError, match="exists") as caught:
         write(file, b"new")
-    assert "--force" in caught.value.hint
+    assert worded(caught.value.hint) == "Give --force to replace it, or another name."
     assert file.read_text() == "old"
     write(file, b"new", force=True)
     assert file.read_text() == "new"

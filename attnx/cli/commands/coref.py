@@ -85,7 +85,7 @@ def coref(
         output.emit_json(document("attnx/coref", body))
         return
     from attnx.view import coref_tables as tables
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]

@@ -38,9 +38,11 @@ def cost(
     """
     from attnx import model as pipeline
     from attnx.cli import output
+    from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.axes.parameters import parameters
     from attnx.measure import cost as measure
+    from attnx.wording import Wording
 
     try:
         sizes = sorted({int(part) for part in lengths.split(",")})
@@ -70,7 +72,7 @@ def cost(
         try:
             timing = run(opened, [size for size in sizes if size <= longest])
         except UnsupportedError as error:
-            notes.append(f"not measured: {error.message}. {error.hint}")
+            notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
     output.notes(notes)
     if json:

@@ -58,13 +58,15 @@ def diff(
 
     Did int8 or fp16 move the heads? Where do two exports of one model part? Models with different numbers of layers,
     such as a distilled model and its teacher, are compared by pairs of layers: --layer 0=1,1=3,2=5; with different
-    numbers of heads by the means of each layer: --mean heads.
+    numbers of heads by the means of each layer: --mean heads. Where integer products of a model can saturate on this
+    processor, what that costs is measured besides.
     """
     from attnx.cli import output
     from attnx.errors import UsageError
     from attnx.measure.combine import over_heads
     from attnx.measure.difference import difference
     from attnx.study.layer_pairs import aligned, check, parse_pairs
+    from attnx.study.saturation import costs, table
     from attnx.study.selection import of_sort
     from attnx.view.reporting import base
 
@@ -95,6 +97,8 @@ def diff(
     if mean is not None:
         a, b = over_heads(a), over_heads(b)
     found = difference(a, b, tolerance, heads=None if mean is None else ("mean",))
+    different = [0] if model == other and second is run else [0, 1]
+    spent = [cost for at in different for cost in costs(models[at], feeds[at], names[at], site, doubts)]
     notes = list(dict.fromkeys((*a.notes, *b.notes, *doubts)))
     output.notes(notes)
     if run.json:
@@ -111,12 +115,15 @@ def diff(
             "parts": found.parts,
             "first": first,
             "tolerance": found.tolerance,
+            "saturation": [cost.document() for cost in spent],
             "notes": [*notes, *found.notes],
         }
         output.emit_json(document("attnx/diff", body))
         return
     moved = bool((found.largest.values > 0).any())
-    output.show(*_head(a, b, names, found), _layers(found), "", _heads(found, top or TOP) if moved else "no head moved")
+    heads = _heads(found, top or TOP) if moved else "no head moved"
+    tables = [part for cost in spent for part in ("", table(cost))]
+    output.show(*_head(a, b, names, found), _layers(found), "", heads, *tables)
 
 
 def _feeds(models: Sequence[Model], runs: Sequence[Start]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -150,8 +157,7 @@ def _has_tokenizer(opened: Model) -> bool:
 
 def _head(a: Trace, b: Trace, names: tuple[str, str], found: Difference) -> list[Any]:
     """The two runs, and in a line where they part."""
-    from attnx.view.length import length
-    from attnx.view.line import line
+    from attnx.view.page import length, line
 
     if found.first is None:
         verdict = f"no stage differs by more than {found.tolerance:g} of its size"
@@ -169,6 +175,7 @@ def _layers(found: Difference) -> Columns:
     import numpy as np
 
     from attnx.formula import average
+    from attnx.view.cells import small
     from attnx.view.columns import column, columns
 
     labels = found.stages.axes[0].labels
@@ -177,12 +184,12 @@ def _layers(found: Difference) -> Columns:
         if np.isnan(found.stages.values[:, at]).all():
             continue  # one of the two has it nowhere
         parts.append(
-            column(stage, [_small(value) for value in found.stages.values[:, at]], whole=True, spare=at in (1, 2))
+            column(stage, [small(value) for value in found.stages.values[:, at]], whole=True, spare=at in (1, 2))
         )
     parts += [
         column("parts at", [part or "-" for part in found.parts], whole=True),
-        column("JS mean", [_small(value) for value in average(found.divergence.values, axis=1)], whole=True),
-        column("JS largest", [_small(value) for value in np.nanmax(found.divergence.values, axis=1)], whole=True),
+        column("JS mean", [small(value) for value in average(found.divergence.values, axis=1)], whole=True),
+        column("JS largest", [small(value) for value in np.nanmax(found.divergence.values, axis=1)], whole=True),
         column("rows moved", average(found.moved.values, axis=1), decimals=3),
     ]
     return columns(
@@ -196,17 +203,11 @@ def _layers(found: Difference) -> Columns:
     )
 
 
-def _small(value: float) -> str:
-    """A difference in few characters, however small."""
-    if value != value:
-        return "-"
-    return "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3f}"
-
-
 def _heads(found: Difference, count: int) -> Columns:
     """The heads that moved most."""
     import numpy as np
 
+    from attnx.view.cells import small
     from attnx.view.columns import column, columns
 
     layers, heads = (axis.labels for axis in found.divergence.axes)
@@ -222,9 +223,9 @@ def _heads(found: Difference, count: int) -> Columns:
         "heads that moved most" if "mean" not in heads else "means over heads that moved most",
         [
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
-            column("largest", [_small(value) for value in of(found.largest)], whole=True),
-            column("mean", [_small(value) for value in of(found.mean)], whole=True),
-            column("JS", [_small(value) for value in of(found.divergence)], whole=True),
+            column("largest", [small(value) for value in of(found.largest)], whole=True),
+            column("mean", [small(value) for value in of(found.mean)], whole=True),
+            column("JS", [small(value) for value in of(found.divergence)], whole=True),
             column("rank of the first key", of(found.rank), decimals=2),
             column("rows moved", of(found.moved), bar=(0.0, 1.0)),
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -20,6 +20,7 @@ def doctor(
     """
     import attnx
     from attnx.cli import output
+    from attnx.cli.wording import worded
     from attnx.errors import RUN
     from attnx.study.health import examine
 
@@ -28,7 +29,7 @@ def doctor(
 
         count, size = cache.clear()
         output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
-    found = list(examine(attnx.open))
+    found = [replace(f, said=worded(f.said), remedy=worded(f.remedy)) for f in examine(attnx.open)]
     if json:
         from attnx.view.json import document
 

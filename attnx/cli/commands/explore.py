@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import typer
 
 from attnx.cli.options import SENSES, WRITING, starts
 from attnx.cli.start import Start
+from attnx.cli.wording import worded
 
 TEXT = "The animal didn't cross the street because it was too tired."
 """What is shown where nothing is given."""
 
 
 @starts(*WRITING, *SENSES)
-def explore(run: Start) -> None:
+def explore(run: Start, ctx: typer.Context) -> None:
     """Explore the attention of a text in the terminal.
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
@@ -48,7 +50,7 @@ def explore(run: Start) -> None:
 
     with Console(stderr=True).status("running the model"):
         desk = Desk(run.opened, given.text or "", feed)
-    app = Explorer(desk)
+    app = Explorer(desk, partial(worded, command=ctx.command))
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

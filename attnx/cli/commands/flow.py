@@ -68,7 +68,7 @@ def flow(
         }
         output.emit_json(document("attnx/flow", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     if found.query is None:
         from attnx.view.heatmap import heatmap
@@ -103,7 +103,7 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
 
 def _said(measure: Measurement) -> list[Any]:
     """The lines under a matrix that does not write its own."""
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.reporting import sourced
 
     return [line(said, "dim") for said in (sourced(measure), *measure.notes)]

@@ -108,7 +108,7 @@ def heads(
         probed, note = _probed(opened, layers, site)
         table = measure.with_measure(table, probed)
         said[note] = None
-    near = likeness.similar(trace, *head_of(trace, similar, option="--similar")) if similar is not None else None
+    near = likeness.similar(trace, *head_of(trace, similar, argument="similar")) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
     mapped = None if show_map is None else table.measure(show_map)
@@ -128,7 +128,7 @@ def heads(
         }
         output.emit_json(document("attnx/heads", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.reporting import heading
     from attnx.view.sparkline import sparklines
     from attnx.view.table import table as numbers

@@ -33,6 +33,7 @@ TEXT = 200
 """Characters of a text that are shown above what is shown of it."""
 LONG = 600
 """Characters of a text that may be long."""
+_NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
 
 
 @starts("file", *WRITING, *SENSES, "json")
@@ -107,7 +108,10 @@ def inspect(
         quantities = asked.reduced if reduced else asked.quantities
         opened.prepare(quantities, asked.traced_layers, rows=rows or reduced)
 
+    from dataclasses import replace
+
     from attnx.cli.inspect_run import look
+    from attnx.cli.wording import worded_all
     from attnx.study.patchmap import PICTURES, save_overlay
     from attnx.study.presentation import document, render
     from attnx.study.save import save as save_to
@@ -117,6 +121,7 @@ def inspect(
     with output.progress(total, "texts", quiet=not several(given) or output.is_terminal()) as tell:
         for at, (one, shown) in enumerate(look(run, asked, matrices=documents, rows=rows)):
             output.notes(f"line {one.line}: {said}" if one.line else said for said in shown.trace.notes)
+            shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None and run.image is not None and save.suffix.lower() in PICTURES:
                 output.notes((save_overlay(shown, opened, run.image, save, force=force), f"wrote {save}"))
             elif save is not None:
@@ -124,7 +129,7 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT))
             tell(at + 1)
 
 
@@ -132,7 +137,7 @@ def _whose(one: Given, shown: Inspection) -> list[Any]:
     """Which line of a file is shown, where the view itself does not say."""
     if one.line is None or one.text is None or shown.request.view == "overview":
         return []
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     text = " ".join(one.text.split())
     return [line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]

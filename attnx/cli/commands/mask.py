@@ -41,7 +41,7 @@ def mask(
         }
         output.emit_json(document("attnx/mask", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
     from attnx.view.visible import visible
 
     groups = _groups(found)

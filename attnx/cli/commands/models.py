@@ -7,10 +7,13 @@ from attnx.cli.options import JsonOption
 
 def models(json: JsonOption = False) -> None:
     """List the models that -m takes by name, with their size, layers and heads, kind and precision."""
+    from dataclasses import replace
+
     from attnx.cli import output
+    from attnx.cli.wording import worded
     from attnx.study.shelf import list_models
 
-    found = list_models()
+    found = [replace(m, problem=worded(m.problem)) for m in list_models()]
     if json:
         from attnx.view.json import document
 
@@ -21,4 +24,5 @@ def models(json: JsonOption = False) -> None:
         rows = [
             (m.name, m.source, m.size, m.layers, m.heads, m.kind, m.precision, m.revision, m.problem) for m in found
         ]
-        output.show(shelf(rows))
+        hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME brings more."
+        output.show(shelf(rows, hint))

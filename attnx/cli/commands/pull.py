@@ -47,6 +47,8 @@ def pull(
 
         output.emit_json(document("attnx/pull", body))
     else:
+        from attnx.view.page import line
         from attnx.view.shelf import pulled as show
 
-        output.show(show(pulled.name, str(pulled.folder), pulled.files))
+        use_it = line(f"attnx inspect TEXT -m {pulled.name}")
+        output.show(show(pulled.name, str(pulled.folder), pulled.files), use_it)

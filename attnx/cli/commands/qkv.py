@@ -54,7 +54,7 @@ def qkv(
         trace,
         head=chosen,
         query=None if query is None else position(trace.queries_of(last), query),
-        key=None if key is None else position(trace.keys_of(last), key, option="--key"),
+        key=None if key is None else position(trace.keys_of(last), key, argument="key"),
     )
     assert at.query is not None
     attention = trace.attentions[at.site]
@@ -81,7 +81,7 @@ def qkv(
         }
         output.emit_json(document("attnx/qkv", body))
         return
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
@@ -139,7 +139,7 @@ def _strip(found: Pair) -> Any:
 def _products(found: Pair, count: int) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
-    from attnx.view.length import counted
+    from attnx.view.page import counted
 
     kept = found.largest[:count]
     q, k, _ = found.vectors.values

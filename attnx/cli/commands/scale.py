@@ -69,6 +69,7 @@ def scale(
 
     from dataclasses import replace
 
+    from attnx.cli.wording import worded_all
     from attnx.measure import scaling
     from attnx.study.request import parse_layers
     from attnx.study.selection import head_of, layers_of, position
@@ -92,8 +93,8 @@ def scale(
         at, number, where = scaling.strongest(trace)
     row = scaling.row(trace, at, number, where, as_if, similarity)  # type: ignore[arg-type]
     swept = scaling.sweep(trace) if sweep else None
-    table = replace(table, notes=_as_shown(table.notes, as_if))
-    row = replace(row, notes=_as_shown(row.notes, as_if))
+    table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
+    row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip()
     if run.json:
         from attnx.view.json import document
@@ -114,11 +115,16 @@ def scale(
         output.emit_json(document("attnx/scale", body))
         return
     from attnx.view import scale_tables as tables
-    from attnx.view.line import line
+    from attnx.view.page import line
 
     chosen = "" if head is not None else ", where scaling changes most"
     title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"
-    shown: list[Any] = [line(heading(trace)), tables.one_row(title, row, trace, at, top), "", tables.layers(table)]
+    shown: list[Any] = [
+        line(heading(trace)),
+        tables.one_row(title, row, trace, at, top, more="; --top K shows K"),
+        "",
+        tables.layers(table),
+    ]
     if every:
         shown += ["", tables.heads(table)]
     if swept is not None:

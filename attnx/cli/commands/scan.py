@@ -122,7 +122,7 @@ def scan(
         }
         output.emit_json(document("attnx/scan", body))
     else:
-        from attnx.view.line import line
+        from attnx.view.page import line
 
         texts = "1 text" if scanned.texts == 1 else f"{scanned.texts} texts"
         heading = f"{opened.name} · {texts}, {scanned.tokens} tokens · {scanned.device}"

@@ -31,17 +31,20 @@ def sites(
         output.write(template([(slot.name, slot.type, slot.shape, array) for slot, array in example(opened)]))
         return
     found = opened.find()
-    if found.note is not None:
-        output.note(found.note)
+    sides = [side for side in (opened.encoder, opened) if side is not None]
+    output.notes(said for side in sides for said in side.find().notes(side.opening.processor))
     there = sites_of(opened)
     misses = (*(opened.encoder.misses if opened.encoder is not None else ()), *found.misses)
-    files = [written(side.opening.path) for side in (opened.encoder, opened) if side is not None]
+    files = [written(side.opening.path) for side in sides]
     if json:
         from attnx.view.contract import sites_document
 
         output.emit_json(sites_document(opened.name, there, misses, files))
     else:
-        from attnx.view.line import line
+        from attnx.view.page import line
         from attnx.view.sites import sites_table
 
-        output.show(*(line(str(one)) for one in files), sites_table(there, misses, places=places))
+        output.show(
+            *(line(str(one)) for one in files),
+            sites_table(there, misses, places=places, elsewhere="--json has everything"),
+        )

@@ -57,4 +57,4 @@ def trace(
     else:
         from attnx.view.traced import traced
 
-        output.show(traced(result, saved=[] if save is None else [f"wrote {save}"]))
+        output.show(traced(result, saved=[] if save is None else [f"wrote {save}"], why="see attnx sites"))

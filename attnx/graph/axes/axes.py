@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+    from attnx.graph.shapes.fact import Shape
     from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Shape
 
 ELEMENTWISE = frozenset(
     (

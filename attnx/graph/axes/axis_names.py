@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.axes import MIXED, Atom, Axes, Axis, leaves
 from attnx.graph.axes.head_finder import merged_with, split_from
 from attnx.graph.axes.product import Product
+from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
-
-PROBE = 1000
-"""Sizes above this may be probe sizes of symbolic dimensions; a head count or head size never is."""
 
 
 class Letters:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.axes import MIXING, Atom, Axes, Axis, backward, forward, leaves, tie
 from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto

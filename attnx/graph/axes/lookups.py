@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.stored import stored
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -9,7 +9,7 @@ import numpy as np
 from attnx.graph.axes.axes import Atom, fresh
 from attnx.graph.axes.product import Product
 from attnx.graph.axes.stored import numbers
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto

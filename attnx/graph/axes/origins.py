@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, unrounded
 from attnx.graph.axes.product import find_product
-from attnx.graph.shapes.index import op_name
+from attnx.graph.load.nodes import op_name
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph

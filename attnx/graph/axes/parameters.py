@@ -11,7 +11,7 @@ from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product
 from attnx.graph.axes.stored import root as root_of
 from attnx.graph.axes.stored import stored
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph

@@ -66,6 +66,23 @@ def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) ->
     return found
 
 
+def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection[str] = ()) -> bool:
+    """Whether one of the targets is upstream of a value, or the value itself; nothing above those of `stop` counts."""
+    seen: set[str] = set()
+    stack = [value]
+    while stack:
+        name = stack.pop()
+        if name in targets:
+            return True
+        if name in seen or name in stop:
+            continue
+        seen.add(name)
+        node = graph.producer(name)
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            stack += [n for n in node.input if n]
+    return False
+
+
 def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
     """Whether a node multiplies scores or weights by a small square constant: heads that talk to one another."""
     if node.op_type not in ("MatMul", "Einsum", "Conv") or data not in node.input:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.axes import Atom, Axes, Axis
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+    from attnx.graph.shapes.fact import Shape
     from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Shape
 
 
 @dataclass(slots=True)

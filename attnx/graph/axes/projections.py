@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.axes import Atom, Axes, forward, fresh, leaves
+from attnx.graph.axes.axes import Atom, Axes, forward, fresh, leaves, tie
 from attnx.graph.axes.dequantise import floats, scale_of
 from attnx.graph.axes.nbits import OP, packed_numbers, packed_product
 from attnx.graph.axes.origins import rotary_source
@@ -29,6 +29,8 @@ _VIEWS = frozenset(
 _NORMS = frozenset(
     "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
 )
+_CHANGED = frozenset("Mul Div Add LayerNormalization SimplifiedLayerNormalization RMSNormalization".split())
+"""What may stand between the context and W_O where only what W_O gives is asked for: a gate, or a norm."""
 _QUANTISERS = frozenset("DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
 _STEPS = 60
 
@@ -82,6 +84,29 @@ def projections(graph: Graph, site: Site) -> Projections:
         if made is not None and shared.count(made.weight) > 1:
             found[name] = Projection(made.weight, made.rows, made.columns, made.source, made.out, packed=True)
     return Projections(found["query"], found["key"], found["value"], _output(graph, site)[0])
+
+
+def output_axes(graph: Graph, site: Site) -> tuple[str, Axes, list[tuple[str, Atom]]] | None:
+    """What W_O gives, with what its axes stand for; None where W_O was not found for sure.
+
+    Other than for its numbers, the context may be gated or normed before W_O multiplies it.
+
+    Returns:
+        The product's name, its axes, and the atoms that stand for batch, queries ("b", "q"); all others are features.
+    """
+    for through in (False, True):
+        made, product, side, axes = _followed(graph, site, through)
+        place = site.places.get("context")
+        if made is None or product is None or place is None:
+            continue
+        tie(product.left_axes if side == 0 else product.right_axes, axes[1])
+        known = [
+            (name[0], atom)
+            for axis, names in zip(axes[0], parse(place.layout), strict=True)
+            for (name, _), atom in zip(names, axis[0].parts if len(names) > 1 else axis, strict=False)
+        ]
+        return made.out, product.out_axes, [(letter, atom) for letter, atom in known if letter in "bq"]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +226,14 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
 
 def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:
     """W_O, its product, and on which side the context stands (0 left, 1 right)."""
-    nothing = (None, None, 0)
+    return _followed(graph, site)[:3]
+
+
+def _followed(
+    graph: Graph, site: Site, through: bool = False
+) -> tuple[Projection | None, Product | None, int, tuple[Axes, Axes]]:
+    """As `_output`, with the axes of the context and of what the product reads; `through`: past gates and norms."""
+    nothing: tuple[None, None, int, tuple[Axes, Axes]] = (None, None, 0, ([], []))
     place = site.places.get("context")
     shape = None if place is None else graph.shape(place.value)
     if place is None or shape is None:
@@ -210,10 +242,15 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
     inside = _heads_then_features(axes, place.layout, shape)
     if inside is None:
         return nothing
-    found: list[tuple[Projection, Product, int]] = []
+    whole = axes
+    found: list[tuple[Projection, Product, int, tuple[Axes, Axes]]] = []
     stack = [(place.value, axes)]
+    seen: set[str] = set()
     while stack and len(found) < 2:
         value, axes = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
         for node in graph.consumers(value):
             product = _product_of(graph, node)
             if product is not None and value in (product.left, product.right):
@@ -221,12 +258,14 @@ def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None
                 made = _of_product(graph, product)
                 mine = product.left_axes if side == 0 else product.right_axes
                 if made is not None and _reads(mine, axes, product, inside):
-                    found.append((made, product, side))
+                    found.append((made, product, side, (whole, axes)))
             elif node.op_type in ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity"):
                 moved = forward(graph, node, axes, value)
                 if moved is not None:
                     stack.append((node.output[0], moved))
-            elif node.op_type in _QUANTISERS and node.input[0] == value:
+            elif (node.op_type in _QUANTISERS and node.input[0] == value) or (
+                through and node.op_type in _CHANGED and graph.shape(node.output[0]) == graph.shape(value)
+            ):
                 stack.append((node.output[0], axes))
     return found[0] if len(found) == 1 else nothing
 

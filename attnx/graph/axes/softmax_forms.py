@@ -7,13 +7,13 @@ from math import log
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import scalar
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+    from attnx.graph.shapes.fact import Shape
     from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Shape
 
 _VIEWS = ("Cast", "Expand", "Identity", "Unsqueeze", "Squeeze", "Dropout", "Reshape")
 _EPSILON = 1e-3

@@ -9,7 +9,7 @@ import numpy as np
 from attnx.graph.axes.dequantise import floats
 from attnx.graph.axes.paths import depends
 from attnx.graph.load.load import read_tensor
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
+from attnx.graph.load.nodes import attribute, outer_names, subgraphs
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 Choose = Callable[["NodeProto"], bool | None]
 """Given an If node: True for then, False for else, None where it cannot be told."""
@@ -27,36 +28,6 @@ def inline_functions(proto: ModelProto) -> ModelProto:
             f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}",
             "Export the model again.",
         ) from None
-
-
-def attribute(node: NodeProto, name: str) -> AttributeProto | None:
-    """The attribute of that name, or None."""
-    return next((a for a in node.attribute if a.name == name), None)
-
-
-def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
-    """The subgraphs of a node, by attribute name."""
-    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
-    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
-    return found
-
-
-def outer_names(graph: GraphProto) -> set[str]:
-    """Names that a subgraph reads from the graphs around it."""
-    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
-    read: set[str] = set()
-    for node in graph.node:
-        read.update(name for name in node.input if name)
-        for _, inner in subgraphs(node):
-            read |= outer_names(inner)
-        own.update(node.output)
-    read.update(o.name for o in graph.output)
-    return read - own
-
-
-def reads_of(node: NodeProto) -> set[str]:
-    """What a node reads, in its subgraphs too."""
-    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))
 
 
 def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
@@ -208,3 +210,26 @@ def read_tensor(loaded: Loaded, tensor: TensorProto) -> Array | None:
         stream.seek(int(entries.get("offset") or 0))
         raw = stream.read() if length < 0 else stream.read(length)
     return np.asarray(numpy_helper.to_array(Proto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)))
+
+
+def read_rows(loaded: Loaded, tensor: TensorProto, most: int) -> Iterator[Array]:
+    """A tensor [R,...] in pieces of an even number of rows, of about `most` numbers; none where its file is missing.
+
+    Of a large one only what is asked for is read.
+    """
+    from onnx import helper
+
+    shape = tuple(tensor.dims) or (1,)
+    entries = {e.key: e.value for e in tensor.external_data}
+    file = loaded.files.get(entries.get("location", ""))
+    if tensor.data_location != 1:
+        whole = read_tensor(loaded, tensor)
+    elif file is None or not prod(shape):
+        whole = None
+    else:
+        dtype, start = helper.tensor_dtype_to_np_dtype(tensor.data_type), int(entries.get("offset") or 0)
+        whole = np.memmap(file, dtype, "r", start, shape)
+    if whole is not None:
+        rows = max(most // max(prod(shape[1:]), 1), 2) // 2 * 2
+        for at in range(0, shape[0], rows):
+            yield whole.reshape(shape)[at : at + rows]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attnx.graph.shapes.index import Graph
+    from attnx.graph.load.flat import FlatGraph
 
 
-def signature(graph: Graph) -> list[tuple[str, tuple[int | str | None, ...], str]]:
+def signature(graph: FlatGraph) -> list[tuple[str, tuple[int | str | None, ...], str]]:
     """Name, shape (numbers, symbols or None) and type ("tensor(int64)") of each input."""
     from onnx import TensorProto
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.paths import above
-from attnx.graph.load.flatten import reads_of
+from attnx.graph.load.nodes import reads_of
 from attnx.graph.probe.mask_reading import Hides, Probed, Reader
 from attnx.graph.probe.window_probe import windows
-from attnx.graph.shapes.infer import Fact, Part, infer
-from attnx.graph.shapes.symbols import PROBE as PROBE
-from attnx.graph.shapes.symbols import free_dims, input_shape, is_named
+from attnx.graph.shapes.fact import Fact
+from attnx.graph.shapes.infer import Part, infer
+from attnx.graph.shapes.symbols import PROBE, free_dims, input_shape, is_named
 from attnx.layout import parse
 from attnx.records import Array
 
@@ -103,7 +103,6 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     if not sites:
         return {}
     found: dict[str, Hides] = {}
-    graph.facts  # noqa: B018  binds graph.sizes
     masks = _Masks(graph, sites)
     lengths = _lengths(graph, sites)
     # A float mask may be added or multiplied by, a bool or integer one may mean "keep" or "padding": the first that

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from attnx.graph.shapes.fact import Fact, Shape, ints
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.infer import Fact, Shape
-
-Rule = Callable[["NodeProto", dict[str, Any], Sequence["Fact"]], "list[Shape | None]"]
+Rule = Callable[["NodeProto", dict[str, Any], Sequence[Fact]], list[Shape | None]]
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
     """Numpy's broadcast of shapes in which None is an unknown size.
 
-    A buffer that is shorter than a probe size is cut where it ends; in a run it is as long as what it meets.
+    A buffer that is shorter than a probe size is cut where it ends, or is empty behind its end; in a run it is as long
+    as what it meets.
     """
     known = [s for s in shapes if s is not None]
     if len(known) < len(shapes) or not known:
@@ -30,7 +28,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     for i in range(-rank, 0):
         dims = {s[i] for s in known if len(s) >= -i} - {1}
         sizes = dims - {None}
-        if len(sizes) == 2 and 0 < min(sizes) < PROBE <= max(sizes):  # type: ignore[type-var,operator]
+        if len(sizes) == 2 and 0 <= min(sizes) < PROBE <= max(sizes):  # type: ignore[type-var,operator]
             sizes = {max(sizes)}  # type: ignore[type-var]
         out.append(1 if not dims else sizes.pop() if len(sizes) == 1 else None)
     return tuple(out)
@@ -48,11 +46,6 @@ def matmul(a: Shape | None, b: Shape | None) -> Shape | None:
         return a[:-1]
     lead = broadcast(a[:-2], b[:-2])
     return None if lead is None else (*lead, a[-2], b[-1])
-
-
-def ints(fact: Fact | None) -> list[int] | None:
-    """The whole numbers that a fact holds, as one row; None where they are not known."""
-    return None if fact is None or fact.value is None else [int(v) for v in np.asarray(fact.value).ravel()]
 
 
 def axes_of(a: dict[str, Any], x: Sequence[Fact], at: int = 1) -> list[int] | None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnx.graph.shapes.arithmetic import Rule, matmul
+from attnx.graph.shapes.fact import Fact, Shape
 
 if TYPE_CHECKING:
     from onnx import NodeProto
-
-    from attnx.graph.shapes.infer import Fact, Shape
 
 
 def _fused_matmul(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:

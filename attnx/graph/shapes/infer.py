@@ -15,35 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.load.flat import FlatGraph
+from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import evaluate, steady
-from attnx.graph.shapes.index import attributes
+from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, fact_of
 from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
 from attnx.records import Array
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.index import Graph
-
-Shape = tuple[int | None, ...]
 SMALL_VALUE = 8192
 """Numbers are carried for tensors of at most this many elements (unless a caller asks for more)."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What is known of a value without running the model."""
-
-    shape: Shape | None = None
-    dtype: int | None = None
-    """ONNX's TensorProto data type."""
-    value: Array | None = None
-
-
-UNKNOWN = Fact()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +42,26 @@ class Part:
     """What a walk over the rest has found; nothing where empty."""
 
 
+def probe(graph: FlatGraph) -> tuple[dict[str, int], dict[str, Fact]]:
+    """Infer with probe sizes for the symbolic dimensions; those that must be equal get the same.
+
+    Returns:
+        The probe size of each named input dimension, and a fact for each value.
+    """
+    sizes = probe_sizes(graph.inputs.values())
+    for _ in range(12):
+        clashes: list[tuple[int, int]] = []
+        facts = _walk(graph, sizes, {}, SMALL_VALUE, clashes, None)
+        reconciled = reconcile(sizes, clashes)
+        if reconciled == sizes:
+            break
+        sizes = reconciled
+    return sizes, facts
+
+
 def infer(
-    graph: Graph,
-    sizes: Mapping[str, int] | None = None,
+    graph: FlatGraph,
+    sizes: Mapping[str, int],
     given: Mapping[str, Fact] | None = None,
     limit: int = SMALL_VALUE,
     wanted: Collection[str] | None = None,
@@ -69,7 +72,7 @@ def infer(
 
     Args:
         graph: The flat graph.
-        sizes: A size for each named input dimension; probe primes where None.
+        sizes: A size for each named input dimension.
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
         wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
@@ -80,22 +83,11 @@ def infer(
     Returns:
         A fact for each value; values about which nothing is known may be absent.
     """
-    if sizes is None:
-        bound = probe_sizes(graph)
-        for _ in range(12):
-            clashes: list[tuple[int, int]] = []
-            facts = _walk(graph, bound, given or {}, limit, clashes, None)
-            rebound = reconcile(bound, clashes)
-            if rebound == bound:
-                break
-            bound = rebound
-        graph.sizes = bound
-        return facts
     return _walk(graph, sizes, given or {}, limit, None, wanted, seen, part)
 
 
 def _walk(
-    graph: Graph,
+    graph: FlatGraph,
     sizes: Mapping[str, int],
     given: Mapping[str, Fact],
     limit: int,
@@ -155,7 +147,7 @@ def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str
     return {name: max(at, inside) for name, at in last.items()}
 
 
-def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
     from attnx.graph.shapes.rules import infer_shape
 
     inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
@@ -165,11 +157,11 @@ def _node(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> 
         value = graph.constant_of(node)
         if value is None:
             return [_constant_shape(node)]
-        return [_from_array(value)]
+        return [fact_of(value)]
     if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
         return [_size(node, _whole(inputs[0].shape))]
     if node.op_type == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
-        return [_from_array(found)]
+        return [fact_of(found)]
     shaped = infer_shape(graph, node, inputs)
     if node.op_type == "CastLike" and len(inputs) == 2:
         inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers say nothing
@@ -196,7 +188,7 @@ def _example(fact: Fact) -> Fact:
         return fact
 
 
-def _sizes_of(graph: Graph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:
+def _sizes_of(graph: FlatGraph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:
     """What is gathered of a shape of which other sizes are unknown: the batch, where the number of patches is not."""
     source = graph.producer(node.input[0])
     if source is None or source.op_type != "Shape" or source.attribute or index.value is None:
@@ -208,7 +200,7 @@ def _sizes_of(graph: Graph, node: NodeProto, index: Fact, facts: dict[str, Fact]
     return None if None in found else np.array(found, dtype=np.int64).reshape(index.value.shape)
 
 
-def _branch(graph: Graph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
+def _branch(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
     """The outputs of an If: of the branch that runs where the condition is known, else of one whose shapes are."""
     condition = facts.get(node.input[0], UNKNOWN).value
     sides = {a.name: a.g for a in node.attribute if a.type == 5}
@@ -242,9 +234,9 @@ def _whole(shape: Shape) -> tuple[int, ...]:
 def _size(node: NodeProto, shape: tuple[int, ...]) -> Fact:
     """What a Shape or Size node says of a tensor."""
     if node.op_type == "Size":
-        return _from_array(np.array(count, dtype=np.int64)) if (count := prod(shape)) < 1 << 63 else Fact(())
+        return fact_of(np.array(count, dtype=np.int64)) if (count := prod(shape)) < 1 << 63 else Fact(())
     a = attributes(node)
-    return _from_array(np.array(shape[a.get("start", 0) : a.get("end")], dtype=np.int64))
+    return fact_of(np.array(shape[a.get("start", 0) : a.get("end")], dtype=np.int64))
 
 
 def _count(shaped: list[Fact] | None) -> int | None:
@@ -256,20 +248,10 @@ def _count(shaped: list[Fact] | None) -> int | None:
 
 def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[Fact] | None:
     try:
-        return [_from_array(v) for v in evaluate(node, values, opset)]
+        return [fact_of(v) for v in evaluate(node, values, opset)]
     except Exception:
         # An operator, type or size that numpy or the reference refuses: the value is unknown, nothing else.
         return None
-
-
-def _from_array(value: Array) -> Fact:
-    from onnx.helper import np_dtype_to_tensor_dtype
-
-    try:
-        dtype: int | None = int(np_dtype_to_tensor_dtype(value.dtype))
-    except (KeyError, ValueError, TypeError):
-        dtype = None
-    return Fact(tuple(value.shape), dtype, value)
 
 
 def _constant_shape(node: NodeProto) -> Fact:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, ints
+from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast
+from attnx.graph.shapes.fact import Fact, Shape, ints
 
 if TYPE_CHECKING:
     from onnx import NodeProto
-
-    from attnx.graph.shapes.infer import Fact, Shape
 
 
 def _reshape(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:

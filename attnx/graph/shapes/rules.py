@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, ints, matmul
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.flat import FlatGraph
+from attnx.graph.load.nodes import attributes
+from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, matmul
+from attnx.graph.shapes.contrib_rules import SHAPES as ORT_SHAPES
+from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, ints
 from attnx.graph.shapes.layout_rules import LAYOUT
+from attnx.graph.shapes.schema_rules import infer_by_schema
 
 if TYPE_CHECKING:
     from onnx import NodeProto
-
-    from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Fact, Shape
 
 
 def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
@@ -179,17 +180,12 @@ _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not
 _INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
-def infer_shape(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
+def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Facts (shape and type, no numbers) of a node's outputs; unknown ones where no rule fits."""
-    from attnx.graph.shapes.contrib_rules import SHAPES as ORT_SHAPES
-    from attnx.graph.shapes.infer import UNKNOWN, Fact
-
     rule = SHAPES.get(node.op_type) or ORT_SHAPES.get(node.op_type)
     if rule is None or not inputs:
         known = None
         if inputs and node.domain in ("", "ai.onnx"):
-            from attnx.graph.shapes.schema_rules import infer_by_schema
-
             known = infer_by_schema(graph, node, inputs)
         return known if known is not None else [UNKNOWN] * len(node.output)
     a = attributes(node)

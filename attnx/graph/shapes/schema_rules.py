@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attnx.graph.load.flat import FlatGraph
+from attnx.graph.shapes.fact import UNKNOWN, Fact
+
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Fact
 
-
-def infer_by_schema(graph: Graph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact] | None:
+def infer_by_schema(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact] | None:
     """Facts of a node's outputs by the operator's schema; None where onnx does not know it or finds nothing."""
     from onnx import defs, helper, numpy_helper, shape_inference
     from onnx.checker import ValidationError
-
-    from attnx.graph.shapes.infer import UNKNOWN, Fact
 
     named = {name: fact for name, fact in zip(node.input, inputs, strict=False) if name}
     if any(f.shape is None or f.dtype is None for f in named.values()):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
+
+from attnx.graph.shapes.fact import Shape
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
-
-    from attnx.graph.shapes.index import Graph
-    from attnx.graph.shapes.infer import Shape
 
 
 def primes(start: int = 1009) -> Iterator[int]:
@@ -22,7 +21,7 @@ def primes(start: int = 1009) -> Iterator[int]:
 
 
 PROBE = 1000
-"""Probe sizes are larger than this."""
+"""Probe sizes, which stand for free dimensions, are larger than this; a number of heads, layers or steps never is."""
 _OWN = "\0"
 """Ends the name that is made for a dimension without one; no exporter's name holds it."""
 
@@ -47,11 +46,11 @@ def is_named(dim: str) -> bool:
     return not dim.endswith(_OWN)
 
 
-def probe_sizes(graph: Graph) -> dict[str, int]:
+def probe_sizes(inputs: Iterable[ValueInfoProto]) -> dict[str, int]:
     """A prime for each free dimension of the inputs."""
     supply = primes()
     sizes: dict[str, int] = {}
-    for info in graph.inputs.values():
+    for info in inputs:
         for name in free_dims(info):
             if name is not None and name not in sizes:
                 sizes[name] = next(supply)

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.load.flatten import attribute, renamed
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.flatten import renamed
+from attnx.graph.load.nodes import attribute, attributes
+from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from attnx.graph.shapes.index import Graph
 
-PROBE = 1000
-"""Sizes above this may stand for dimensions that are free; a number of layers never is."""
 MOST_STEPS = 512
 MOST_NODES = 100_000
 MOST_BYTES = 64 << 20

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.records import Miss
 from attnx.sites.emit import INT32, INT64, Emit, prefix_of
 from attnx.sites.finding import Replacement
-from attnx.sites.fused.packing import places_of, remove, restore
+from attnx.sites.fused.packed import places_of, remove, restore
 from attnx.sites.stages import output_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.records import Miss
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Replacement

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.load.flatten import attribute, renamed
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.flatten import renamed
+from attnx.graph.load.nodes import attribute, attributes, op_name
 from attnx.records import Miss
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Finding

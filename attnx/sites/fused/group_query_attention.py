@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.nodes import attributes, op_name
 from attnx.records import Miss
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Finding

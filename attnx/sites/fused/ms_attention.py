@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.nodes import attributes, op_name
 from attnx.records import Miss
 from attnx.sites.emit import INT8, INT64, Emit, prefix_of
 from attnx.sites.finding import Finding

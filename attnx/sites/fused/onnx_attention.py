@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.records import Miss, Place
 from attnx.sites.emit import BOOL, DOUBLE, INT64, LOWEST, Emit, prefix_of
 from attnx.sites.finding import Finding

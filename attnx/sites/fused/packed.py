@@ -1,7 +1,7 @@
-"""com.microsoft PackedAttention and PackedMultiHeadAttention: a batch without its padding.
+"""A batch without its padding: com.microsoft PackedAttention, PackedMultiHeadAttention, and how it is padded again.
 
-The tokens are laid out as a padded batch again, attended, and picked out. Rows and columns of padding exist in the
-stages, with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
+The tokens are laid out as a padded batch (`restore`), attended, and picked out (`remove`). Rows and columns of padding
+exist in the stages, with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.nodes import attributes, op_name
 from attnx.records import Miss
-from attnx.sites.emit import Emit, prefix_of
+from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Finding
-from attnx.sites.fused.packing import lengths, real_places, remove, restore
 from attnx.sites.stages import attend, bias_name, default_scale, found, input_of, split_heads
 
 if TYPE_CHECKING:
@@ -71,13 +70,13 @@ def _site(
     node: NodeProto,
     parts: list[str],
     width: int | None,
-    given: tuple[str, str, str],
+    packing: tuple[str, str, str],
     names: tuple[str, str, str],
 ) -> Finding:
-    """The site of projected tokens [tokens,H*D]; `given` names token offsets, cumulative lengths and attention bias."""
+    """The site of projected tokens [tokens,H*D]; `packing` names offsets, cumulative lengths and bias."""
     a = attributes(node)
     heads = a["num_heads"]
-    offset, cumulative, bias = given
+    offset, cumulative, bias = packing
     query, key, value = (split_heads(e, restore(e, x, offset), heads) for x in parts)
     own = e.unsqueeze(lengths(e, cumulative), 1, 2, 3)
     places = e.arange(e.dim(key, 2))
@@ -95,3 +94,43 @@ def _site(
         scale_place=f"inside {node.op_type}", causal=None if bias else False, bias=bias_name(e, bias),
         query_from=names[0], key_from=names[1], value_from=names[2], notes=[NOTE],
     )  # fmt: skip
+
+
+def restore(e: Emit, tokens: str, offset: str) -> str:
+    """[tokens,D] -> [B,S,D] with zeros for padding.
+
+    Args:
+        e: Where the nodes go.
+        tokens: The real tokens of all sequences, one after another.
+        offset: int32 [B,S]: the places (b * S + s) of the real tokens, then those of the padding.
+    """
+    shape = e.op("Shape", offset)
+    width = e.dim(tokens, 1)
+    places = real_places(e, tokens, offset)
+    cells = e.op("Mul", e.dim(offset, 0), e.dim(offset, 1))
+    zeros = e.expand(e.number(0.0), cells, width)
+    filled = e.op("ScatterND", zeros, e.unsqueeze(places, 1), tokens)
+    return e.op("Reshape", filled, e.concat([shape, width], 0))
+
+
+def real_places(e: Emit, tokens: str, offset: str) -> str:
+    """The places of the real tokens, int64 [tokens]."""
+    flat = e.reshape(e.cast(offset, INT64), -1)
+    return e.slice(flat, 0, e.dim(tokens, 0), 0)
+
+
+def remove(e: Emit, padded: str, places: str, out: str = "") -> str:
+    """[B,S,D] -> [tokens,D]: the rows at `places` (int64 [tokens], b * S + s)."""
+    rows = e.op("Reshape", padded, e.join(-1, e.dim(padded, 2)))
+    return e.op("Gather", rows, places, axis=0, out=out)
+
+
+def lengths(e: Emit, cumulative: str) -> str:
+    """Each sequence's number of tokens, int64 [B], from int32 [B+1] cumulative ones."""
+    wide = e.cast(cumulative, INT64)
+    return e.op("Sub", e.slice(wide, 1, 2**62, 0), e.slice(wide, 0, -1, 0))
+
+
+def places_of(e: Emit, visible: str) -> str:
+    """The places of the True cells of a boolean [B,S], int64 [tokens]."""
+    return e.squeeze(e.op("NonZero", e.reshape(visible, -1)), 0)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnx.graph.shapes.index import attributes, op_name
+from attnx.graph.load.nodes import attributes, op_name
 from attnx.records import Miss
 from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Finding
-from attnx.sites.fused.packing import lengths, remove
+from attnx.sites.fused.packed import lengths, remove
 from attnx.sites.fused.quantised_cache import Store, loaded, scale_of, shut, store_of, stored
 from attnx.sites.stages import attend, default_scale, found, input_of, output_of, rms_norm, rotary, split_heads
 

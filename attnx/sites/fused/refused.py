@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.index import op_name
+from attnx.graph.load.nodes import op_name
 from attnx.records import Miss
 
 if TYPE_CHECKING:

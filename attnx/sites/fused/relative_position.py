@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.records import Miss
 from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Replacement
-from attnx.sites.fused.packing import restore
+from attnx.sites.fused.packed import restore
 from attnx.sites.stages import input_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.index import attributes
+from attnx.graph.load.nodes import attributes
 from attnx.sites.emit import INT64, Emit, prefix_of
 from attnx.sites.finding import Finding
 from attnx.sites.fused.caches import write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.axis_names import name_axes
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.shapes.index import Graph
+
+
+def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Finding | Miss | None]:
+    """See `attnx.sites.registry.Look`: the first to look at a softmax."""
+    return lambda node, found: recognise(graph, node) if found is None else found
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:

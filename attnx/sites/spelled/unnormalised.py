@@ -16,7 +16,7 @@ from attnx.graph.axes.axes import Atom, Axes, forward, leaves, tie
 from attnx.graph.axes.head_finder import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.shapes.index import op_name
+from attnx.graph.load.nodes import op_name
 from attnx.records import Miss
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ Source: Beltagy et al. 2020, Longformer, section 3.1 and appendix A (the band in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ from attnx.graph.axes.paths import Way, depends, ways_back
 from attnx.graph.axes.product import find_product
 from attnx.graph.axes.softmax_forms import find_softmax
 from attnx.records import HIDES, Array, Miss, Place
-from attnx.sites.emit import FLOAT, INT64, OLDEST, Emit, opset_of, prefix_of
+from attnx.sites.emit import FLOAT, INT64, OLDEST, Emit, emitted, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
+from attnx.sites.spelled.softmax import may_be_moved
 from attnx.sites.strided.cell_map import Places, Source, Weighed
 from attnx.sites.strided.cell_tracing import carriers, chosen, copied, origin
 from attnx.sites.strided.row_proof import Proof
@@ -54,6 +56,23 @@ _MIXED = (
 _REPLACED = "rows of tokens with global attention are made here too, and then written over: see the site behind"
 _EXACT = float(1 << 24)
 """Whole numbers below this are exact in float32."""
+
+
+def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Finding | Miss | None]:
+    """See `attnx.sites.registry.Look`: looks again where the axes of moved scores could not be followed."""
+    places = Places(graph)
+
+    def look(node: NodeProto, found: Finding | Miss | None) -> Finding | Miss | None:
+        moved = recognise(graph, node, places) if may_be_moved(found) else None
+        if moved is None:
+            return found
+        if isinstance(moved, Miss):
+            # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
+            return moved if not isinstance(found, Finding) or (found.pieces > 1 and not found.causal) else found
+        own = graph.producer(moved.replacement.at) if moved.replacement is not None else None
+        return found if own is None or emitted(own) else moved  # what stands in for a fused node is not replaced again
+
+    return look
 
 
 def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss | None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import matched
-from attnx.graph.probe.mask_probe import PROBE, keeping, small_sizes
-from attnx.graph.shapes.infer import Fact, infer
+from attnx.graph.probe.mask_probe import keeping, small_sizes
+from attnx.graph.shapes.fact import Fact
+from attnx.graph.shapes.infer import infer
+from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read

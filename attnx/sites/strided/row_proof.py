@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.graph.axes.operands import Operand
 from attnx.graph.probe.window_probe import band_width
-from attnx.graph.shapes.infer import Fact
+from attnx.graph.shapes.fact import Fact
 from attnx.records import HIDES, Array
 
 

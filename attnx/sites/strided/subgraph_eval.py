@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.load.flatten import sort_nodes
+from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
-from attnx.graph.shapes.index import attributes
-from attnx.graph.shapes.infer import Fact
+from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.rules import infer_shape
 from attnx.records import Array
 

@@ -1,0 +1,237 @@
+"""A translation aligned, from the command line: what is run, and how links and error rates are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.cli import output
+from attnx.errors import InputError, UsageError
+from attnx.measure import links
+from attnx.measure.links import How, Link
+from attnx.study import translation
+from attnx.study.request import Head
+from attnx.study.translation import Chosen, Pair, When
+from attnx.tokens.spaced import readers, spaced
+
+if TYPE_CHECKING:
+    from attnx.cli.start import Start
+    from attnx.model import Model
+
+VIEWS = ("table", "lines", "heatmap", "pharaoh")
+WRITES = 128
+"""Tokens that are written at most where --generate does not say."""
+BEST = 8
+"""Heads that are listed where --top does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a translation."""
+
+    heads: tuple[Head, ...] = ()
+    layers: tuple[int, ...] | None = None
+    every: bool = False
+    when: When = "read"
+    back: str | None = None
+    """The model of the other direction."""
+    how: How = "grow-diag"
+    view: str = "table"
+    between_spaces: bool = False
+    """Words are what stands between spaces, as gold links and Pharaoh's format count them."""
+    top: int | None = None
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A sentence and its translation, with their links."""
+
+    pair: Pair
+    chosen: Chosen
+    linked: tuple[Link, ...]
+    back: tuple[Pair, Chosen] | None = None
+
+    @cached_property
+    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Source and target."""
+        return tuple(word for word, _ in self.pair.source), tuple(word for word, _ in self.pair.target)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        trace = self.pair.trace
+        back = () if self.back is None else (*self.back[0].notes, *self.back[0].trace.notes)
+        return tuple(dict.fromkeys((*trace.notes, *self.pair.notes, *self.chosen.notes, *back)))
+
+
+def told_of(run: Start, model: Model, targets: Path | None) -> Iterator[Mapping[str, Any]]:
+    """What `Model.trace` is to be given for each thing to run on: a text, and what is said of it or is to be written.
+
+    Raises:
+        InputError: A file of translations of another length.
+    """
+    from attnx.run.generate import plan
+
+    lines = None if targets is None else _lines(targets)
+    for number, one in enumerate(run.given):
+        told = run.fed(one, model)
+        if lines is not None:
+            if number >= len(lines):
+                raise InputError(f"{targets} has {len(lines)} lines, and there are more texts", _SAME)
+            told = {**told, "target": lines[number]}
+        elif told.get("target") is None and told.get("generate") is None:
+            told = {**told, "generate": plan(model, WRITES)}
+        yield told
+    if lines is not None and number + 1 < len(lines):
+        raise InputError(f"{targets} has {len(lines)} lines, and there are {number + 1} texts", _SAME)
+
+
+_SAME = "Give a translation for each text, a line each; neither file may have empty lines."
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "--targets takes a text file, a line a text.") from None
+
+
+def align(model: Model, told: Mapping[str, Any], asked: Asked, other: Model | None = None) -> Aligned:
+    """Run a translator, and the one of the other direction where there is one, and link the words."""
+    cut = spaced if asked.between_spaces else readers
+    one = translation.pair(model, told, cut, asked.when)
+    chosen = translation.choose(one, asked.heads, asked.layers, asked.every)
+    if other is None:
+        return Aligned(one, chosen, links.listed(links.strongest(chosen.weights)))
+    memory, tokens = one.trace.memory, one.trace.tokens
+    if memory is None or not memory.text.strip() or not tokens.text.strip():
+        raise UsageError("--back needs both texts, and ids have none", "Give the texts themselves.")
+    two = translation.pair(other, {"text": tokens.text.strip(), "target": memory.text.strip()}, cut, asked.when)
+    # A head of one model says nothing of a head of another: of the second, the layer that agrees best is read.
+    second = translation.choose(two, every=asked.every)
+    linked = links.listed(translation.both_ways(chosen.weights, second.weights, asked.how))
+    return Aligned(one, chosen, linked, (two, second))
+
+
+def rendered(found: Aligned, asked: Asked) -> list[Any]:
+    """What is shown of one sentence."""
+    from attnx.view import align_tables as tables
+    from attnx.view.page import line
+    from attnx.view.reporting import heading
+
+    title = f"{found.chosen.where} · {len(found.linked)} links"
+    if asked.view in ("lines", "heatmap"):
+        only = found.linked if asked.view == "lines" else None
+        matrix = tables.linked_matrix(found.words, found.chosen.weights, only, title)
+        if asked.view == "heatmap":
+            from attnx.view.heatmap import heatmap
+
+            return [heatmap(matrix)]
+        from attnx.view.lines import lines
+
+        return [lines([matrix], least=-np.inf)]
+    weights = [("weight", found.chosen.weights)]
+    said = [f"{found.pair.weights.formula} ({found.pair.weights.source})", *found.chosen.notes]
+    if found.back is not None:
+        title += f", {asked.how} of two directions"
+        weights = [("there", found.chosen.weights), ("back", found.back[1].weights.T)]
+        said.append(f"there: {found.chosen.where} of {found.pair.trace.model}; back: {found.back[1].where} of "
+                    f"{found.back[0].trace.model}")  # fmt: skip
+    return [
+        line(heading(found.pair.trace)),
+        "",
+        tables.links(found.words, found.linked, weights, title=title, said=said),
+    ]
+
+
+def document(found: Aligned, asked: Asked) -> dict[str, Any]:
+    """What --json prints of one sentence."""
+    from attnx.view.json import document as as_document
+    from attnx.view.reporting import base
+
+    back = found.back
+    body: dict[str, Any] = {
+        **base(found.pair.trace),
+        "kind": "translation",
+        "source": found.words[0],
+        "target": found.words[1],
+        "when": asked.when,
+        "where": found.chosen.where,
+        "weights": found.chosen.weights,
+        "links": [
+            {"source": s, "target": t, "weight": found.chosen.weights[t, s],
+             "back": None if back is None else back[1].weights[s, t]}
+            for s, t in found.linked
+        ],
+        "pharaoh": links.pharaoh(found.linked),
+        "back": None
+        if back is None
+        else {"model": back[0].trace.model, "where": back[1].where, "weights": back[1].weights, "how": asked.how},
+        "notes": found.notes,
+    }  # fmt: skip
+    return as_document("attnx/align", body)
+
+
+def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, start: int, asked: Asked) -> None:
+    """Error rates over all sentences, shown."""
+    from attnx.measure.alignment_error import read_gold
+    from attnx.view import align_tables as tables
+    from attnx.view.json import document as as_document
+
+    want = read_gold(gold, start)
+    told = list(told_of(run, model, targets))
+    if any(one.get("target") is None for one in told):
+        raise UsageError("gold links are of two texts, and there is one", "Give --target TEXT, or --targets FILE.")
+    if len(told) != len(want):
+        raise InputError(
+            f"{gold} has links of {len(want)} sentences, and there are {len(told)}", "Give a line for each."
+        )
+    pairs = (translation.pair(model, one, spaced, asked.when) for one in told)
+    with output.progress(len(told), "sentences") as tell:
+        found, said = translation.judge(pairs, want, tell)
+    output.notes(said)
+    if run.json:
+        body: dict[str, Any] = {
+            "model": model.name,
+            "kind": "gold",
+            "gold": str(gold),
+            "when": asked.when,
+            "sentences": found.sentences,
+            "methods": found.methods,
+            "heads": found.heads,
+            "layers": found.layers,
+            "chosen": found.chosen,
+            "chosen_layers": found.chosen_layers,
+            "notes": [*found.notes, *said],
+        }
+        output.emit_json(as_document("attnx/align", body))
+        return
+    methods, heads = tables.errors(model.name, gold.name, found, asked.top or BEST)
+    output.show(methods, "", heads)
+
+
+def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:
+    """Every sentence aligned, and shown."""
+    from attnx import model as pipeline
+
+    told = run.options
+    other = None
+    if asked.back is not None:
+        other = pipeline.open(asked.back, device=told["device"])
+    for at, one in enumerate(told_of(run, model, targets)):
+        found = align(model, one, asked, other)
+        output.notes(note for note in found.notes if note not in found.chosen.notes or asked.view != "table")
+        if run.json or jsonl:
+            output.emit_json(document(found, asked), pretty=False if jsonl else None)
+        elif asked.view == "pharaoh":
+            output.write(links.pharaoh(found.linked))
+        else:
+            output.show(*([""] if at else []), *rendered(found, asked))
+
+
+__all__ = ["VIEWS", "Asked", "against_gold", "translate"]

@@ -1,0 +1,228 @@
+"""`attnx ablate TEXT`: does it matter? Heads ablated, attention edges knocked out, and what the model says then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.cli.options import HeadOption, LayerOption, SiteOption, TopOption, starts
+from attnx.cli.start import Start
+from attnx.interventions.plan import COMPONENTS, Method, Where
+
+if TYPE_CHECKING:
+    from attnx.records import Measurement, Tokens
+    from attnx.study.ablation import Ablation, Effect
+
+TOP = 5
+"""Heads that are listed where --top does not say."""
+METHODS: tuple[Method, ...] = ("zero", "mean", "uniform")
+
+
+@starts("json", "image", "audio")
+def ablate(
+    run: Start,
+    head: HeadOption = None,
+    layer: LayerOption = None,
+    method: Annotated[
+        str, typer.Option("--with", metavar="WHAT", help="What stands in place of a head: zero, mean or uniform.")
+    ] = "zero",
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", metavar="FILE", help="Instead: each head's mean over these texts, one a line."),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option("--at", metavar="TOKEN", help="Ablate at this token alone; may be given several times."),
+    ] = None,
+    edge: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edge", metavar="FROM:TO", help="Knock out this edge before the softmax, instead; several times."
+        ),
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option("--answer", metavar="WORD", help="The token or label to watch; else the first choice.")
+    ] = None,
+    foil: Annotated[
+        str | None, typer.Option("--foil", metavar="WORD", help="Hold the answer's logit against this one's.")
+    ] = None,
+    site: SiteOption = None,
+    top: TopOption = None,
+) -> None:
+    """Show what ablating a head, or cutting one edge of attention, does to what the model says.
+
+    Without --head or --layer, every head is ablated by itself, and they are ranked.
+
+    Examples: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
+    attnx ablate "It slept." --head 5.11 --with mean; attnx ablate TEXT --edge it:animal
+    """
+    from attnx.cli import output
+    from attnx.errors import UsageError
+    from attnx.interventions.perform import feed_of
+    from attnx.interventions.running import Intervening
+    from attnx.study.ablation import ablate as study
+    from attnx.study.request import parse_head, parse_layers
+    from attnx.study.selection import position
+
+    how = next((known for known in METHODS if known == method), None)
+    if how is None:
+        raise UsageError(f"there is no --with {method!r}", f"Choose from {', '.join(METHODS)}.")
+    component = next((known for known in COMPONENTS if known == site), None)
+    if site is not None and component is None:
+        raise UsageError(f"there is no --site {site!r}", "Choose from encoder, decoder and cross.")
+    if edge and (at or reference is not None or method != "zero"):
+        raise UsageError("--edge is knocked out, and ablates nothing", "Leave out --with, --reference and --at.")
+    heads = []
+    for text in head or ():
+        one = parse_head(text)
+        if one.layer is None:
+            raise UsageError(f"--head {text} names no layer", f"Give layer and head: 0.{one.head}.")
+        heads.append((one.layer, one.head))
+    layers = None if layer is None else parse_layers(layer)
+    opened = run.opened
+    fed = feed_of(opened, run.feed)
+    running = Intervening(opened, {"inputs": fed.feed})
+    queries = [position(fed.tokens, text, argument="at") for text in at or ()]
+    keys = fed.trace.memory if site == "cross" and fed.trace.memory is not None else fed.tokens
+    edges = [_edge(text, fed.tokens, keys) for text in edge or ()]
+    means = None
+    if reference is not None:
+        means = _means(opened, reference, component, running)
+    here = queries[0] if queries else edges[0][0] if edges else None
+    total = len(heads) + len(layers or ()) or sum(s.heads or 1 for s in opened.sites)
+    with output.progress(total, "changes") as tell:
+        found = study(
+            opened, running, fed.tokens, component=component, heads=heads, layers=layers, method=how,
+            means=means, queries=queries or None, edges=edges, answer=answer, foil=foil, position=here, tell=tell,
+        )  # fmt: skip
+    what = _what(method, reference, edge, at)
+    notes = [*fed.trace.notes, *found.notes]
+    output.notes(notes)
+    if run.json:
+        from attnx.view.json import document
+        from attnx.view.reporting import base
+
+        body: dict[str, Any] = {
+            **base(fed.trace),
+            "device": running.device,
+            "change": what,
+            "component": found.component,
+            "reads": found.readout.kind,
+            "output": found.readout.output,
+            "measure": found.readout.heading,
+            "formula": found.readout.formula,
+            "unedited": {"scores": found.base.reading.scores, "first": found.base.reading.first},
+            "effects": [_object(effect) for effect in found.effects],
+            "map": _map(found),
+            "notes": notes,
+        }
+        output.emit_json(document("attnx/ablate", body))
+        return
+    from attnx.view.page import line
+    from attnx.view.reporting import text_of
+
+    text_shown = text_of(fed.tokens)
+    length = f"{len(fed.tokens)} tokens"
+    shown: list[Any] = [line(" · ".join((opened.name, length, what, running.device)))]
+    shown += [line(text_shown)] if 0 < len(text_shown) < 400 else []
+    shown += ["", _table(found, what, top or TOP)]
+    made = _map(found)
+    if made is not None:
+        from attnx.view.table import table
+
+        shown += ["", table(made, decimals=3)]
+    output.show(*shown)
+
+
+def _edge(text: str, queries: Tokens, keys: Tokens) -> tuple[int, int]:
+    """The positions of an edge, "it:animal"."""
+    from attnx.errors import UsageError
+    from attnx.study.selection import position
+
+    query, colon, key = text.rpartition(":")
+    if not colon or not query or not key:
+        raise UsageError(f"--edge {text!r} is no edge", "Give two tokens, the one that looks first: --edge it:animal.")
+    return position(queries, query, argument="edge"), position(keys, key, argument="edge")
+
+
+def _means(opened: Any, path: Path, site: Where | None, running: Any) -> Any:
+    """Each head's mean context over the texts of a file."""
+    from attnx.errors import InputError
+    from attnx.study.ablation import corpus_means
+
+    try:
+        texts = [text for text in path.read_text(encoding="utf-8-sig").split("\n") if text.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "Give a text file, one text a line.") from None
+    there = running.points.components()
+    which: Where = site if site is not None else ("decoder" if "decoder" in there else next(iter(there), "decoder"))
+    traces = opened.trace_many(texts, quantities=("masked", "weights", "value", "context"))
+    return corpus_means(traces, which)
+
+
+def _what(method: str, reference: Path | None, edge: list[str] | None, at: list[str] | None) -> str:
+    if edge:
+        return f"knocked out: {', '.join(text.replace(':', ' → ') for text in edge)}"
+    where = f" at {', '.join(at)}" if at else ""
+    if reference is not None:
+        return f"ablated to the mean over {reference.name}{where}"
+    return f"ablated to {'uniform weights' if method == 'uniform' else method}{where}"
+
+
+def _table(found: Ablation, what: str, top: int) -> Any:
+    """What each change does, those that move the answer most first."""
+    from attnx.view.columns import column, columns
+
+    ranked = found.ranked[:top]
+    most = max((e.change.moved for e in ranked), default=0.0) or 1.0
+    read = found.readout
+    names = list(found.base.reading.scores)
+    chooses = bool(found.base.reading.first)
+    rows: list[Effect | None] = [None, *ranked] if chooses else [*ranked]
+    parts = [column("", ["unedited" if e is None else e.place.label for e in rows], whole=True)]
+    moved = [None if e is None else e.change.moved for e in rows]
+    parts.append(column(read.heading, moved, decimals=4, bar=(0.0, most)))
+    for name in names if chooses else [n for n in names if n != read.heading]:
+        scores = [(found.base if e is None else e.change).reading.scores[name] for e in rows]
+        parts.append(column(name, scores, decimals=4))
+    if found.base.reading.first:
+        first = [(found.base if e is None else e.change).reading.first for e in rows]
+        parts.append(column("first choice", first, whole=True))
+    left = len(found.effects) - len(ranked)
+    said = [f"{read.heading}: {read.formula}"]
+    if found.base.kept is not None and len(found.effects) > 1:
+        kept = sum(bool(e.change.kept) for e in found.effects)
+        said.append(f"the first choice stays {found.base.reading.first!r} in {kept} of {len(found.effects)}")
+    if left:
+        said.append(f"{left} more, each smaller: --top K")
+    title = f"what the model says ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
+    return columns(title, parts, said=said)
+
+
+def _map(found: Ablation) -> Measurement | None:
+    """How far each head moves the answer; None where heads were not changed one at a time."""
+    import numpy as np
+
+    from attnx.records import Axis, Measurement
+
+    values = found.map()
+    if np.isnan(values).all() or values.size < 2 or len(found.effects) < values.size:
+        return None
+    axes = (
+        Axis("layer", tuple(f"L{layer}" for layer in found.layers)),
+        Axis("head", tuple(f"H{head}" for head in range(found.heads))),
+    )
+    return Measurement(found.readout.heading, "", axes, values, formula=found.readout.formula)
+
+
+def _object(effect: Effect) -> dict[str, Any]:
+    return {
+        "label": effect.place.label,
+        "heads": [{"layer": layer, "head": head} for layer, head in effect.place.heads],
+        "moved": effect.change.moved,
+        "scores": effect.change.reading.scores,
+        "first": effect.change.reading.first,
+        "kept": effect.change.kept,
+    }

@@ -1,0 +1,185 @@
+"""`attnx align TEXT`: words to the words they translate, to seconds of sound; answers to their sources; contacts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnx.cli.options import WRITING, ForceOption, HeadOption, JsonlOption, LayerOption, SaveOption, TopOption, starts
+from attnx.cli.start import Start
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+_SHARED = frozenset({"--head", "--view", "--target", "--generate"})
+_TAKES = {
+    "a translator": _SHARED
+    | {"--layer", "--all", "--when", "--targets", "--back", "--symmetrise", "--gold", "--gold-from", "--top", "--jsonl",
+       "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--chat"},
+    "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
+    "an answer": _SHARED
+    | {"--layer", "--by", "--spans", "--top", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k",
+       "--chat"},
+}  # fmt: skip
+"""What is aligned -> the options that have an effect on it."""
+
+
+@starts("file", *WRITING, "audio", "json")
+def align(
+    run: Start,
+    head: HeadOption = None,
+    layer: LayerOption = None,
+    every: Annotated[bool, typer.Option("--all", help="The mean of all heads.")] = False,
+    view: Annotated[
+        str | None,
+        typer.Option("--view", "-v", metavar="VIEW", help="table; lines, heatmap, pharaoh; srt, vtt; strip."),
+    ] = None,
+    when: Annotated[
+        str | None,
+        typer.Option("--when", metavar="WHEN", help="A target word's row: where it is read, or where it is written."),
+    ] = None,
+    targets: Annotated[
+        Path | None, typer.Option("--targets", metavar="FILE", help="The translations of --file, a line each.")
+    ] = None,
+    back: Annotated[
+        str | None, typer.Option("--back", metavar="OTHER", help="A second translator, of the other direction.")
+    ] = None,
+    symmetrise: Annotated[
+        str | None, typer.Option("--symmetrise", metavar="HOW", help="Of both: intersection, union or grow-diag.")
+    ] = None,
+    gold: Annotated[
+        Path | None,
+        typer.Option("--gold", metavar="FILE", help="Gold links, 0-0 1-2 2p3, a line a sentence: the error rate."),
+    ] = None,
+    gold_from: Annotated[
+        int | None, typer.Option("--gold-from", metavar="N", help="The number of the first word in --gold; else 0.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="Of sound: what is said to have been written before.")
+    ] = None,
+    spans: Annotated[
+        str | None,
+        typer.Option("--spans", metavar="SPANS", help="Parts of the prompt: sentence, paragraph, or a file of them."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="BY", help="An answer by sentence, word or whole; subtitles by line or word."),
+    ] = None,
+    top: TopOption = None,
+    jsonl: JsonlOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Say what each written word goes back to.
+
+    A translator's cross-attention links target words to source words: as a table, as lines, in Pharaoh's format. It
+    writes the translation itself, or is told it (--target). --gold gives precision, recall and alignment error rate.
+    A listener's (--audio) gives each word its seconds: as a table, or as subtitles (--save FILE.srt, FILE.vtt).
+    A decoder's own attention shows which parts of its prompt an answer leaned on: as a table, or a strip.
+    """
+    from attnx.cli.unused_options import refuse
+    from attnx.errors import UsageError
+    from attnx.study.crossing import is_two_sided
+    from attnx.study.request import agree, parse_head, parse_layers
+
+    model = run.opened
+    told = run.options
+    given = {
+        "--head": head, "--layer": layer, "--all": every, "--view": view, "--when": when, "--targets": targets,
+        "--back": back, "--symmetrise": symmetrise, "--gold": gold, "--gold-from": gold_from, "--prompt": prompt,
+        "--spans": spans, "--by": by, "--top": top, "--jsonl": jsonl, "--save": save, "--force": force,
+        "--file": run.file, "--ids": run.ids, "--inputs": run.inputs, "--set": told["values"], "--dim": told["dims"],
+        "--temperature": run.temperature or None, "--top-k": run.top_k, "--chat": run.chat, "--pair": run.pair,
+    }  # fmt: skip
+    heads = tuple(parse_head(text) for text in head or ())
+    layers = None if layer is None else parse_layers(layer)
+    agree(heads, layers)
+    if run.audio is not None:
+        _idle("sound", given)
+        if run.text is not None:
+            raise UsageError("there are a text and a sound", "What is said in the sound is given by --target TEXT.")
+        from attnx.cli.timed import UNITS, VIEWS, hear
+        from attnx.study.speech import Request
+
+        if force and save is None:
+            refuse("without --save", {"--force": force})
+        asked = Request(heads, prompt, run.target, run.generate)
+        shown, unit = _one_of("--view", view, VIEWS), _one_of("--by", by, UNITS)
+        hear(run, model, asked, view=shown, by=unit, save=save, force=force)
+        return
+    if is_two_sided(model):
+        _idle("a translator", given)
+        _translation(run, model, heads, layers, given)
+        return
+    from attnx.cli import traced
+
+    _idle("an answer", given)
+    if view == "strip":
+        refuse("with --view strip", {"--by": by, "--top": top})
+    traced.trace_back(
+        run, model,
+        traced.Asked(
+            heads, layers, _one_of("--by", by, traced.UNITS), "sentence" if spans is None else spans,
+            _one_of("--view", view, traced.VIEWS), top,
+        ),
+    )  # fmt: skip
+
+
+def _translation(run: Start, model: Model, heads: Any, layers: Any, given: Mapping[str, Any]) -> None:
+    from attnx.cli.aligned import VIEWS, Asked, against_gold, translate
+    from attnx.cli.inputs import only
+    from attnx.cli.unused_options import refuse
+    from attnx.measure.links import HOWS
+    from attnx.study.crossing import cross_sites
+    from attnx.study.translation import WHENS
+
+    view, back, targets = given["--view"], given["--back"], given["--targets"]
+    asked = Asked(
+        heads=heads,
+        layers=layers,
+        every=given["--all"],
+        when=_one_of("--when", given["--when"], WHENS),
+        back=back,
+        how=_one_of("--symmetrise", given["--symmetrise"], HOWS, "grow-diag"),
+        view=_one_of("--view", view, VIEWS),
+        between_spaces=view == "pharaoh",
+        top=given["--top"],
+    )
+    if asked.every:
+        refuse("with --all", {name: given[name] for name in ("--head", "--layer")})
+    if back is None:
+        refuse("without --back", {"--symmetrise": given["--symmetrise"]})
+    if targets is not None:
+        refuse("with --targets", {"--target": run.target, "--generate": run.generate})
+    cross_sites(model)
+    if given["--gold"] is not None:
+        refuse("with --gold", {name: given[name] for name in ("--head", "--layer", "--all", "--view", "--back")})
+        against_gold(run, model, targets, given["--gold"], given["--gold-from"] or 0, asked)
+        return
+    refuse("without --gold", {name: given[name] for name in ("--gold-from", "--top")})
+    if run.json:
+        only(run.given, "--json", "use --jsonl")
+    translate(run, model, targets, asked, jsonl=given["--jsonl"])
+
+
+def _idle(what: str, given: Mapping[str, Any]) -> None:
+    """Refuse the options that have no effect on what is aligned."""
+    from attnx.cli.unused_options import refuse
+
+    refuse(f"with {what}", {name: value for name, value in given.items() if name not in _TAKES[what]})
+
+
+def _one_of(option: str, given: str | None, choices: Any, otherwise: str | None = None) -> Any:
+    """The value of an option that takes one of a few words; the first of them where it was not given.
+
+    Raises:
+        UsageError: Another.
+    """
+    from attnx.errors import UsageError
+
+    if given is not None and given not in choices:
+        raise UsageError(f"{option} {given!r} is none of {', '.join(choices)}", f"Choose one: {option} {choices[0]}.")
+    return (otherwise or choices[0]) if given is None else given

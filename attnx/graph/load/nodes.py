@@ -1,0 +1,56 @@
+"""What one node says: its operator, its attributes, its subgraphs, and what it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, NodeProto
+
+
+def attribute_value(a: Any) -> Any:
+    """An AttributeProto's value as a Python object."""
+    from onnx import helper
+
+    value = helper.get_attribute_value(a)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """A node's attributes as Python objects, by name."""
+    return {a.name: attribute_value(a) for a in node.attribute}
+
+
+def op_name(node: NodeProto) -> str:
+    """The operator with its domain, where that is not ONNX's own: "Softmax", "com.microsoft.Attention"."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    """The attribute of that name, or None."""
+    return next((a for a in node.attribute if a.name == name), None)
+
+
+def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
+    """The subgraphs of a node, by attribute name."""
+    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
+    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
+    return found
+
+
+def outer_names(graph: GraphProto) -> set[str]:
+    """Names that a subgraph reads from the graphs around it."""
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    read: set[str] = set()
+    for node in graph.node:
+        read.update(name for name in node.input if name)
+        for _, inner in subgraphs(node):
+            read |= outer_names(inner)
+        own.update(node.output)
+    read.update(o.name for o in graph.output)
+    return read - own
+
+
+def reads_of(node: NodeProto) -> set[str]:
+    """What a node reads, in its subgraphs too."""
+    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))

@@ -1,0 +1,271 @@
+"""Direct logit attribution: what the embedding, each head, each MLP and the biases add to a token's logit.
+
+The final norm is frozen at the run's own statistics; everything behind it must be linear.
+
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022 (IOI), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.errors import InputError, UnsupportedError
+from attnx.graph.axes.paths import reaches
+from attnx.graph.axes.projections import output_weights
+from attnx.interventions.cells import unfactored
+from attnx.interventions.frozen import Frozen, frozen, same
+from attnx.interventions.norms import norm_of
+from attnx.interventions.plan import RUN
+from attnx.interventions.points import Point
+from attnx.interventions.stream import Stack
+from attnx.interventions.tail import Run, last_of, logits_of, part, stacks_of, uncapped
+from attnx.records import Array, Place, Site
+from attnx.run.check import TOLERANCE, difference
+
+if TYPE_CHECKING:
+    from attnx.interventions.unedited import Unedited
+
+Targets = Sequence[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attributed:
+    """What each part adds to the logits of N targets; the parts and what is missed sum to the logit. All float64."""
+
+    logit: Array
+    """[N], before a softcap."""
+    heads: Array
+    """[N,L,H]: of self-attention (of cross-attention where there is no other)."""
+    mlps: Array
+    """[N,L]."""
+    attention_biases: Array
+    """[N,L]: W_O's biases."""
+    embedding: Array
+    """[N]: the stream as the first layer gets it."""
+    constant: Array
+    """[N]: the final norm's bias and the head's."""
+    missed: Array
+    """[N]: what none of these explain: rounding, and in integer models what quantisation rounds."""
+    cross_heads: Array | None = None
+    """[N,L,H], of a decoder that attends to an encoder."""
+    output: str = ""
+
+    def arrays(self, name: str) -> dict[str, Array]:
+        """By name, as files and scripts have them; float32."""
+        keys = ("logit", "heads", "cross_heads", "mlps", "attention_biases", "embedding", "constant", "missed")
+        every = {key: getattr(self, key) for key in keys}
+        return {f"{name}.{key}": np.asarray(a, np.float32) for key, a in every.items() if a is not None}
+
+
+def attribute(all_: Unedited, targets: Targets, run: str = RUN) -> Attributed:
+    """Take logits apart.
+
+    Args:
+        all_: The model and its feeds.
+        targets: Row of the batch, position, token.
+        run: The feed.
+
+    Raises:
+        UnsupportedError: The model is not a sum of parts and one norm; with the reason.
+        InputError: A target that is not there.
+    """
+    stacks = stacks_of(all_)
+    stack = stacks.get("decoder") or stacks["encoder"]
+    return _Attribution(all_, run, stack).of(targets)
+
+
+class _Attribution:
+    """One model, one run, its stack."""
+
+    def __init__(self, all_: Unedited, run: str, stack: Stack) -> None:
+        self._all, self._run, self._stack = all_, run, stack
+        if stack.normed:
+            raise UnsupportedError(
+                "norms stand on the residual stream itself, between the layers: what a part adds is normed again and "
+                "again, and no logit is the sum of what they add",
+                "The lens and ablations are for such models too.",
+            )
+        if not stack.plain:
+            raise UnsupportedError("the residual stream is more than the sum of what attention and MLP add to it")
+        name, why = logits_of(all_, stack)
+        if name is None:
+            raise UnsupportedError(f"there is no logit to attribute: {why}")
+        self._output = name
+        self._sites = {site.index: site for site in all_.points.wide.found.sites}
+        self._close = TOLERANCE["float32" if all_.exact else "low"]
+
+    def of(self, targets: Targets) -> Attributed:
+        """Take the logits of targets apart."""
+        stack = self._stack
+        self._prepare()
+        first, last = (self._taken(place) for place in (stack.layers[0].given, last_of(stack)))
+        self._check(targets, last.shape)
+        norm, head = self._behind(last, targets)
+        layers, count = len(stack.layers), len(targets)
+        heads: dict[str, list[Array]] = {}
+        mlps, biases = np.zeros((count, layers)), np.zeros((count, layers))
+        summed = first.copy()
+
+        def logits(parts: Sequence[Array]) -> Array:
+            """What parts [P,E] of each target add to its logit, [N,P]."""
+            return head.added([norm.linear(p, b, q) for p, (b, q, _) in zip(parts, targets, strict=True)])
+
+        for number, layer in enumerate(stack.layers):
+            for term in layer.terms:
+                added = self._taken(term.added)
+                summed += added
+                if term.site is None:
+                    mlps[:, number] += logits([added[b, q][None] for b, q, _ in targets])[:, 0]
+                    continue
+                site = self._sites[term.site]
+                found = logits(self._parts(site, term.place, term.added, targets))
+                heads.setdefault(site.kind, []).append(found[:, :-1])
+                biases[:, number] += found[:, -1]
+        if (gap := difference(summed, last)) > self._close:
+            raise UnsupportedError(f"what the layers add does not sum to the residual stream: it is off by {gap:.2g}")
+        embedding = logits([first[b, q][None] for b, q, _ in targets])[:, 0]
+        constant = head.constant(norm.bias)
+        own = np.stack(heads["self" if "self" in heads else "cross"], axis=1)
+        cross = np.stack(heads["cross"], axis=1) if len(heads) > 1 else None
+        whole = embedding + constant + mlps.sum(1) + biases.sum(1) + own.sum((1, 2))
+        missed = head.logit - (whole if cross is None else whole + cross.sum((1, 2)))
+        off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
+        if self._all.exact and not (off <= self._close).all():
+            raise UnsupportedError(
+                f"the parts do not sum to the logit (off by {float(off.max()):.2g}): what follows the final norm is "
+                "not linear, or a logit is made of more than one position"
+            )
+        return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output)
+
+    def _prepare(self) -> None:
+        """Run once for all tensors that are looked at."""
+        terms = [term for layer in self._stack.layers for term in layer.terms]
+        sites = [self._sites[term.site] for term in terms if term.site is not None]
+        places = [self._stack.layers[0].given, last_of(self._stack)]
+        places += [place for term in terms for place in (term.place, term.added)]
+        contexts = [point for site in sites for point in self._all.points.of(site, "context")]
+        self._all.take(self._run, [*contexts, *dict.fromkeys(map(_stream, places))])
+        self._all.check(self._run, sites)
+
+    def _taken(self, place: Place) -> Array:
+        (array,) = self._all.take(self._run, [_stream(place)])
+        return np.asarray(array, np.float64)
+
+    def _check(self, targets: Targets, shape: tuple[int, ...]) -> None:
+        tokens = self._all.output(self._run, self._output).shape[-1]
+        if not targets:
+            raise InputError("there is nothing to attribute: no target is given", "A target is row, position, token.")
+        for target in targets:
+            for place, count, said in zip(target, (*shape[:2], tokens), ("row", "position", "token"), strict=True):
+                if not 0 <= place < count:
+                    raise InputError(
+                        f"target {list(target)}: there is no {said} {place}", f"There are {count}, counted from 0."
+                    )
+
+    def _behind(self, last: Array, targets: Targets) -> tuple[Frozen, Head]:
+        """The final norm, frozen, and what follows it."""
+        graph, out = self._all.points.wide.graph, last_of(self._stack)
+        ends = {"logits": uncapped(self._all, self._output)}
+        value = norm_of(graph, out.value)
+        if value is None or reaches(graph, self._output, {out.value}, {value}):
+            return same(*last.shape), Head(part(self._all, self._run, _stream(out), ends), last, targets)
+        end = Place(value, out.layout)
+        norm = frozen(self._all, self._run, _stream(out), _stream(end), "what follows the last layer")
+        return norm, Head(part(self._all, self._run, _stream(end), ends), self._taken(end), targets)
+
+    def _parts(self, site: Site, place: Place, added: Place, targets: Targets) -> list[Array]:
+        """What each head adds to the stream at each target, and last what W_O's bias does: [H+1,E]."""
+        everything = self._all
+        everything.check(self._run, [site])
+        title = everything.points.title(site)
+        weights = output_weights(everything.points.wide.graph, site)
+        if weights is None:
+            raise UnsupportedError(
+                f"{title}: what a head adds is not known: its output projection does not read the heads as they are "
+                "(a gate or a norm stands before it), or its numbers cannot be read"
+            )
+        (point,) = everything.points.of(site, "context")
+        (raw,) = everything.take(self._run, [point])
+        context = np.asarray(unfactored(point.place, raw, point.order), np.float64)
+        wide = np.asarray(weights, np.float64)
+        rest = self._taken(place) - np.einsum("bhqd,hde->bqe", context, wide)
+        bias = rest.mean(axis=(0, 1))  # the same everywhere, but for rounding
+        between = frozen(
+            everything, self._run, _stream(place), _stream(added), f"what follows the attention of {title}"
+        )
+        found = []
+        for b, q, _ in targets:
+            heads = np.einsum("hd,hde->he", context[b, :, q], wide)
+            behind = between.linear(np.concatenate([heads, bias[None]]), b, q)
+            behind[-1] += between.bias
+            found.append(behind)
+        return found
+
+
+class Head:
+    """What turns a normed residual stream into logits, asked for single vectors; it must be linear but for a constant.
+
+    Args:
+        run: It.
+        state: float [B,Q,E], what it is given in the run.
+        targets: As in `attribute`.
+    """
+
+    def __init__(self, run: Run, state: Array, targets: Targets) -> None:
+        self._run, self._shape, self._targets = run, state.shape, targets
+        given = run(state)["logits"]
+        self._whole = given.ndim == 3 and given.shape[1] == state.shape[1]
+        if self._whole:
+            turned = run(np.ascontiguousarray(state[:, ::-1]))["logits"][:, ::-1]
+            self._whole = difference(turned, given) <= TOLERANCE["float32"]
+        self.logit = self._read(given)
+        """[N]."""
+        self._zero = self._read(run(np.zeros(state.shape))["logits"])
+
+    def constant(self, bias: Array) -> Array:
+        """What comes out where only the final norm's bias goes in, [N]."""
+        return self._read(self._run(np.broadcast_to(bias, self._shape))["logits"])
+
+    def added(self, vectors: Sequence[Array]) -> Array:
+        """What vectors [P,E] of each target add to its logit, [N,P]."""
+        if not self._whole:
+            return np.stack([self._one(i, own) for i, own in enumerate(vectors)])
+        count = len(vectors[0])
+        flat = np.concatenate(vectors)
+        tokens = np.repeat([token for _, _, token in self._targets], count)
+        rows, queries, width = self._shape
+        out = np.empty(len(flat))
+        for at in range(0, len(flat), rows * queries):
+            some = flat[at : at + rows * queries]
+            state = np.zeros((rows * queries, width))
+            state[: len(some)] = some
+            logits = self._run(state.reshape(self._shape))["logits"].reshape(rows * queries, -1)
+            out[at : at + len(some)] = logits[np.arange(len(some)), tokens[at : at + len(some)]]
+        return out.reshape(len(vectors), count) - self._zero[:, None]
+
+    def _one(self, i: int, vectors: Array) -> Array:
+        """Vectors of one target, each in its own place and run: not every position is read alike."""
+        row, position, _ = self._targets[i]
+        found = np.empty(len(vectors))
+        for at, vector in enumerate(vectors):
+            state = np.zeros(self._shape)
+            state[row, position] = vector
+            found[at] = self._read(self._run(state)["logits"])[i] - self._zero[i]
+        return found
+
+    def _read(self, logits: Array) -> Array:
+        """The targets' logits, [N]."""
+        by_position = logits.ndim == 3 and logits.shape[1] == self._shape[1]
+        flat = logits.reshape(len(logits), -1, logits.shape[-1])
+        return np.array([flat[b, q if by_position else 0, t] for b, q, t in self._targets], np.float64)
+
+
+def _stream(place: Place) -> Point:
+    return Point("the residual stream", "residual", place, "bqd")
+
+
+__all__ = ["Attributed", "attribute"]

@@ -1,0 +1,220 @@
+"""Where each attention is added to the residual stream."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.axes import Atom, Axes, forward, leaves
+from attnx.graph.axes.paths import above, depends
+from attnx.graph.axes.projections import output_axes
+from attnx.interventions.norms import SAME, normed, unchanged
+from attnx.records import Place, Site
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Expand".split()) | SAME
+"""Operators that give the numbers of their first input, moved at most."""
+CLAMPS = frozenset(("Clip", "Min", "Max"))
+"""What keeps half precision finite, and changes nothing else."""
+ADDS = ("Add", "Sum")
+STEPS = 80
+"""Nodes that one sublayer's way to the stream has at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one sublayer adds to the stream."""
+
+    place: Place
+    """What it gives: its bias added, before any norm of it, any factor, and before it joins; axes b, q, d."""
+    added: Place
+    """The same as it is added to the stream: behind its norm and factors."""
+    site: int | None = None
+    """Index of the attention; None for an MLP, or whatever else is added."""
+
+
+class LostError(Exception):
+    """Where the residual stream could not be followed, in words."""
+
+
+@dataclass(slots=True)
+class Join:
+    """Where an attention is added to the stream."""
+
+    site: Site
+    out: str
+    stream: str
+    term: Term
+    beside: list[str]
+    axes: Axes
+    """Of `out`."""
+    names: list[tuple[str, Atom]]
+    plain: bool
+
+
+class Joins:
+    """Finds the sums of a graph in which attentions are added to the stream."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def find(self, site: Site) -> Join:
+        """Follow an attention from its output projection to the stream.
+
+        Raises:
+            LostError: It is not added to a stream, or the way there is not known.
+        """
+        graph = self.graph
+        found = output_axes(graph, site)
+        query = site.places.get("query")
+        if found is None:
+            raise LostError("its output projection was not found for sure")
+        if query is None:
+            raise LostError("where its query is was not found")
+        out, axes, names = found
+        asked = above(graph, [query.value])
+        for name in list(asked):  # the sum that an embedding's norm is of comes out beside it
+            node = graph.producer(name)
+            if node is not None and node.op_type == "EmbedLayerNormalization":
+                asked.update(out for out in node.output if out)
+        node, other, reached = self._first_sum(out, asked)
+        mine = [name for name in node.input if name in reached]
+        stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
+        branch, added, more, way, plain = self._way(mine[0], out, reached)
+        axes_of = {out: axes}
+        current: Axes | None = axes
+        for maker, source, target in way:
+            current = moved(graph, maker, current, source)
+            if current is not None:
+                axes_of[target] = current
+        if current is None:
+            raise LostError("the axes of what it adds to the stream cannot be followed")
+        layout, behind = (layout_of(axes_of.get(value), names) for value in (branch, added))
+        if layout is None or behind is None:
+            raise LostError("what the axes of its output stand for cannot be told")
+        whole = moved(graph, node, current, mine[0])
+        if whole is None:
+            raise LostError("the axes of the stream cannot be followed")
+        term = Term(Place(branch, layout), Place(added, behind), site.index)
+        return Join(site, node.output[0], stream, term, [*beside, *more, *mine[1:]], whole, names, plain)
+
+    def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
+        """The first node downstream that adds to it what its query was made of."""
+        graph = self.graph
+        reached = {out}
+        heap = [(graph.position(node), node.output[0]) for node in graph.consumers(out)]
+        heapq.heapify(heap)
+        done: set[str] = set()
+        while heap:
+            _, name = heapq.heappop(heap)
+            node = graph.producer(name)
+            if name in done or node is None or node.op_type in ("Shape", "Size"):
+                continue
+            done.add(name)
+            if node.op_type in ADDS:
+                shape = graph.shape(name)
+                for other in node.input:
+                    if other not in reached and self._stream_in(other, asked, shape, 2) is not None:
+                        return node, other, reached
+            for made in node.output:
+                if made:
+                    reached.add(made)
+                    for reader in graph.consumers(made):
+                        heapq.heappush(heap, (graph.position(reader), next(o for o in reader.output if o)))
+        raise LostError("what it gives is never added to what its query was made of")
+
+    def _stream_in(
+        self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
+    ) -> tuple[str, list[str]] | None:
+        """The stream in a sum, and what else is in it."""
+        graph = self.graph
+        own = graph.shape(value)
+        if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:
+            return None
+        if not asked.isdisjoint((value, unchanged(graph, value))) and (depends(graph, value) or own == shape):
+            return value, []
+        node = graph.producer(unchanged(graph, value))
+        if depth == 0 or node is None or node.op_type not in ADDS:
+            return None
+        for name in node.input:
+            if (inner := self._stream_in(name, asked, shape, depth - 1)) is not None:
+                rest = [n for n in node.input if n != name and depends(graph, n)]
+                return inner[0], [*inner[1], *rest]
+        return None
+
+    def _way(
+        self, value: str, out: str, reached: set[str]
+    ) -> tuple[str, str, list[str], list[tuple[NodeProto, str, str]], bool]:
+        """From W_O's product to the stream.
+
+        Returns:
+            The sublayer's output; the same as it is added; what is added beside it; the steps; and whether nothing
+            changes what is added together.
+        """
+        graph = self.graph
+        steps: list[tuple[NodeProto, str, str]] = []
+        beside: list[str] = []
+        end = added = value
+        plain = True
+        for _ in range(STEPS):
+            if value == out:
+                # What stands before the first step that changes it; views and its bias belong to it.
+                return end, added, beside, steps[::-1], plain
+            node = graph.producer(value)
+            assert node is not None
+            source = normed(graph, value)
+            if source is not None and source in reached:
+                steps.append((node, source, value))
+                end = value = source
+                continue
+            carried = sorted((n for n in node.input if n in reached), key=lambda name: -position(graph, name))
+            if not carried:
+                break
+            others = [n for n in node.input if n and n not in reached and depends(graph, n)]
+            steps.append((node, carried[0], value))
+            if node.op_type in ADDS and others:
+                plain = plain and end == added
+                beside += others
+                end = added = carried[0]
+            elif node.op_type not in (*VIEWS, *CLAMPS, *ADDS):
+                end = carried[0]
+            value = carried[0]
+        raise LostError("the way from its output projection to the stream cannot be followed")
+
+
+def position(graph: Graph, value: str) -> int:
+    """Where the node that makes a value stands; -1 for inputs and constants."""
+    node = graph.producer(value)
+    return -1 if node is None else graph.position(node)
+
+
+def moved(graph: Graph, node: NodeProto, axes: Axes | None, source: str) -> Axes | None:
+    """The axes behind a step; a norm, whole as one step, leaves them as they are."""
+    if axes is None:
+        return None
+    if normed(graph, node.output[0]) == source:
+        return axes
+    return forward(graph, node, axes, source)
+
+
+def layout_of(axes: Axes | None, names: Sequence[tuple[str, Atom]]) -> str | None:
+    """Axes in words: "b q d", "(b q) d"; None where batch and queries are not apart from the features."""
+    if axes is None:
+        return None
+    known = {id(leaf): (letter, leaf.size) for letter, atom in names for leaf in atom.leaves()}
+    words: list[str] = []
+    for axis in axes:
+        letters: list[str] = []
+        for leaf in leaves(axis):
+            letter = known.get(id(leaf), ("d", leaf.size))[0]
+            if not letters or letters[-1] != letter:
+                letters.append(letter)
+        words.append("1" if not letters else letters[0] if len(letters) == 1 else f"({' '.join(letters)})")
+    flat = " ".join(words)
+    return flat if flat.count("d") == 1 and flat.count("q") <= 1 and flat.count("b") <= 1 else None

@@ -1,0 +1,85 @@
+"""The logit lens: what a model would say after each layer.
+
+Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.errors import RunError
+from attnx.interventions.plan import RUN
+from attnx.interventions.points import Point
+from attnx.interventions.stream import Stack
+from attnx.interventions.tail import last_of, logits_of, part, stacks_of, uncapped
+from attnx.records import Array
+from attnx.run.check import TOLERANCE, difference
+
+if TYPE_CHECKING:
+    from attnx.interventions.unedited import Unedited
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lensed:
+    """What the logit lens shows of a run."""
+
+    hidden: Array
+    """float32 [L+1,B,Q,E]: the residual stream as the first layer gets it, and behind each layer."""
+    logits: Array | None = None
+    """float32 [L+1,B,Q,V] (or as the model's own output: [L+1,B,classes]); None where the model has none."""
+    uncapped: Array | None = None
+    """The same before a softcap; None without one."""
+    encoder_hidden: Array | None = None
+    """float32 [L+1,B,K,E], of a model that has both sides."""
+    output: str = ""
+    """The model's output that the last of `logits` is."""
+    notes: tuple[str, ...] = ()
+
+    def arrays(self, name: str) -> dict[str, Array]:
+        """By name, as files and scripts have them."""
+        every = {
+            "hidden": self.hidden, "logits": self.logits, "uncapped": self.uncapped,
+            "encoder_hidden": self.encoder_hidden,
+        }  # fmt: skip
+        return {f"{name}.{key}": array for key, array in every.items() if array is not None}
+
+
+def lens(all_: Unedited, run: str = RUN) -> Lensed:
+    """Run what follows a model's last layer on the residual stream behind each.
+
+    Raises:
+        UnsupportedError: The residual stream was not found.
+        RunError: The last of the logits is not what the model gives.
+    """
+    stacks = stacks_of(all_)
+    main = stacks.get("decoder") or stacks["encoder"]
+    hidden = _hidden(all_, run, main)
+    encoder = _hidden(all_, run, stacks["encoder"]) if len(stacks) > 1 and "encoder" in stacks else None
+    name, why = logits_of(all_, main)
+    if name is None:
+        return Lensed(hidden, encoder_hidden=encoder, notes=(f"no logits: {why}",))
+    before = uncapped(all_, name)
+    ends = {"logits": name, **({"uncapped": before} if before != name else {})}
+    tail = part(all_, run, Point("residual stream", "residual", last_of(main), "bqd"), ends)
+    given = [tail(state) for state in hidden]
+    logits = np.stack([one["logits"] for one in given])
+    whole = np.stack([one["uncapped"] for one in given]) if before != name else None
+    gap = difference(logits[-1], np.asarray(all_.output(run, name), np.float32))
+    if not gap <= TOLERANCE["float32" if all_.exact else "low"]:
+        raise RunError(
+            f"what follows the last layer gives an output {name!r} that differs by {gap:.2g}: no lens is shown",
+            "Please report this model.",
+        )
+    return Lensed(hidden, logits, whole, encoder, name)
+
+
+def _hidden(all_: Unedited, run: str, stack: Stack) -> Array:
+    places = [stack.layers[0].given, *(layer.out for layer in stack.layers if layer.out is not None)]
+    points = [Point(f"stream {i}", "residual", place, "bqd") for i, place in enumerate(places)]
+    return np.stack([np.asarray(array, np.float32) for array in all_.take(run, points)])
+
+
+__all__ = ["Lensed", "lens"]

@@ -1,0 +1,131 @@
+"""A plan carried out: unedited runs, edited ones, the lens and attributions, named as files and scripts have them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.errors import InputError, UsageError
+from attnx.interventions.attribute import Attributed, attribute
+from attnx.interventions.feeds import Fed, fed
+from attnx.interventions.lens import Lensed, lens
+from attnx.interventions.plan import OTHER, RUN, Attribute, Intervention, Lens, Step
+from attnx.interventions.running import Effect, Intervening
+from attnx.records import Array
+from attnx.run.check import difference
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+_CALLED = {RUN: "base", OTHER: "corrupt"}
+"""Names of the feeds -> of what their unedited runs give."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """What a plan gave."""
+
+    unedited: Mapping[str, Mapping[str, Array]]
+    """Name of a feed -> the model's own outputs on it: "inputs", "other"."""
+    effects: Mapping[str, Effect]
+    """Id -> what an edited run gave."""
+    lenses: Mapping[str, Lensed]
+    attributions: Mapping[str, Attributed]
+    notes: tuple[str, ...]
+    device: str
+
+    def moved(self, step: Step) -> dict[str, float]:
+        """By how much an edited run's outputs differ from those of the same run unedited.
+
+        Returns:
+            Output -> largest absolute difference, relative to the larger of 1 and the output's own size; nothing for
+            a lens or an attribution.
+        """
+        effect = self.effects.get(step.id)
+        if effect is None:
+            return {}
+        base = self.unedited[step.run]
+        return {n: difference(np.asarray(a), base[n]) for n, a in effect.outputs.items() if a.dtype.kind == "f"}
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array by name: base.OUTPUT, corrupt.OUTPUT, ID.OUTPUT; ID.hidden ... of a lens, ID.heads ..."""
+        out: dict[str, Array] = {}
+        for name, outputs in self.unedited.items():
+            out |= {f"{_CALLED.get(name, name)}.{key}": array for key, array in outputs.items()}
+        for name, effect in self.effects.items():
+            out |= {f"{name}.{key}": array for key, array in effect.outputs.items()}
+        for name, lensed in self.lenses.items():
+            out |= lensed.arrays(name)
+        for name, attributed in self.attributions.items():
+            out |= attributed.arrays(name)
+        return out
+
+
+def perform(all_: Intervening, steps: Sequence[Step]) -> Results:
+    """Carry out a plan.
+
+    Args:
+        all_: The model and its feeds.
+        steps: In any order; their ids differ.
+
+    Raises:
+        UnsupportedError: What cannot be reached in this model; by name, with the reason.
+        UsageError: A layer, head or position that is not there.
+    """
+    effects = {e.id: e for e in all_.run([step for step in steps if isinstance(step, Intervention)])}
+    lenses = {step.id: lens(all_, step.run) for step in steps if isinstance(step, Lens)}
+    found = {step.id: attribute(all_, step.targets, step.run) for step in steps if isinstance(step, Attribute)}
+    unedited = {name: all_.base(name) for name in all_.feeds}
+    notes = [*all_.notes, *(note for one in lenses.values() for note in one.notes)]
+    order = {step.id: effects[step.id] for step in steps if step.id in effects}
+    return Results(unedited, order, lenses, found, tuple(dict.fromkeys(notes)), all_.device)
+
+
+def run_with(
+    model: Model,
+    steps: Sequence[Step],
+    given: str | Mapping[str, Any],
+    other: str | Mapping[str, Any] | None = None,
+    *,
+    outputs: Collection[str] | None = None,
+) -> Results:
+    """Run a model with interventions.
+
+    Args:
+        model: The model.
+        steps: What is changed: `Intervention`s, `Lens`, `Attribute`.
+        given: What it is run on: a text, what `Model.trace` takes by name (text, target, tokens, inputs ...), or an
+            array for each graph input.
+        other: A second thing to run on, or to patch from.
+        outputs: Which of the model's own outputs to give; all but its caches where None.
+    """
+    feeds = {RUN: feed_of(model, given).feed}
+    if other is not None:
+        feeds[OTHER] = feed_of(model, other).feed
+    return perform(Intervening(model, feeds, outputs), steps)
+
+
+def feed_of(model: Model, given: str | Mapping[str, Any]) -> Fed:
+    """What a model is fed for a text, for what `Model.trace` takes by name, or for arrays."""
+    if isinstance(given, str):
+        return fed(model, {"text": given})
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"interventions are run on a text or arrays, and this is {type(given).__name__}",
+            "Give a str, or a dict with an array for each graph input.",
+        )
+    named = {slot.name for slot in model.slots()}
+    if given and set(given) <= named and not set(given) <= _TOLD:
+        return fed(model, {"inputs": given})
+    if unknown := [name for name in given if name not in _TOLD]:
+        raise InputError(f"the model has no input {unknown[0]}", f"It takes {', '.join(named)}.")
+    return fed(model, dict(given))
+
+
+_TOLD = frozenset(("text", "pair", "target", "tokens", "inputs", "image", "audio"))
+"""What `Model.trace` takes that says what to run on."""
+
+__all__ = ["Results", "feed_of", "perform", "run_with"]

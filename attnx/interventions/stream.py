@@ -1,0 +1,354 @@
+"""The residual stream: what attention and MLP add to it in each layer, and what it is behind each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.axes import Axes
+from attnx.graph.axes.paths import depends, reaches
+from attnx.interventions.joins import (
+    ADDS,
+    CLAMPS,
+    STEPS,
+    VIEWS,
+    Join,
+    Joins,
+    LostError,
+    Term,
+    layout_of,
+    moved,
+    position,
+)
+from attnx.interventions.norms import SAME, norm_of, normed, unchanged
+from attnx.records import Place, Site
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+
+@dataclass(slots=True)
+class Layer:
+    """One layer of a stack."""
+
+    given: Place
+    """The stream as the layer gets it."""
+    terms: list[Term] = field(default_factory=list)
+    """What its sublayers add, in order."""
+    out: Place | None = None
+    """The stream behind it, after whatever norm closes the layer."""
+
+    @property
+    def mlps(self) -> list[Term]:
+        """What is added besides attention."""
+        return [term for term in self.terms if term.site is None]
+
+
+@dataclass(slots=True)
+class Stack:
+    """Layers that hand one stream on."""
+
+    layers: list[Layer]
+    sites: list[tuple[int, ...]]
+    """The attentions of each layer."""
+    normed: bool
+    """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
+    plain: bool = True
+    """Whether the stream is a sum of what is added to it and nothing else (no factors, no other tensors)."""
+
+
+@dataclass(slots=True)
+class _Back:
+    """The way from one layer's stream back to the attention that was added last."""
+
+    steps: list[tuple[NodeProto, str, str]]
+    """Node, the input that carries the stream, the output; in order of the data. Norms are one step."""
+    terms: list[str]
+    norm: bool
+    plain: bool
+
+
+class Streams:
+    """Finds the stacks of a model, once."""
+
+    def __init__(self, graph: Graph, sites: Sequence[Site]) -> None:
+        self.graph, self.sites = graph, sites
+        self.lost: dict[int, str] = {}
+        """Site index -> why its part of the stream was not found."""
+        joins = Joins(graph)
+        self._joins: dict[int, Join] = {}
+        for site in sites:
+            if site.kind in ("self", "cross"):
+                try:
+                    self._joins[site.index] = joins.find(site)
+                except LostError as error:
+                    self.lost[site.index] = str(error)
+        self.stacks = self._stacks()
+
+    def of(self, site: int) -> tuple[Stack, int]:
+        """The stack that a site stands in, and its layer there.
+
+        Raises:
+            LostError: It stands in none.
+        """
+        for stack in self.stacks:
+            for number, sites in enumerate(stack.sites):
+                if site in sites:
+                    return stack, number
+        raise LostError(self.lost.get(site, "it is in no stack of layers"))
+
+    def term(self, site: int) -> Term:
+        """What an attention adds to the stream.
+
+        Raises:
+            LostError: It was not found.
+        """
+        if site not in self._joins:
+            raise LostError(self.lost.get(site, "it is no attention over tokens"))
+        return self._joins[site].term
+
+    # From layer to layer
+
+    def _stacks(self) -> list[Stack]:
+        order = sorted(self._joins.values(), key=lambda j: position(self.graph, j.out))
+        by_out = {join.out: join for join in order}
+        before: dict[int, tuple[Join | None, _Back]] = {}
+        for join in order:
+            try:
+                before[join.site.index] = self._back(join.stream, by_out)
+            except LostError as error:
+                self.lost[join.site.index] = str(error)
+        stacks: list[Stack] = []
+        open_at: dict[int, list[Join]] = {}
+        chains: list[list[Join]] = []
+        for join in order:
+            if join.site.index not in before:
+                continue
+            last = before[join.site.index][0]
+            if last is not None and last.site.index in open_at:
+                chain = open_at.pop(last.site.index)
+            else:
+                chain = []
+                chains.append(chain)
+            chain.append(join)
+            open_at[join.site.index] = chain
+        for chain in chains:
+            try:
+                stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
+            except LostError as error:
+                self.lost.update({j.site.index: str(error) for j in chain})
+        return stacks
+
+    def _back(self, value: str, outs: dict[str, Join]) -> tuple[Join | None, _Back]:
+        """Follow the stream upstream until an attention was added to it, or to where it begins."""
+        graph = self.graph
+        back = _Back([], [], False, True)
+        for _ in range(STEPS):
+            if value in outs:
+                break
+            node = graph.producer(value)
+            if node is None or not depends(graph, value):
+                break
+            source = normed(graph, value)
+            if source is not None:
+                if not self._leads(source, outs):
+                    break
+                back.norm = True
+                back.steps.append((node, source, value))
+                value = source
+                continue
+            live = [n for n in node.input if n and depends(graph, n)]
+            if node.op_type in VIEWS or node.op_type in CLAMPS:
+                source = str(node.input[0])
+            elif node.op_type in ADDS and len(live) > 1:
+                stream = self._older(live, outs)
+                if stream is None:
+                    break
+                back.terms += [n for n in live if n != stream]
+                source = stream
+            elif node.op_type in ("Add", "Mul", "Div") and len(live) == 1:
+                source = live[0]
+                back.plain = back.plain and not self._leads(source, outs)
+            elif self._leads(value, outs):
+                raise LostError(f"the residual stream passes through {node.op_type} {node.name!r}: it is lost there")
+            else:
+                break
+            if not self._leads(source, outs):
+                break
+            back.steps.append((node, source, value))
+            value = source
+        join = outs.get(value)
+        if join is None:
+            back.terms.clear()
+            back.steps.clear()
+            back.norm = False
+            back.plain = True
+        back.steps.reverse()
+        back.terms.reverse()
+        return join, back
+
+    def _leads(self, value: str, outs: Collection[str]) -> bool:
+        """Whether an attention was added upstream."""
+        return reaches(self.graph, value, outs)
+
+    def _older(self, live: Sequence[str], outs: Collection[str]) -> str | None:
+        """Of the terms of a sum, the one that the others are made of; else the one that an attention was added to."""
+        graph = self.graph
+        for name in live:
+            rest = [n for n in live if n != name]
+            if all(reaches(graph, n, {name, unchanged(graph, name)}, outs) for n in rest):
+                return name
+        led = [name for name in live if self._leads(name, outs)]
+        return led[0] if len(led) == 1 else None
+
+    def _stack(self, chain: Sequence[Join], backs: Sequence[_Back]) -> Stack:
+        graph = self.graph
+        starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
+        if starts[0] != 0:
+            starts = [0, *starts]
+        tail = self._tail(chain[-1], any(back.norm for back in backs))
+        ends = [*backs[1:], tail]
+        layers: list[Layer] = []
+        for number, at in enumerate(starts):
+            stop = starts[number + 1] if number + 1 < len(starts) else len(chain)
+            first = chain[at]
+            given = Place(first.stream, self._given(first))
+            layer = Layer(given)
+            for join, end in zip(chain[at:stop], ends[at:stop], strict=True):
+                axes: Axes | None = join.axes
+                layer.terms.append(join.term)
+                layout = layout_of(axes, join.names)
+                for name in join.beside:
+                    layer.terms.append(self._term(name, layout))
+                value = join.out
+                for node, source, target in end.steps:
+                    axes = moved(graph, node, axes, source)
+                    value = target
+                    if node.op_type in ADDS:
+                        layout = layout_of(axes, join.names)
+                        layer.terms += [self._term(n, layout) for n in node.input if n in end.terms]
+                layout = layout_of(axes, join.names)
+                if layout is not None:
+                    layer.out = Place(_first(graph, value), layout)
+            layers.append(layer)
+        for one, two in pairwise(layers):
+            two.given = one.out or two.given
+        return Stack(
+            layers,
+            [
+                tuple(j.site.index for j in chain[at : starts[n + 1] if n + 1 < len(starts) else len(chain)])
+                for n, at in enumerate(starts)
+            ],
+            any(back.norm for back in ends),
+            all(back.plain for back in ends) and all(join.plain for join in chain),
+        )
+
+    def _given(self, join: Join) -> str:
+        layout = layout_of(join.axes, join.names)
+        if layout is None:
+            raise LostError("what the axes of the residual stream stand for cannot be told")
+        return layout
+
+    def _term(self, added: str, layout: str | None) -> Term:
+        if layout is None:
+            raise LostError("what the axes of the residual stream stand for cannot be told")
+        return Term(Place(self._own(added), layout), Place(added, layout))
+
+    def _own(self, value: str) -> str:
+        """What a sublayer gives, before its norm and factors."""
+        graph = self.graph
+        best = value
+        for _ in range(STEPS):
+            node = graph.producer(value)
+            if node is None:
+                break
+            source = normed(graph, value)
+            if source is not None:
+                best = value = source
+                continue
+            live = [n for n in node.input if n and depends(graph, n)]
+            if node.op_type in SAME:
+                value = node.input[0]
+            elif node.op_type in ("Mul", "Div") and len(live) == 1 and graph.shape(live[0]) == graph.shape(value):
+                best = value = live[0]
+            else:
+                break
+        return best
+
+    def _tail(self, join: Join, norm: bool) -> _Back:
+        """From the last attention to the end of the last layer."""
+        graph = self.graph
+        back = _Back([], [], False, True)
+        value = join.out
+        for _ in range(8):
+            step = self._next(value, norm or join.out == value)
+            if step is None:
+                break
+            back.steps += step[0]
+            back.terms += step[1]
+            back.norm = back.norm or step[2]
+            value = back.steps[-1][2]
+        if back.norm or (norm and not back.steps) or (norm and back.terms):
+            closed = norm_of(graph, value)
+            if closed is not None:
+                node = graph.producer(closed)
+                assert node is not None
+                back.steps.append((node, value, closed))
+                back.norm = True
+        return back
+
+    def _next(self, value: str, through: bool) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
+        """The next sum of the stream and something that is made of it; `through`: also of its norm."""
+        graph = self.graph
+        found = self._sum_with(value)
+        if found is not None:
+            return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
+        closed = norm_of(graph, value) if through else None
+        if closed is None:
+            return None
+        found = self._sum_with(closed)
+        if found is None:
+            return None
+        node = graph.producer(closed)
+        assert node is not None
+        beside = [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)]
+        return [(node, value, closed), *found], beside, True
+
+    def _sum_with(self, value: str) -> list[tuple[NodeProto, str, str]] | None:
+        """The steps to a sum in which a tensor stands beside one that is made of it."""
+        graph = self.graph
+        stack: list[tuple[str, list[tuple[NodeProto, str, str]]]] = [(value, [])]
+        while stack:
+            name, steps = stack.pop(0)
+            for node in graph.consumers(name):
+                if len(steps) < 6 and node.op_type in VIEWS | CLAMPS and node.input[0] == name:
+                    stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
+                elif node.op_type in ADDS:
+                    others = [n for n in node.input if n != name and depends(graph, n)]
+                    same = [n for n in others if graph.shape(n) == graph.shape(name)]
+                    if same and all(reaches(graph, n, {value}) for n in same):
+                        return [*steps, (node, name, node.output[0])]
+        return None
+
+
+def _first(graph: Graph, value: str) -> str:
+    """The first tensor that holds the numbers of `value`: before casts that lose nothing."""
+    while (node := graph.producer(value)) is not None and node.op_type in SAME:
+        before = node.input[0]
+        one, two = graph.facts.get(before), graph.facts.get(value)
+        if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
+            break
+        if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
+            break  # inside a fused node, which need not be opened for it
+        value = before
+    return value
+
+
+_HALVES = (10, 16)
+"""Types that every other float type can hold: float16, bfloat16."""
+
+__all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

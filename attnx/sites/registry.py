@@ -1,0 +1,38 @@
+"""The recognisers of attention that is written out in plain operators, one a room, in the order in which they look.
+
+Each sees what those before it found around a softmax, and may give something better. A new room is one new entry; no
+other file imports the rooms behind `spelled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from attnx.records import Miss
+from attnx.sites.finding import Finding
+from attnx.sites.spelled import softmax
+from attnx.sites.strided import bands
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
+Look = Callable[["NodeProto", Finding | Miss | None], Finding | Miss | None]
+"""A node, and what was found around it so far -> what is found there now."""
+ROOMS: Sequence[Callable[[Graph], Look]] = (softmax.recogniser, bands.recogniser)
+"""For each room: a graph with its fused nodes replaced -> the room's recogniser for its nodes."""
+
+
+def recognise(graph: Graph) -> Callable[[NodeProto], Finding | Miss | None]:
+    """The recogniser of a graph: what all rooms together find around a node."""
+    looks = [room(graph) for room in ROOMS]
+
+    def of_node(node: NodeProto) -> Finding | Miss | None:
+        found: Finding | Miss | None = None
+        for look in looks:
+            found = look(node, found)
+        return found
+
+    return of_node

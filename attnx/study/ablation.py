@@ -1,0 +1,224 @@
+"""Does a head matter? Heads ablated and attention edges knocked out, and what the model says then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.interventions.plan import Edit, Intervention, Method, Where
+from attnx.interventions.running import Intervening
+from attnx.records import Array, Attention, Site, Tokens, Trace
+from attnx.session.protocol import Runs
+from attnx.study.readout import Change, Readout, readout
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is changed at once: heads of one layer, or several such places."""
+
+    label: str
+    layer: int | None
+    """None of several layers."""
+    head: int | None
+    """None of several heads."""
+    heads: tuple[tuple[int, int | None], ...]
+    """Layer and head; a head of None is all heads of the layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A place, and what the model says once it is changed."""
+
+    place: Place
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """What each change of a run does to the model's answer."""
+
+    readout: Readout
+    base: Change
+    """The unedited run against itself: its reading."""
+    effects: tuple[Effect, ...]
+    """In the order of the model."""
+    component: Where
+    layers: tuple[int, ...]
+    heads: int
+    notes: tuple[str, ...]
+
+    @property
+    def ranked(self) -> tuple[Effect, ...]:
+        """Those that change the answer most first."""
+        return tuple(sorted(self.effects, key=lambda effect: -effect.change.moved))
+
+    def map(self) -> Array:
+        """How far each single head moves the answer, [layers, heads]; NaN for heads that were not ablated alone."""
+        found = np.full((len(self.layers), self.heads), np.nan)
+        for effect in self.effects:
+            if effect.place.head is not None and effect.place.layer is not None:
+                found[self.layers.index(effect.place.layer), effect.place.head] = effect.change.moved
+        return found
+
+
+def single_heads(sites: Sequence[Site]) -> list[Place]:
+    """Every head by itself."""
+    return [
+        Place(f"L{site.layer} H{head}", site.layer, head, ((site.layer or 0, head),))
+        for site in sites
+        for head in range(site.heads or 1)
+    ]
+
+
+def places(sites: Sequence[Site], heads: Sequence[tuple[int, int]], layers: Sequence[int] | None) -> list[Place]:
+    """What is changed: each head that is named, each layer, and all of them together; every head where none is named.
+
+    Raises:
+        UsageError: A layer or head that is not there.
+    """
+    by_layer = {site.layer: site for site in sites}
+    for layer, head in [*heads, *((layer, 0) for layer in layers or ())]:
+        if layer not in by_layer:
+            there = sorted(n for n in by_layer if n is not None)
+            raise UsageError(f"there is no layer {layer}", f"The layers are {there[0]} to {there[-1]}.")
+        if head >= (by_layer[layer].heads or 1):
+            raise UsageError(
+                f"there is no head {head} in layer {layer}", f"Its heads are 0 to {(by_layer[layer].heads or 1) - 1}."
+            )
+    found = [Place(f"L{layer} H{head}", layer, head, ((layer, head),)) for layer, head in dict.fromkeys(heads)]
+    found += [Place(f"L{layer}", layer, None, ((layer, None),)) for layer in dict.fromkeys(layers or ())]
+    if not found:
+        return single_heads(sites)
+    if len(found) > 1:
+        every = tuple(place for one in found for place in one.heads)
+        found.append(Place("together", None, None, every))
+    return found
+
+
+def ablate(
+    model: Runs,
+    running: Intervening,
+    tokens: Tokens,
+    *,
+    component: Where | None = None,
+    heads: Sequence[tuple[int, int]] = (),
+    layers: Sequence[int] | None = None,
+    method: Method = "zero",
+    means: Mapping[int, Array] | None = None,
+    queries: Sequence[int] | None = None,
+    edges: Sequence[tuple[int, int]] = (),
+    answer: str | None = None,
+    foil: str | None = None,
+    position: int | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> Ablation:
+    """Ablate heads, or knock edges out of them, and read what the model says.
+
+    Args:
+        model: The model.
+        running: The model with its feed, of a batch of one.
+        tokens: What stands at the query positions.
+        component: Which attention: the encoder's, the decoder's, or the cross-attention; None where there is one.
+        heads: Layer and head of each head that is changed by itself, and together; every head where neither heads
+            nor layers are given.
+        layers: Layers whose heads are all changed at once.
+        method: What stands in place of a head's context: nothing, its mean over positions, or what uniform weights
+            would give.
+        means: Layer -> the mean context of its heads over a corpus, [H,D]: what stands in place of a context then.
+        queries: Positions at which heads are ablated; all where None.
+        edges: Query and key of edges that are knocked out before the softmax, in place of an ablation.
+        answer: See `readout`.
+        foil: See `readout`.
+        position: See `readout`.
+        tell: Called with how many changes have been run.
+
+    Raises:
+        UsageError: A layer, head or position that is not there; several components and none named.
+        UnsupportedError: A site that cannot be trusted or reached.
+    """
+    there = running.points.components()
+    chosen = _component(there, component)
+    sites = there[chosen]
+    where = places(sites, heads, layers)
+    base = running.base("inputs")
+    read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
+
+    def edits(place: Place) -> Iterator[Edit]:
+        for layer, head in place.heads:
+            at = {"layers": (layer,), "heads": None if head is None else (head,), "component": chosen}
+            if edges:
+                for query, key in edges:
+                    yield Edit("knockout", queries=(query,), keys=(key,), **at)  # type: ignore[arg-type]
+                continue
+            here = None if queries is None else tuple(queries)
+            if means is not None:
+                yield Edit("patch", queries=here, quantity="context", values=means[layer][None, :, None], **at)  # type: ignore[arg-type]
+            else:
+                yield Edit("ablate", queries=here, method=method, **at)  # type: ignore[arg-type]
+
+    plan = [Intervention(str(number), tuple(edits(place))) for number, place in enumerate(where)]
+    found: dict[str, Change] = {}
+    for effect in running.run(plan):
+        found[effect.id] = read.change(base, effect.outputs)
+        if tell is not None:
+            tell(len(found))
+    effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
+    numbers = tuple(site.layer for site in sites if site.layer is not None)
+    most = max((site.heads or 1) for site in sites)
+    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, tuple(running.notes))
+
+
+def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
+    """The mean context of every head over all tokens of a corpus that are no padding.
+
+    Args:
+        traces: With contexts.
+        component: Which attention.
+
+    Returns:
+        Layer -> [H,D].
+
+    Raises:
+        InputError: The corpus has no token.
+    """
+    sums: dict[int, Array] = {}
+    count = 0
+    for trace in traces:
+        real = [at for at, is_real in enumerate(trace.tokens.mask) if is_real]
+        count += len(real)
+        for attention in trace.attentions:
+            if attention.site.layer is None or component_of(attention.site) != component:
+                continue
+            context = _context(attention)[0][:, real].sum(1, dtype=np.float64)
+            sums[attention.site.layer] = sums.get(attention.site.layer, 0.0) + context
+    if not count or not sums:
+        raise InputError("the corpus has no text to take means over", "Give a file with one text a line.")
+    return {layer: (total / count).astype(np.float32) for layer, total in sums.items()}
+
+
+def component_of(site: Site) -> Where:
+    """Which attention a site is."""
+    if site.kind == "cross":
+        return "cross"
+    return "encoder" if site.component == "encoder" else "decoder"
+
+
+def _context(attention: Attention) -> Array:
+    return attention.need("context")
+
+
+def _component(there: Mapping[Where, Sequence[Site]], component: Where | None) -> Where:
+    if component is not None:
+        if component not in there:
+            raise UsageError(f"the model has no {component} attention", f"It has {', '.join(there)}.")
+        return component
+    if not there:
+        raise UnsupportedError("the model has no attention over tokens that could be changed", "")
+    # Of several, the one that writes: what a decoder reads of itself.
+    return "decoder" if "decoder" in there else next(iter(there))
+
+
+__all__ = ["Ablation", "Effect", "Place", "ablate", "component_of", "corpus_means", "places", "single_heads"]

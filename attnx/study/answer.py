@@ -1,0 +1,236 @@
+"""An answer and its prompt: which parts of the prompt each written word read, by head and step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.formula import average
+from attnx.measure import lookback as measure
+from attnx.records import Array, Axis, Measurement, Site, Tokens, Trace
+from attnx.run.encdec import check_names
+from attnx.run.generate import Plan, decode, say, with_new
+from attnx.run.row_sums import RowSums, UnreducedError, reads_in_pieces
+from attnx.session.protocol import NOTHING, Wanted
+from attnx.study.prompts import Span, answered, cut, with_text
+from attnx.study.request import Head
+from attnx.study.selection import trusted
+from attnx.tokens.sentences import sentences
+from attnx.tokens.spaced import readers
+from attnx.wording import Wording
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+BLOCKS = 96
+"""Stretches of the prompt that are shown as a strip."""
+PIECE = 512
+"""Tokens of a long prompt that are read at once, where the model has a cache."""
+UNITS = ("sentence", "word", "whole")
+"""What of the answer is taken together."""
+NO_PROOF = Wording(
+    "where heads read is no proof of use: <attnx.study.ablation.ablate()> takes an edge away and shows whether the "
+    "answer changes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of the answer."""
+
+    text: str
+    steps: tuple[int, ...]
+    """Which of the written tokens, from 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What was written, and where its heads read while they wrote it."""
+
+    model: str
+    device: str
+    tokens: Tokens
+    """The prompt, and behind it what was written."""
+    prompt: int
+    """How many of them are the prompt's."""
+    spans: tuple[Span, ...]
+    weights: Measurement
+    """[L,H,T,G]: of each head and written token, the weight on each span, on the rest of the prompt, on sinks, and on
+    the model's own words."""
+    blocks: Measurement
+    """[L,H,T,B]: the prompt cut into stretches of equal length, sinks left out."""
+    lookback: Measurement
+    """[L,H,T]."""
+    sites: tuple[Site, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def written(self) -> int:
+        """How many tokens were written."""
+        return len(self.tokens) - self.prompt
+
+    def mean(self, measured: Measurement, heads: Sequence[Head], layers: Sequence[int] | None) -> Array:
+        """A measurement's mean over the heads that were asked for, all where none was.
+
+        Raises:
+            UsageError: There is no such head or layer.
+        """
+        values = measured.values
+        have = [site.layer for site in self.sites]
+        for layer in (*(layers or ()), *(h.layer for h in heads if h.layer is not None)):
+            if layer not in have:
+                raise UsageError(f"there is no layer {layer}", f"There are the layers {', '.join(map(str, have))}.")
+        kept = [at for at, layer in enumerate(have) if layers is None or layer in layers]
+        if not heads:
+            flat = values[kept].reshape(-1, *values.shape[2:])
+            return average(flat, axis=0)
+        count = values.shape[1]
+        if (high := max(h.head for h in heads)) >= count:
+            raise UsageError(f"there is no head {high}", f"There are heads 0 to {count - 1}.")
+        picked = [values[at, h.head] for h in heads for at in kept if h.layer in (None, have[at])]
+        return average(np.stack(picked), axis=0)
+
+    def units(self, by: str) -> tuple[Unit, ...]:
+        """What was written, by word, by sentence or as a whole; special tokens are of none."""
+        steps = [at for at in range(self.written) if not self.tokens.special[self.prompt + at]]
+        if not steps:
+            return ()
+        offsets = self.tokens.offsets
+        start = min(offsets[self.prompt + at][0] for at in steps)
+        stop = max(offsets[self.prompt + at][1] for at in steps)
+        if by == "whole":
+            return (Unit(self.tokens.text[start:stop], tuple(steps)),)
+        if by == "word":
+            first, whole = self.prompt, readers(self.tokens)
+            own = [(text, tuple(at - first for at in places if at >= first)) for text, places in whole]
+            return tuple(Unit(text, places) for text, places in own if places)
+        out = []
+        for a, b in sentences(self.tokens.text[start:stop]):
+            inside = tuple(at for at in steps if a <= offsets[self.prompt + at][0] - start < b)
+            if inside:
+                out.append(Unit(self.tokens.text[start + a : start + b], inside))
+        return tuple(out)
+
+
+def answer(model: Model, told: Mapping[str, Any], plan: Plan | None, how: str = "sentence") -> Answer:
+    """Let a decoder write on from a prompt, or be told the answer, and see where its heads read.
+
+    Args:
+        model: A decoder.
+        told: What `Model.trace` would be given: a text or tokens, and `target`, the answer, where it is known.
+        plan: How to write; None where the answer is told.
+        how: How the prompt is cut into spans, see `prompts.cut`.
+
+    Raises:
+        UsageError: The model is no decoder.
+        InputError: Nothing was written, or the spans do not fit the prompt.
+    """
+    own = [site for site in model.sites if site.kind == "self"]
+    if not own or all(site.causal is False for site in own):
+        raise UsageError(
+            f"{model.name} writes no text: none of its attention hides the future",
+            "Choose a decoder (GPT, Llama ...) or a translator.",
+        )
+    text, target = told.get("text"), told.get("target")
+    tokens = told.get("tokens") if text is None else model.encode(text, told.get("pair"))
+    if tokens is None:
+        raise UsageError("there is no text to go on from", Wording("Give a text[, or ids (<tokens>)]."))
+    if target is not None:
+        tokens, prompt = answered(model, with_text(tokens), text, target)
+    else:
+        tokens, prompt = with_text(tokens), len(tokens)
+    if not prompt:
+        raise InputError("there is no prompt before the answer", "Give a text; the answer goes on behind it.")
+    spans = cut(tokens, prompt, how)
+    sinks = tuple(at for at in range(prompt) if at == 0 or tokens.special[at])
+    places = [tuple(at for at in span.tokens if at not in sinks) for span in spans]
+    blocks = min(BLOCKS, prompt)
+    ids = tokens.ids.tolist()
+    asked = plan if plan is not None and target is None else Plan(0)
+    given = told.get("inputs") or {}
+    check_names(model, given)
+    if prompt > 2 * PIECE and reads_in_pieces(model, ids, decode, Plan(0)):
+        asked = replace(asked, piece=PIECE)
+
+    def marks(size: int) -> Array:
+        return measure.groups(size, places, sinks, prompt, blocks)
+
+    rows = RowSums(prompt - 1, marks)
+    try:
+        decoded = decode(model, ids, asked, NOTHING, given=given, look=rows)
+        sums, sites, notes, device = rows.sums(), rows.sites, list(rows.notes), rows.device
+    except UnreducedError:
+        decoded = decode(model, ids, asked, _WHOLE, given=given)
+        trace, doubts = trusted(Trace(model.name, decoded.run.device, tokens, None, decoded.run.attentions))
+        kept = [a for a in trace.attentions if a.site.kind == "self"]
+        sums = [a.need("weights")[0, :, prompt - 1 :] @ marks(a.need("weights").shape[-1]) for a in kept]
+        sites, device = tuple(a.site for a in kept), decoded.run.device
+        notes = [*decoded.run.notes, *doubts]
+    if target is None:
+        tokens = with_new(model, tokens, decoded)
+        notes += say(decoded, asked, tokens)
+    count = len(tokens) - prompt
+    if not count:
+        raise InputError(f"{model.name} wrote nothing", Wording("Give the answer: <target=>."))
+    sums = [one[:, :count].astype(np.float64) for one in sums]  # the row that reads the last token writes none
+    sums, sites, doubts = _sound(sums, sites)
+    return _measured(model, device, tokens, prompt, spans, sites, sums, (*tokens.notes, *notes, *doubts))
+
+
+_WHOLE = Wanted(quantities=("masked", "weights"), kinds=("self",))
+_TOLERANCE = 2e-2
+
+
+def _sound(sums: list[Array], sites: tuple[Site, ...]) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
+    """The sites whose rows sum to 1 (or less, where a sink takes a share), and what is to be said of the others."""
+    kept, doubts = [], []
+    for one, site in zip(sums, sites, strict=True):
+        over = one[..., -1] - 1
+        off = float(np.abs(np.maximum(over, 0) if site.sink else over).max(initial=0.0))
+        if off <= _TOLERANCE:
+            kept.append((one, site))
+        else:
+            doubts.append(f"left out, {site.label} NOT TRUSTED: rows sum to 1 is off by {off:.2g}")
+    if not kept:
+        raise UnsupportedError("no site of this model can be trusted, so nothing is measured", doubts[0])
+    return [one for one, _ in kept], tuple(site for _, site in kept), tuple(doubts)
+
+
+def _measured(
+    model: Model, device: str, tokens: Tokens, prompt: int, spans: tuple[Span, ...], sites: tuple[Site, ...],
+    sums: list[Array], notes: Sequence[str],
+) -> Answer:  # fmt: skip
+    heads, count = max(len(one) for one in sums), len(tokens) - prompt
+    stacked = np.full((len(sums), heads, count, sums[0].shape[-1]), np.nan)
+    for at, one in enumerate(sums):
+        stacked[at, : len(one)] = one
+    parts = len(spans) + 3
+    labels = [site.label for site in sites]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label} #{site.index}" for label, site in zip(labels, sites, strict=True)]
+    axes = (
+        Axis("layer", tuple(labels)),
+        Axis("head", tuple(f"H{at}" for at in range(heads))),
+        Axis("written", tuple(tokens.pieces[prompt:])),
+    )
+    groups = Axis("part", (*(span.name for span in spans), "rest of the prompt", "sinks", "own words"))
+    blocks = stacked[..., parts:-1]
+    size = blocks.shape[-1]
+    starts = tuple(str(-(-at * prompt // size)) for at in range(size))
+    on_prompt, on_own = stacked[..., :parts].sum(-1) - stacked[..., parts - 1], stacked[..., parts - 1]
+    return Answer(
+        model.name, device, tokens, prompt, spans,
+        Measurement("attention while writing", "share", (*axes, groups), stacked[..., :parts], (0.0, 1.0), "attnx",
+                    "weight of the row that writes a token, summed over the tokens of each part"),
+        Measurement("attention to the prompt", "share", (*axes, Axis("from token", starts)), blocks, (0.0, 1.0)),
+        Measurement("lookback ratio", "share", axes, measure.lookback(on_prompt, on_own, prompt), (0.0, 1.0),
+                    measure.SOURCE, measure.FORMULA),
+        sites, tuple(dict.fromkeys((*notes, NO_PROOF))),
+    )  # fmt: skip
+
+
+__all__ = ["UNITS", "Answer", "Unit", "answer"]

@@ -1,0 +1,69 @@
+"""A run of an encoder-decoder of which nothing but its cross-attention is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnx.errors import UsageError
+from attnx.feed.inputs import takes_target
+from attnx.records import Site, Trace
+from attnx.run.encdec import sites_of
+from attnx.run.runner import Given, follow
+from attnx.session.protocol import Wanted
+from attnx.study.selection import trusted
+from attnx.wording import Wording
+
+if TYPE_CHECKING:
+    from attnx.model import Model
+
+CROSS = ("cross", "additive")
+"""Kinds of sites at which a decoder looks at what its encoder made."""
+
+
+def is_two_sided(model: Model) -> bool:
+    """Whether a model has an encoder and a decoder."""
+    return model.encoder is not None or takes_target(model.slots())
+
+
+def cross_sites(model: Model) -> tuple[Site, ...]:
+    """The cross-attention of a model, in execution order.
+
+    Raises:
+        UsageError: It has none.
+    """
+    found = tuple(site for site in sites_of(model) if site.kind in CROSS)
+    if not found:
+        raise UsageError(
+            f"{model.name} has no cross-attention, so there is nothing that joins its two sides",
+            Wording("Choose an encoder-decoder (Marian, M2M100, T5, Whisper ...). <model.find()> shows what there is."),
+        )
+    return found
+
+
+def cross(
+    model: Model,
+    told: Mapping[str, Any],
+    layers: Collection[int] | None = None,
+    heads: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[Trace, tuple[str, ...]]:
+    """Run a model and keep the weights of its cross-attention.
+
+    Args:
+        model: The model.
+        told: What `Model.trace` would be given.
+        layers: Only these layers.
+        heads: By layer, only these heads, which are picked in the graph where its layout allows it.
+
+    Returns:
+        The trace without sites that cannot be trusted, and what is to be said of those.
+    """
+    tokens = told.get("tokens")
+    if told.get("text") is not None:
+        tokens = model.encode(told["text"], told.get("pair"))
+    given = Given(tokens, told.get("target"), told.get("inputs") or {}, told.get("image"), told.get("audio"))
+    wanted = Wanted(layers, ("masked", "weights"), kinds=CROSS, heads=heads)
+    return trusted(follow(model, given, told.get("generate"), wanted))
+
+
+__all__ = ["CROSS", "cross", "cross_sites", "is_two_sided"]

@@ -1,0 +1,270 @@
+"""What a model says with its own outputs, in the terms of that model, and how far a changed run moves it.
+
+A language model says what comes next, a masked model what stands at its mask, a classifier which label, an embedding
+model where the text lies; of any other model the outputs themselves are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from attnx.errors import InputError, ModelError, UsageError
+from attnx.feed.generation_config import settings
+from attnx.records import Array, Tokens
+from attnx.session.protocol import Runs
+from attnx.tokens import visible
+from attnx.wording import Wording
+
+Kind = Literal["next token", "masked token", "label", "embedding", "outputs"]
+_MASKS = ("[mask]", "<mask>")
+_OF_TEXT = "1 - cosine, text"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one run says."""
+
+    scores: Mapping[str, float]
+    """Name of a number -> its value: "p(mat)", "mat - rug", ...; what a changed run is compared in."""
+    first: str = ""
+    """The first choice of a model that chooses; "" of one that does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How far a run lies from the unedited one."""
+
+    reading: Reading
+    moved: float
+    """What interventions are ranked by: see `Readout.heading`."""
+    kept: bool | None
+    """Whether the first choice is the same; None where the model chooses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """Where a model's answer stands in its outputs, and in which numbers it is told."""
+
+    kind: Kind
+    output: str
+    """The output that is read; "" where all are compared."""
+    position: int = 0
+    """The position that is read, of outputs by position."""
+    answer: int | None = None
+    foil: int | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Entry of the output -> what it is called, for those that are named."""
+    unpadded: tuple[int, ...] = ()
+    """Positions that an embedding's mean is taken over."""
+    of_token: bool = False
+    """Of an embedding: whether changes are ranked by the vector at `position`, not by the text's."""
+
+    @property
+    def heading(self) -> str:
+        """What `Change.moved` is called."""
+        if self.kind in ("next token", "masked token", "label"):
+            return "KL" if self.foil is None else "change of the logit difference"
+        if self.kind == "outputs":
+            return "relative change"
+        return f"1 - cosine, {self.name(self.position)}" if self.of_token else _OF_TEXT
+
+    @property
+    def formula(self) -> str:
+        """How `Change.moved` is computed, and whose measure it is."""
+        if self.heading == "KL":
+            return "KL(unedited || edited) of the model's answer, in nats"
+        if self.kind in ("next token", "masked token", "label"):
+            return "|logit(answer) - logit(foil)|, edited less unedited (Heimersheim and Nanda 2024)"
+        if self.kind == "embedding":
+            which = "the token's vector" if self.of_token else "the text's vector (mean over its tokens)"
+            return f"1 - cosine of {which} with that of the unedited run"
+        return "|edited - unedited| / |unedited|, the largest over the model's outputs (Euclidean norms)"
+
+    def read(self, outputs: Mapping[str, Array]) -> Reading:
+        """What a run says.
+
+        Args:
+            outputs: The model's own outputs, of a batch of one.
+        """
+        if self.kind in ("embedding", "outputs"):
+            return Reading({})
+        logits = self._logits(outputs)
+        shares = _softmax(logits)
+        best = int(shares.argmax())
+        answer = best if self.answer is None else self.answer
+        scores = {f"p({self.name(answer)})": float(shares[answer])}
+        if self.foil is not None:
+            scores[f"{self.name(answer)} - {self.name(self.foil)}"] = float(logits[answer] - logits[self.foil])
+        return Reading(scores, self.name(best))
+
+    def change(self, base: Mapping[str, Array], edited: Mapping[str, Array]) -> Change:
+        """How far an edited run lies from the unedited one."""
+        if self.kind == "outputs":
+            moved = {name: _relative(base[name], edited[name]) for name in base if base[name].dtype.kind == "f"}
+            return Change(Reading(moved), max(moved.values(), default=0.0), None)
+        if self.kind == "embedding":
+            one, two = (np.asarray(run[self.output][0], np.float64) for run in (base, edited))
+            if one.ndim == 1:
+                return Change(Reading({_OF_TEXT: _apart(one, two)}), _apart(one, two), None)
+            of_text = _apart(*(run[list(self.unpadded)].mean(0) for run in (one, two)))
+            here = _apart(one[self.position], two[self.position])
+            scores = {_OF_TEXT: of_text}
+            if self.of_token:
+                scores[self.heading] = here
+            return Change(Reading(scores), here if self.of_token else of_text, None)
+        before, after = self.read(base), self.read(edited)
+        if self.foil is not None:
+            key = list(before.scores)[-1]
+            moved_by = abs(after.scores[key] - before.scores[key])
+        else:
+            p, q = (_softmax(self._logits(run)) for run in (base, edited))
+            seen = p > 0
+            moved_by = float((p[seen] * (np.log(p[seen]) - np.log(np.maximum(q[seen], 1e-300)))).sum())
+        return Change(after, max(moved_by, 0.0), before.first == after.first)
+
+    def name(self, entry: int) -> str:
+        """What an entry of the output is called."""
+        return self.names.get(entry, f"#{entry}")
+
+    def _logits(self, outputs: Mapping[str, Array]) -> Array:
+        array = np.asarray(outputs[self.output], np.float64)[0]
+        row: Array = array if array.ndim == 1 else array[min(self.position, len(array) - 1)]
+        return row
+
+
+def readout(
+    model: Runs,
+    outputs: Mapping[str, Array],
+    tokens: Tokens,
+    *,
+    answer: str | None = None,
+    foil: str | None = None,
+    position: int | None = None,
+) -> Readout:
+    """Find where a model's answer stands.
+
+    Args:
+        model: The model.
+        outputs: The outputs of its unedited run, of a batch of one.
+        tokens: What stands at the positions.
+        answer: The token or label whose share is told; the model's own first choice where None.
+        foil: One that the answer is held against.
+        position: The token whose own vector is told of an embedding, and which of several masks is read.
+
+    Raises:
+        UsageError: An answer or foil to a model that chooses nothing, or of several tokens; several masks.
+    """
+    floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
+    try:
+        tokenizer = model.tokenizer
+    except (ModelError, InputError):
+        tokenizer = None
+    size = tokenizer.size if tokenizer is not None else None
+    vocabulary = settings(model).get("vocab_size")
+    sizes = {n for n in (size, vocabulary) if isinstance(n, int)}
+    real = tuple(at for at, is_real in enumerate(tokens.mask) if is_real)
+    last = real[-1] if real else 0
+    found = [n for n, a in floats.items() if a.ndim == 3 and (a.shape[-1] in sizes or "logits" in n.lower())]
+    if found:
+        masks = [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
+        if len(masks) > 1 and position not in masks:
+            raise UsageError(f"the text has {len(masks)} masks, at {', '.join(map(str, masks))}", "Leave one of them.")
+        at = last if not masks else position if position in masks and position is not None else masks[0]
+        named = _Vocabulary(tokenizer, floats[found[0]].shape[-1])
+        chosen = None if answer is None else named.entry(answer, "answer")
+        if chosen is None:
+            chosen = int(floats[found[0]][0, min(at, floats[found[0]].shape[1] - 1)].argmax())
+        second = None if foil is None else named.entry(foil, "foil")
+        kind: Kind = "masked token" if masks else "next token"
+        return Readout(kind, found[0], at, chosen, second, named)
+    labels = [n for n, a in floats.items() if a.ndim == 2 and "logits" in n.lower() and a.shape[-1] > 1]
+    if labels:
+        names = _labels(model, floats[labels[0]].shape[-1])
+        chosen = int(floats[labels[0]][0].argmax()) if answer is None else _label(names, answer, "answer")
+        return Readout("label", labels[0], 0, chosen, None if foil is None else _label(names, foil, "foil"), names)
+    if answer is not None or foil is not None:
+        raise UsageError(
+            f"{model.name} gives no logits, so that it has no answer", Wording("Leave out <answer>[ and <foil>].")
+        )
+    states = [n for n, a in floats.items() if a.ndim in (2, 3) and (a.ndim == 2 or a.shape[1] == len(tokens))]
+    if (len(floats) == 1 and states) or any("hidden_state" in n or "embedding" in n for n in states):
+        best = next((n for n in states if "hidden_state" in n or "embedding" in n), states[0])
+        at = position if position is not None else last
+        pieces = dict(enumerate(piece.strip() or piece for piece in tokens.pieces))
+        shown = floats[best].ndim == 3 and position is not None
+        return Readout("embedding", best, at, names=pieces, unpadded=real or (0,), of_token=shown)
+    return Readout("outputs", "")
+
+
+class _Vocabulary(Mapping[int, str]):
+    """The names of tokens, looked up when one is shown."""
+
+    def __init__(self, tokenizer: object, size: int) -> None:
+        self._tokenizer, self._size = tokenizer, size
+
+    def __getitem__(self, entry: int) -> str:
+        if self._tokenizer is None:
+            return f"#{entry}"
+        piece = str(self._tokenizer.piece(entry))  # type: ignore[attr-defined]
+        return piece.strip() or piece
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(range(self._size))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def entry(self, text: str, argument: str) -> int:
+        """The entry of a word that is one token: with a leading space where the vocabulary has it so."""
+        if text.isascii() and text.isdigit() and len(text) < 10 and self._tokenizer is None:
+            if int(text) < self._size:
+                return int(text)
+            raise UsageError(f"there is no token {text}", f"The vocabulary has {self._size}.")
+        if self._tokenizer is None:
+            raise UsageError("the model has no tokenizer, so a token is named by its number", "Give the number.")
+        for form in (f" {text}", text):
+            tokens = self._tokenizer.encode(form)  # type: ignore[attr-defined]
+            own = [int(i) for i, special in zip(tokens.ids, tokens.special, strict=True) if not special]
+            if len(own) == 1:
+                return own[0]
+        pieces = ", ".join(piece for piece, special in zip(tokens.pieces, tokens.special, strict=True) if not special)
+        raise UsageError(
+            f"{visible(text)!r} is {len(own)} tokens: {pieces}",
+            Wording(f"A token is meant: give the first of them, or another word (<{argument}=>)."),
+        )
+
+
+def _labels(model: Runs, count: int) -> Mapping[int, str]:
+    found = settings(model).get("id2label")
+    given = found if isinstance(found, dict) else {}
+    return {at: str(given.get(str(at), f"label {at}")) for at in range(count)}
+
+
+def _label(names: Mapping[int, str], text: str, argument: str) -> int:
+    for entry, name in names.items():
+        if text.casefold() in (name.casefold(), str(entry)):
+            return entry
+    raise UsageError(f"there is no label {visible(text)!r}", f"The model has {', '.join(names.values())}.")
+
+
+def _softmax(logits: Array) -> Array:
+    raised = np.exp(logits - logits.max())
+    shares: Array = raised / raised.sum()
+    return shares
+
+
+def _apart(one: Array, two: Array) -> float:
+    sizes = float(np.linalg.norm(one) * np.linalg.norm(two))
+    return 1.0 - float(one @ two) / sizes if sizes else float(not np.array_equal(one, two))
+
+
+def _relative(one: Array, two: Array) -> float:
+    size = float(np.linalg.norm(np.asarray(one, np.float64)))
+    return float(np.linalg.norm(np.asarray(two, np.float64) - one)) / (size or 1.0)
+
+
+__all__ = ["Change", "Reading", "Readout", "readout"]

@@ -1,0 +1,71 @@
+"""Which tests are slow: what `python -m pytest` leaves out, and `-m slow` runs.
+
+The rule: every kind of proof stays among the fast ones. Of a test that runs over many cases, some cases stay; a test of
+its own is slow only where another proves the same in less time. A test that is not named here is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+EVERY: dict[str, int] = {
+    "cli/test_analyses.py::test_texts_are_shown_as_text": 3,
+    "cli/test_asked.py::test_arrays_of_ones_own": 4,
+    "cli/test_asked.py::test_no_matrix_is_fetched_and_nothing_changes": 4,
+    "cli/test_hints.py::test_hints_name_options_of_the_command": 4,
+    "cli/test_saved_views.py::test_every_view_is_saved_in_every_format": 10,
+    "explore/test_explore.py::test_screens_are_exactly_these": 3,
+    "explore/test_terminal.py::test_the_terminal_is_restored": 3,
+    "test_distributed.py::test_a_cluster_that_is_not_there": 3,
+    "test_every_command.py::test_feeds": 5,
+    "test_every_command.py::test_models": 5,
+    "test_every_command.py::test_texts": 4,
+    "test_faults.py::test_a_clock_that_jumps": 4,
+    "test_faults.py::test_a_disk_that_is_full_keeps_what_was_there": 8,
+    "test_faults.py::test_a_file_is_replaced_with_force_alone": 4,
+    "test_faults.py::test_a_folder_that_is_not_there": 4,
+    "test_faults.py::test_a_folder_that_takes_no_file": 5,
+    "test_faults.py::test_a_full_disk_leaves_nothing_behind": 6,
+    "test_faults.py::test_a_kill_in_the_middle_harms_no_later_run": 5,
+    "test_faults.py::test_a_reader_that_leaves_makes_no_noise": 3,
+    "test_faults.py::test_a_stdout_that_is_full": 3,
+    "test_faults.py::test_entries_that_are_damaged_are_as_good_as_none": 3,
+    "test_faults.py::test_homes_and_caches_that_are_not_there": 5,
+    "test_faults.py::test_names_of_files": 4,
+    "test_faults.py::test_streams_that_are_closed": 3,
+    "test_faults.py::test_terminals_of_all_kinds": 6,
+    "test_fuzz.py::test_nothing_that_is_broken_breaks_attnx": 5,
+    "test_hostile.py::test_texts_that_are_hardly_texts": 3,
+    "test_idioms.py::test_every_spelling_gives_the_oracles_arrays": 2,
+    "test_interrupt.py::test_an_interrupt_leaves_no_half_of_a_file": 4,
+    "test_lies.py::test_every_command_that_is_touched_says_so": 5,
+    "test_readme.py::test_command": 3,
+    "test_scan.py::test_killed_at_any_moment": 6,
+    "test_spellings.py::test_random_spellings_give_numpys_arrays": 2,
+    "view/test_scenes.py::test_no_line_is_wider_than_the_terminal": 4,
+}
+"""Of its cases in order, one in so many is fast: beginning with the first, so that a number which shares no factor with
+the length of the innermost list meets every value of every list."""
+
+KEPT: dict[str, Sequence[str]] = {
+    "cli/test_asked.py::test_a_mean_over_heads_is_made_in_the_graph": ("--max heads",),
+    "cli/test_asked.py::test_the_overview_of_a_long_text_is_reduced_in_the_graph": ("",),
+    "test_reduced.py::test_distances_of_a_head_or_of_each_row": ("0-30-2e-06", "512-30-5e-05"),
+    "test_scan.py::test_a_full_disk": ("1.3",),
+    "test_threads.py::test_threads_get_what_each_would_get_alone": ("tiny-gpt",),
+}
+"""Of its cases those of these names are fast, as they stand in brackets; where there are none, the test is slow."""
+
+
+def slow(names: Sequence[str]) -> Iterator[str]:
+    """Of all tests, those that are slow.
+
+    Args:
+        names: As pytest calls them, "tests/test_x.py::test_y[case]", in order.
+    """
+    counted: dict[str, int] = {}
+    for name in names:
+        test, _, case = name.removeprefix("tests/").removesuffix("]").partition("[")
+        at = counted[test] = counted.get(test, -1) + 1
+        if at % EVERY.get(test, 1) or (test in KEPT and case not in KEPT[test]):
+            yield name

@@ -1,0 +1,62 @@
+"""Documents held to the schemas that ship, without looking at each of a million numbers by itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jsonschema
+
+from attnx.view.json import schema
+
+LONG = 16
+"""Rows of more numbers than that are cut down; shorter ones may be of a fixed length."""
+
+
+def validate(document: dict[str, Any]) -> None:
+    """Fail where a document is not what its schema says.
+
+    Raises:
+        jsonschema.ValidationError: Where and why.
+    """
+    _validator(document["schema"]).validate(brief(document))
+
+
+@cache
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    """That the schemas are ones is a test of its own."""
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+def brief(value: Any) -> Any:
+    """The same, but of a long array of numbers the ends of each type alone: they tell whether all are valid."""
+    if isinstance(value, dict):
+        return {name: brief(part) for name, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    if (found := _numbers(value)) is None:
+        return [brief(part) for part in value]
+    rank, array = found
+    for _ in range(rank - 1):
+        array = [array]
+    return array
+
+
+def _numbers(value: Any) -> tuple[int, list[Any]] | None:
+    """The rank and the ends of a long array of numbers; None for anything else."""
+    if not isinstance(value, list) or not value:
+        return None
+    if all(part is None or isinstance(part, int | float) for part in value):
+        return (1, _ends(value)) if len(value) > LONG else None
+    parts = [_numbers(part) for part in value]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts) or len({rank for rank, _ in found}) > 1:
+        return None
+    return found[0][0] + 1, _ends([number for _, own in found for number in own])
+
+
+def _ends(numbers: list[Any]) -> list[Any]:
+    kinds: dict[type, list[Any]] = {}
+    for number in numbers:
+        kinds.setdefault(type(number), []).append(number)
+    return [end for kind, own in kinds.items() for end in ([None] if kind is type(None) else [min(own), max(own)])]
