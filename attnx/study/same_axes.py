@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnx.errors import UsageError
+from attnx.study.selection import positions_of
 
 if TYPE_CHECKING:
-    from attnx.study.selection import positions_of
 from attnx.records import Attention, Trace
 from attnx.study.request import Request
 
