@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from attnx.errors import UsageError
-from attnx.study.selection import positions_of
-
-if TYPE_CHECKING:
 from attnx.records import Attention, Trace
 from attnx.study.request import Request
+from attnx.study.selection import positions_of
 
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
 
