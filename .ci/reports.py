@@ -1,6 +1,6 @@
 """Judge what check.py wrote of the public reports: every case must hold but those that are known to be open.
 
-    python .ci/reports.py ANSWER.json
+python .ci/reports.py ANSWER.json
 """
 
 from __future__ import annotations
