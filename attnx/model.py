@@ -15,8 +15,10 @@ from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
 from attnx.run import read as tracing
 from attnx.run.arguments import inputs_of, layers_of, path_of, positions_of, quantities_of, tokens_of, whole_of
 from attnx.session import memory
+from attnx.session.model_summary import said
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import Opening
+from attnx.taps.holding import must_hold
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -299,6 +301,8 @@ class Model:
             # Nothing is asked of the model: a graph without outputs cannot even be loaded.
             noted = found.notes(self.opening.processor)
             return Run((), feeding.check(found.inputs, feed), {}, found.misses, noted, "cpu")
+        if not (wanted.outputs or wanted.verify_outputs):
+            must_hold(sites, wanted.quantities)
         session, tapped = self.opening.session(
             found, sites, wanted.quantities, wanted.outputs or wanted.verify_outputs, many=many, heads=heads
         )
@@ -309,7 +313,7 @@ class Model:
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample, heads=heads)
         own = {name: values[name] for name in tapped.outputs}
-        notes = found.notes(self.opening.processor)
+        notes = said(found, tapped)
         if wanted.verify_outputs:
             notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)

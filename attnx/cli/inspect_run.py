@@ -9,7 +9,8 @@ from attnx.run.dry_run import fed
 from attnx.run.query_rows import gather
 from attnx.study.attention_kind import choose_sort
 from attnx.study.head_mean import over_heads
-from attnx.study.inspection import Inspection, inspect, position_of
+from attnx.study.inspection import Inspection, inspect
+from attnx.study.selection import positions_of
 
 if TYPE_CHECKING:
     from attnx.cli.inputs import Given
@@ -64,5 +65,5 @@ def _row(model: Model, told: Mapping[str, Any], asked: Request) -> Trace | None:
     made = fed(model, told)
     if made is None:
         return None
-    at = position_of(made.tokens, asked)
-    return gather(model, made, made.sites(model, asked.traced_layers), [at], asked.quantities)
+    at = positions_of(made.tokens, asked)
+    return gather(model, made, made.sites(model, asked.traced_layers), at, asked.quantities)

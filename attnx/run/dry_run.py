@@ -12,6 +12,7 @@ from attnx.feed.inputs import is_ids, is_past
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.runner import Given, follow
 from attnx.session import memory
+from attnx.session.model_summary import said
 from attnx.session.protocol import Run, Wanted
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def reduce(
         values = session.run({slot.name: given[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    noted = (*made.trace.notes, *known.notes(model.opening.processor))
+    noted = (*made.trace.notes, *said(known, tapped))
     return replace(made.trace, device=session.device, misses=known.misses, notes=noted), tapped, values
 
 

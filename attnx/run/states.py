@@ -85,7 +85,7 @@ def states(
         UnsupportedError: No block's input was found for sure.
         InputError: What is given cannot be fed.
     """
-    from attnx.session.ort import open_session
+    from attnx.session.ort import on_cuda, open_session
     from attnx.taps.tap import tap
 
     recorder = _Recorder(model, execute=False)
@@ -98,7 +98,8 @@ def states(
     wanted, notes = _wanted(found)
     sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
     with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
-    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)))
+    wide = not on_cuda(side.model.device)
+    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=wide)
     session = open_session(tapped.model, tapped.folder, side.model.device)
     values = session.run(side.feed)
     text_tokens = trace.memory or trace.tokens

@@ -68,6 +68,16 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventor
     )  # fmt: skip
 
 
+def said(inventory: Inventory, tapped: Tapped) -> tuple[str, ...]:
+    """What is to be said of every run of a tapped model."""
+    notes: tuple[str, ...] = (inventory.note,) if inventory.note is not None else ()
+    if tapped.widened:
+        from attnx.taps.widening import WIDENED
+
+        notes += (WIDENED,)
+    return notes
+
+
 def key_of(path: Path, branch: Collection[bool]) -> str:
     """Names the state of a model file, and the branches of its Ifs that run; "" where it cannot be read."""
     known = cache.identity(path)
@@ -104,7 +114,7 @@ def load_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
 
     head = entry.head
     taps = {int(i): dict(names) for i, names in head["taps"].items()}
-    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"])
+    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"], head["widened"])
 
 
 def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
@@ -116,6 +126,7 @@ def save_tapped(inventory: Inventory, wanted: Mapping[int, Collection[str]], ext
         "folder": str(tapped.folder),
         "outputs": list(tapped.outputs),
         "plain": tapped.plain,
+        "widened": tapped.widened,
     }
     cache.write(_tapped_key(inventory, wanted, extra), head, tapped.model)
 
