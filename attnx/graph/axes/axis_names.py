@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.atoms import Atom, Axes, Axis, atoms_of, leaves
 from attnx.graph.axes.axes import MIXED
-from attnx.graph.axes.head_finder import merged_with, split_from
+from attnx.graph.axes.head_finder import merged_with
+from attnx.graph.axes.head_origin import split_from
 from attnx.graph.axes.pairing import Candidate, Use
 from attnx.graph.axes.paths import depends
 from attnx.graph.shapes.symbols import PROBE

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
-_INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
 def _rule(node: NodeProto) -> Rule | None:
@@ -59,7 +58,7 @@ def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
         return contrib_more.type_of(node, x)
     if op in _BOOL:
         return 9
-    if op in _INT64:
+    if op == "Shape":
         return 7
     if op == "Cast":
         return int(a["to"])
@@ -69,8 +68,8 @@ def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
         return x[2].dtype if op == "MatMulIntegerToFloat" and len(x) > 2 else x[1].dtype
     if op == "QuantizeLinear":
         return x[2].dtype if len(x) > 2 and x[2].dtype else int(a.get("output_dtype") or 2)
-    if op in ("ConstantOfShape", "OneHot"):
-        return (a["value"].data_type if "value" in a else 1) if op == "ConstantOfShape" else x[2].dtype
+    if op == "ConstantOfShape":
+        return a["value"].data_type if "value" in a else 1
     if op in ("EmbedLayerNormalization", "QEmbedLayerNormalization"):
         return next((f.dtype for f in x if f.dtype in (1, 10, 16)), None)
     if op in ("QAttention",):

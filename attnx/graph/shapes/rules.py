@@ -30,15 +30,6 @@ def reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | N
     return [tuple(d for i, d in enumerate(s) if i not in drop)]
 
 
-def _arg(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s = x[0].shape
-    if s is None:
-        return [None]
-    axis = a.get("axis", 0) % len(s)
-    keep: tuple[int, ...] = (1,) if a.get("keepdims", 1) else ()
-    return [(*s[:axis], *keep, *s[axis + 1 :])]
-
-
 def gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     """A product of two matrices."""
     p, q = x[0].shape, x[1].shape
@@ -106,24 +97,6 @@ def _constant_of_shape(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> li
     return [tuple(target)]
 
 
-def _one_hot(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, depth = x[0].shape, ints(x[1])
-    if s is None:
-        return [None]
-    axis = a.get("axis", -1)
-    axis = axis + len(s) + 1 if axis < 0 else axis
-    return [(*s[:axis], depth[0] if depth else None, *s[axis:])]
-
-
-def _top_k(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, k = x[0].shape, ints(x[1]) if len(x) > 1 else [a.get("k", 1)]
-    if s is None:
-        return [None, None]
-    axis = a.get("axis", -1) % len(s)
-    out = (*s[:axis], k[0] if k else None, *s[axis + 1 :])
-    return [out, out]
-
-
 def lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
     """What a recurrent cell gives: all steps, the last state, the last cell."""
     s, hidden = x[0].shape, a.get("hidden_size")
@@ -171,7 +144,7 @@ SHAPES: dict[str, Rule] = {
     "Gemm": gemm, "FusedGemm": gemm, "Einsum": _einsum,
     **LAYOUT,
     "GatherElements": _like(1), "Range": _range, "Shape": _shape_op,
-    "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
+    "ConstantOfShape": _constant_of_shape,
     "Conv": conv, "ConvInteger": conv, "LSTM": lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
