@@ -313,7 +313,7 @@ class Model:
         sample = (0, -1) if many else None  # a batch is sorted: its shortest and its longest text
         attentions = tracing.read(sites, tapped, values, wanted.quantities, wanted.verify, sample=sample, heads=heads)
         own = {name: values[name] for name in tapped.outputs}
-        notes = said(found, tapped)
+        notes = said(found, tapped, self.opening.processor)
         if wanted.verify_outputs:
             notes += tracing.compare_outputs(self.opening.plain(found), feed, own)
         return Run(attentions, feed, own if wanted.outputs else {}, found.misses, notes, session.device)

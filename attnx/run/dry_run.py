@@ -81,7 +81,7 @@ def reduce(
         values = session.run({slot.name: given[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    noted = (*made.trace.notes, *said(known, tapped))
+    noted = (*made.trace.notes, *said(known, tapped, model.opening.processor))
     return replace(made.trace, device=session.device, misses=known.misses, notes=noted), tapped, values
 
 

@@ -68,9 +68,9 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> Inventor
     )  # fmt: skip
 
 
-def said(inventory: Inventory, tapped: Tapped) -> tuple[str, ...]:
-    """What is to be said of every run of a tapped model."""
-    notes: tuple[str, ...] = (inventory.note,) if inventory.note is not None else ()
+def said(inventory: Inventory, tapped: Tapped, processor: Processor | None = None) -> tuple[str, ...]:
+    """What is to be said of every run of a tapped model; on a processor, this machine's where None."""
+    notes = inventory.notes(processor)
     if tapped.widened:
         from attnx.taps.widening import WIDENED
 

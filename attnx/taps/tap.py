@@ -13,7 +13,6 @@ from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
-from attnx.taps.widening import widen, widen_inputs
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -173,6 +172,8 @@ def finish(
         taps: See `Tapped`.
         wide: Compute in float32 what is in bfloat16.
     """
+    from attnx.taps.widening import widen, widen_inputs  # not needed where a tapped model comes from the cache
+
     _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
