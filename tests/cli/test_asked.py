@@ -139,7 +139,7 @@ def test_a_mean_over_heads_is_made_in_the_graph(
 def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("attnx.study.overview_stats.LARGE", 0)
+    monkeypatch.setattr("attnx.session.memory.LARGE", 0)
     text = " ".join([LONG] * 2)
     got = attnx("inspect", text, *args, "--json").document
     count = len(got["tokens"]["pieces"])
