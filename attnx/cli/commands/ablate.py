@@ -55,8 +55,11 @@ def ablate(
 
     Without --head or --layer, every head is ablated by itself, and they are ranked.
 
-    Examples: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-    attnx ablate "It slept." --head 5.11 --with mean; attnx ablate TEXT --edge it:animal
+    For example: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
+
+    One head: attnx ablate "It slept." --head 5.11 --with mean
+
+    One edge: attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output
     from attnx.errors import UsageError
