@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from family_sounds import speech
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 """What has lines on families, in tables."""
 TOLERANCE = 2e-4
 

@@ -27,7 +27,7 @@ from attnx.explore.app import Explorer
 from attnx.explore.desk import Desk
 from tests.view.browser import Browser, chromium
 
-FOLDER = Path(__file__).resolve().parents[1] / "pictures"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 TEXT = "The animal didn't cross the street because it was too tired."
 LARGEST = 60_000
 """Bytes of a picture."""

@@ -38,7 +38,6 @@ def local(folder: Path, out: str, monkeypatch: pytest.MonkeyPatch) -> tuple[byte
 
 
 @needs_ray
-@pytest.mark.slow
 def test_two_workers_give_the_bytes_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.run(command(tmp_path, "r.parquet", "--json"), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

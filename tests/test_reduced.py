@@ -125,9 +125,9 @@ def test_the_row_input_is_the_only_one_that_rows_add(decoder: Model) -> None:
     assert [i.name for i in graph.input] == ["input_ids", "attention_mask", ROWS]
 
 
-@pytest.mark.parametrize("positions", [[], [99], [-1]])
-def test_a_position_that_is_not_there(minilm: Model, positions: list[int]) -> None:
-    with pytest.raises(InputError, match="there is no token"):
+@pytest.mark.parametrize(("positions", "said"), [([], "no positions"), ([99], "no token"), ([-1], "no token")])
+def test_a_position_that_is_not_there(minilm: Model, positions: list[int], said: str) -> None:
+    with pytest.raises(InputError, match=said):
         minilm.rows(ANIMAL, positions)
 
 

@@ -91,7 +91,7 @@ def test_the_file_is_as_it_is_documented(minilm: Model, corpus: Path, tmp_path: 
         "text": "int64", "source": "dictionary", "line": "int64", "tokens": "int32", "measure": "dictionary",
         "item": "dictionary", "layer": "dictionary", "head": "int32", "value": "float",
     }  # fmt: skip
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[1] / "docs" / "guide" / "corpus.md").read_text(encoding="utf-8")
     for name, said in COLUMNS.items():
         assert f"| `{name}` | {said} |" in readme
     about = json.loads(found.schema.metadata[SCAN])

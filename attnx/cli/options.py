@@ -69,7 +69,7 @@ HeadOption = Annotated[
 ]
 QueryOption = Annotated[
     str | None,
-    Option("--query", "-q", metavar="TOKEN", help="The token that looks: text, position, text@position."),
+    Option("--query", "-q", metavar="TOKEN", help="Who looks: text, position, text@position; it..tired, it,he."),
 ]
 SiteOption = Annotated[
     str | None,

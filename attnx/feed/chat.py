@@ -60,7 +60,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ModelError(
             f"{str(path)!r} is not UTF-8 text: byte 0x{content[error.start]:02x} at byte {error.start}",
-            Wording("Convert it: iconv -f latin1 -t utf-8 FILE; or leave out <chat>."),
+            Wording("Convert it: iconv -f latin1 -t utf-8 FILE[; or leave out <chat>]."),
         ) from None
 
 

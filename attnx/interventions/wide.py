@@ -10,7 +10,7 @@ from attnx.graph.axes.paths import reaches
 from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.shapes.index import Graph
 from attnx.interventions.norms import SKIPS, taken_apart
-from attnx.sites.numbering import key_of
+from attnx.sites.finding import key_of
 from attnx.sites.recognise import replaced
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Wide:
         """A copy of the model in which only those fused nodes are opened that hold one of `values`, or are `sites`."""
         keys = {key for key, (_, stand_in) in self.replacements.items() if stand_in.required}
         keys |= {self.inside[value] for value in values if value in self.inside}
-        keys |= {self.found.fused_of[i] for i in sites if i in self.found.fused_of}
+        keys |= {key for i in sites for key in self.found.fused_of.get(i, ())}
         return replaced(self.found.graph, dict(self.replacements), keys)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from attnx.errors import UnsupportedError
@@ -29,7 +31,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
             "no self-attention of this model is over that text, so nothing flows through it",
             Wording("<model.find()> lists what the model has."),
         )
-    means, uniform = [], []
+    names, means, uniform = [], [], []
     for label, attention in found:
         shape = attention.need("weights").shape[2:]
         if shape != (len(text), len(text)):
@@ -37,9 +39,36 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
                 f"{label} attends from {shape[0]} to {shape[1]} positions; rollout needs {len(text)} to {len(text)}",
                 "Run the whole text at once, without past keys.",
             )
-        means.append(head_mean(trace, attention))
-        uniform.append(normalise(read(trace, attention).visible.mean(axis=0)))
-    return tuple(label for label, _ in found), np.stack(means), np.stack(uniform), text
+    labels = {id(a): label for label, a in found}
+    for group in by_layer([a for _, a in found]):
+        names.append(labels[id(group[0])] if len(group) == 1 else group[0].site.label)
+        means.append(layer_mean(trace, group))
+        even = [read(trace, a).visible for a in group]
+        uniform.append(normalise(average(np.concatenate(even), axis=0)))
+    return tuple(names), np.stack(means), np.stack(uniform), text
+
+
+def by_layer(attentions: Sequence[Attention]) -> list[list[Attention]]:
+    """Sites that stand side by side in one layer, together; all others alone."""
+    groups: list[list[Attention]] = []
+    for a in attentions:
+        before = groups[-1][0].site if groups else None
+        place = (a.site.component, a.site.kind, a.site.layer)
+        if before is not None and a.site.layer is not None and place == (before.component, before.kind, before.layer):
+            groups[-1].append(a)
+        else:
+            groups.append([a])
+    return groups
+
+
+def layer_mean(trace: Trace, group: Sequence[Attention]) -> Array:
+    """Mean over the heads of all sites of a layer, [Q,K]; see `head_mean`."""
+    if len(group) == 1:
+        return head_mean(trace, group[0])
+    rows = [read(trace, a) for a in group]
+    weights = np.concatenate([normalise(r.weights) for r in rows])
+    real = np.concatenate([np.broadcast_to(r.real[..., None], r.weights.shape) for r in rows])
+    return average(weights, axis=0, where=real)
 
 
 def head_mean(trace: Trace, attention: Attention) -> Array:

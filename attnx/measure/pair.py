@@ -59,7 +59,7 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
 
     Raises:
         UsageError: There is no such site, head, query or key.
-        UnsupportedError: Query, key, value or weights are missing.
+        UnsupportedError: Value or weights are missing; or query and key, or one of them and the scores.
 
     Source: Vaswani et al. 2017, equation 1; the share: attnx.
     """
@@ -69,8 +69,7 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
     for what, at, count in (("head", head, heads), ("query", query, queries), ("key", key, keys)):
         if not 0 <= at < count:
             raise UsageError(f"there is no {what} {at} at {trace.labels[site]}", f"They run from 0 to {count - 1}.")
-    q = attention.need("query")[0, head, query].astype(np.float64)
-    k = repeat_heads(attention.need("key")[:1], heads)[0, head, key].astype(np.float64)
+    q, k = _vectors(attention, head, query, key)
     values = repeat_heads(attention.need("value")[:1], heads)[0, head].astype(np.float64)
     v, weight = values[key], float(rows.weights[head, query, key])
     if q.shape != k.shape:
@@ -82,11 +81,12 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
     context = rows.weights[head, query].astype(np.float64) @ values
     size = float(context @ context)
     sizes = float(np.linalg.norm(q) * np.linalg.norm(k))
-    score = float(products.sum())
+    whole = attention.query is not None and attention.key is not None
+    score = float(products.sum()) if whole else _cell(attention.scores, head, query, key)
     steps = (
         np.linalg.norm(q),
         np.linalg.norm(k),
-        score / sizes if sizes > 0 else np.nan,
+        score / sizes if whole and sizes > 0 else np.nan,
         score,
         _cell(attention.scaled, head, query, key),
         _cell(attention.masked, head, query, key),
@@ -182,6 +182,21 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
     )
 
 
+def _vectors(attention: Attention, head: int, query: int, key: int) -> tuple[Array, Array]:
+    """Query and key [D]; NaN for one that is no one tensor at a site whose scores stand in the graph all the same."""
+    apart = [name for name in ("query", "key") if name in attention.site.absent]
+    apart = apart if attention.scores is not None and len(apart) == 1 else []
+    asked = None if "query" in apart else attention.need("query")
+    held = None if "key" in apart else attention.need("key")
+    q = None if asked is None else asked[0, head, query].astype(np.float64)
+    k = None if held is None else repeat_heads(held[:1], attention.need("weights").shape[1])[0, head, key]
+    size = len(q if q is not None else k if k is not None else ())
+    return (
+        np.full(size, np.nan) if q is None else q,
+        np.full(size, np.nan) if k is None else k.astype(np.float64),
+    )
+
+
 def _site(trace: Trace, site: int) -> Attention:
     if not 0 <= site < len(trace.attentions):
         raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
@@ -193,7 +208,9 @@ def _cell(array: Array | None, head: int, query: int, key: int) -> float:
 
 
 def _notes(attention: Attention, seen: bool, heads: int) -> tuple[str, ...]:
-    notes = [] if seen else ["the key is hidden from the query by the mask: its weight is 0 whatever the score"]
+    apart = [name for name in ("query", "key") if getattr(attention, name) is None]
+    notes = [f"{name}: no one tensor at this site, so the score is not taken apart" for name in apart]
+    notes += [] if seen else ["the key is hidden from the query by the mask: its weight is 0 whatever the score"]
     own = attention.site.kv_heads or (attention.value.shape[1] if attention.value is not None else heads)
     if own != heads:
         notes.append(f"{heads} query heads share {own} key/value heads: {heads // own} read each")

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, head_mean, layers, mixed
+from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, mixed
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -69,12 +69,12 @@ def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Meas
     if not 0 <= query < len(text):
         raise UsageError(f"there is no token {query}", f"Tokens run from 0 to {len(text) - 1}.")
     below = np.concatenate([np.eye(len(text))[None], _product(matrices, 0.5)[:-1]])
-    sites = [a for a in trace.attentions if a.site.kind == "self" and trace.queries_of(a) is text]
-    widest = max(a.need("weights").shape[1] for a in sites)
+    sites = by_layer([a for a in trace.attentions if a.site.kind == "self" and trace.queries_of(a) is text])
+    rows = [np.concatenate([a.need("weights")[0, :, query] for a in group]) for group in sites]
+    widest = max(len(row) for row in rows)
     values = np.full((len(sites), widest, len(text)), np.nan)
-    for at, attention in enumerate(sites):
-        weights = normalise(attention.need("weights")[0, :, query])
-        values[at, : len(weights)] = weights @ below[at]
+    for at, row in enumerate(rows):
+        values[at, : len(row)] = normalise(row) @ below[at]
     return Measurement(
         name="single-head rollout",
         unit="share",
@@ -104,17 +104,19 @@ def memory_rollout(trace: Trace) -> Measurement:
 
     Source: attnx, after Abnar and Zuidema 2020; the two streams as in Chefer et al. 2021 (without gradients).
     """
-    cross = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "cross"]
+    pairs = zip(trace.labels, trace.attentions, strict=True)
+    cross = [(label, a) for label, a in pairs if a.site.kind == "cross" and a.site.component == "decoder"]
     if not cross or trace.memory is None:
         raise UnsupportedError(
             "this model has no cross-attention, so no encoder to follow attention to",
             Wording("<model.find()> lists what the model has."),
         )
-    encoder = [a for a in trace.attentions if a.site.component == "encoder" and trace.queries_of(a) is trace.memory]
+    below_it = [a for a in trace.attentions if a.site.component == "encoder" and a.site.kind == "self"]
+    encoder = [a for a in below_it if trace.queries_of(a) is trace.memory]
     size = cross[0][1].need("weights").shape[3]
     below = np.eye(size)
-    for attention in encoder:
-        below = mixed(head_mean(trace, attention), 0.5) @ below
+    for group in by_layer(encoder):
+        below = mixed(layer_mean(trace, group), 0.5) @ below
     count = cross[0][1].need("weights").shape[2]
     others = {a.need("weights").shape[2] for a in trace.attentions if a.site.component == "decoder"} - {count}
     if others:
@@ -126,13 +128,11 @@ def memory_rollout(trace: Trace) -> Measurement:
             ),
         )
     state, out = np.zeros((count, size)), []
-    for attention in trace.attentions:
-        if attention.site.component == "encoder":
-            continue
-        weights = head_mean(trace, attention)
-        if attention.site.kind == "cross":
+    for group in by_layer([a for a in trace.attentions if a.site.component != "encoder"]):
+        weights = layer_mean(trace, group)
+        if group[0].site.kind == "cross":
             state = 0.5 * state + 0.5 * np.nan_to_num(weights) @ below
-            out.append(state)
+            out += [state] * len(group)
         elif weights.shape == (count, count):
             state = mixed(weights, 0.5) @ state
     return Measurement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -96,6 +96,18 @@ def row(
     )
 
 
+def mean_row(rows: Sequence[Measurement]) -> Measurement:
+    """Rows of several queries as one: the mean of their scores, and of their softmaxes.
+
+    Args:
+        rows: From `row`, of one head; at least one.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    notes = (f"the mean of {len(rows)} rows: of their scores, and of what each one's softmax gives", *rows[0].notes)
+    return replace(rows[0], values=np.mean([one.values for one in rows], axis=0), notes=notes)
+
+
 def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None = None) -> tuple[int, int, int]:
     """Where scaling changes most: site, head and query with the largest sum_j |scaled - unscaled| / 2.
 
@@ -130,12 +142,12 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
     return where
 
 
-def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
+def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
     """Which head's row of one query scaling changes most: the largest sum_j |scaled - unscaled| / 2.
 
     Args:
         trace: As for `both_ways`.
-        query: Query position; sites that have no such query are passed over.
+        query: Query position, or several, whose mean is taken; sites that have no such query are passed over.
 
     Returns:
         Position of the site, head.
@@ -149,9 +161,10 @@ def strongest_head(trace: Trace, query: int) -> tuple[int, int]:
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)):
         for first, ways in skipped.blocks(site):
-            if query >= ways.real.shape[1]:
+            asked = [query] if isinstance(query, int) else list(query)
+            if max(asked) >= ways.real.shape[1]:
                 continue
-            gap = _moved(ways, query)[:, 0]
+            gap = np.mean([_moved(ways, one)[:, 0] for one in asked], axis=0)
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), (site, first + int(np.argmax(gap)))
     skipped.check()

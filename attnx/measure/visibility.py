@@ -19,11 +19,14 @@ class Visibility:
     matrix: Measurement
     """[Q,K]: 1 visible, 0 hidden; between them where heads differ (the share of heads that see the key)."""
     pattern: str
-    """ "bidirectional", "causal", "sliding window", "prefix", "cross", or "other"."""
+    """ "bidirectional", "causal", "anti-causal", "sliding window", "look-ahead", "prefix" or "cross", where every cell
+    agrees with it; else "irregular"."""
     window: int | None
     """Keys a query sees at most, itself included; None without a window."""
     prefix: int | None
     """How many first tokens all may look at; None without a prefix."""
+    ahead: int | None
+    """How many later tokens a query sees besides all earlier ones; None without such a look-ahead."""
     padding: tuple[int, ...]
     """Positions of padding: keys that no real query sees though the pattern would let it."""
     hidden: int
@@ -39,6 +42,8 @@ class Visibility:
     """Whether some heads see what others do not."""
     statement: str
     """All of it in a line."""
+    said: str
+    """The pattern in words, with its number."""
     notes: tuple[str, ...]
 
 
@@ -71,6 +76,24 @@ def visibility(trace: Trace, site: int) -> Visibility:
     return _visibility(attention, cells, _stand_in(attention, seen))
 
 
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The name of a pattern, and its number."""
+
+    name: str
+    window: int | None = None
+    prefix: int | None = None
+    ahead: int | None = None
+
+    def __str__(self) -> str:
+        """The pattern in words."""
+        if self.window:
+            return f"sliding window of {self.window}"
+        if self.prefix:
+            return f"prefix of {self.prefix}, then causal"
+        return f"causal, looking {self.ahead} ahead" if self.ahead else self.name
+
+
 class Cells:
     """Who may look at whom, cell by cell, described once for all sites that share it."""
 
@@ -86,7 +109,7 @@ class Cells:
         self.share, self.position, self.declared = share.astype(np.float64), position, declared
         self.axes = (Axis("query", query_labels), Axis("key", key_labels))
         self.union = self.share > 0
-        self._named: dict[tuple[bool, int | None], tuple[str, int | None, int | None, Array]] = {}
+        self._named: dict[tuple[bool, int | None], tuple[Pattern, Array]] = {}
 
     @classmethod
     def of_text(cls, trace: Trace, seen: Array) -> Cells:
@@ -114,25 +137,31 @@ class Cells:
         """Whether some query sees a key to the right of the diagonal."""
         return bool(np.triu(self.union, 1).any())
 
-    def named(self, causal: bool, reach: int | None) -> tuple[str, int | None, int | None, Array]:
-        """Pattern, window, prefix and padding, for a site that says whether it is causal and how far it sees."""
+    def named(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
+        """Pattern and padding, for a site that says whether it is causal and how far it sees."""
         if (causal, reach) not in self._named:
             self._named[causal, reach] = self._name(causal, reach)
         return self._named[causal, reach]
 
-    def _name(self, causal: bool, reach: int | None) -> tuple[str, int | None, int | None, Array]:
+    def looks_back(self, pattern: Pattern, padding: Array) -> bool:
+        """Whether no query sees a key that stands after it, though there are such keys."""
+        if self.position is None or pattern.name in ("causal", "bidirectional"):
+            return pattern.name == "causal"
+        return not _future(self.union, padding, self.position)
+
+    def _name(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
         union, position = self.union, self.position
         padding = _padding(union, self.declared)
-        pattern, window, prefix = _pattern(union, padding, position)
+        pattern = _pattern(union, padding, position)
         if position is not None and causal:
             if _within(union, position, reach):
                 # Keys that a window has left behind are no padding, though no query sees them.
-                return "sliding window", reach, None, padding[:0]
-            if pattern == "bidirectional" and not _future(union, padding, position):
-                pattern = "causal"
+                return Pattern("sliding window", window=reach), padding[:0]
+            if pattern.name == "bidirectional" and not _future(union, padding, position):
+                pattern = Pattern("causal")
         elif causal and _triangle(union):
-            pattern, padding = "causal", padding[:0]
-        return pattern, window, prefix, padding
+            pattern, padding = Pattern("causal"), padding[:0]
+        return pattern, padding
 
 
 def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibility:
@@ -150,8 +179,8 @@ def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibili
 
 def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> Visibility:
     """The mask in words."""
-    pattern, window, prefix, padding = cells.named(bool(attention.site.causal), attention.site.window)
-    parts = [_in_words(pattern, window, prefix), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
+    pattern, padding = cells.named(bool(attention.site.causal), attention.site.window)
+    parts = [str(pattern), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
     parts.append(f"{cells.hidden} of {cells.union.size} cells hidden")
     parts += [f"by {stand_in:g}"] if stand_in is not None else []
     return Visibility(
@@ -164,9 +193,10 @@ def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> V
             source="attnx",
             formula=f"1 visible, 0 hidden: masked is -inf, or the mask added {HIDES:g} or less",
         ),
-        pattern=pattern,
-        window=window,
-        prefix=prefix,
+        pattern=pattern.name,
+        window=pattern.window,
+        prefix=pattern.prefix,
+        ahead=pattern.ahead,
         padding=tuple(int(at) for at in padding),
         hidden=cells.hidden,
         cells=cells.union.size,
@@ -174,7 +204,8 @@ def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> V
         stand_in=stand_in,
         heads_differ=cells.differ,
         statement=", ".join(parts),
-        notes=_notes(attention, pattern, window, cells.differ, cells.empty, len(cells.share) == 1),
+        said=str(pattern),
+        notes=_notes(attention, pattern, padding, cells),
     )
 
 
@@ -188,32 +219,31 @@ def _padding(seen: Array, declared: Array) -> Array:
     return np.flatnonzero(~seen.any(axis=0))
 
 
-def _pattern(seen: Array, padding: Array, position: Array | None) -> tuple[str, int | None, int | None]:
-    """Name the pattern over the keys and queries that are no padding: (name, window, prefix)."""
+def _pattern(seen: Array, padding: Array, position: Array | None) -> Pattern:
+    """Name the pattern over the keys and queries that are no padding."""
     keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
     if not seen.any():
-        return "other", None, None
+        return Pattern("irregular")
     if position is None:
-        return ("cross" if seen[:, keys].all() else "other"), None, None
+        return Pattern("cross" if seen[:, keys].all() else "irregular")
     queries = np.flatnonzero(~np.isin(position, padding) & seen.any(axis=1))
     at, block = position[queries], seen[np.ix_(queries, keys)]
     if block.all():
-        return "bidirectional", None, None
+        return Pattern("bidirectional")
     behind = at[:, None] - keys[None, :]
-    if not (block & (behind < 0)).any():
-        if np.array_equal(block, behind >= 0):
-            return "causal", None, None
-        reach = int(behind[block].max(initial=0))
-        if np.array_equal(block, (behind >= 0) & (behind <= reach)):
-            return "sliding window", reach + 1, None
-        return "other", None, None
-    ahead, back = int((-behind[block]).max(initial=0)), int(behind[block].max(initial=0))
+    back, ahead = int(behind[block].max()), int((-behind[block]).max())
     if np.array_equal(block, (behind <= back) & (-behind <= ahead)):
-        return "sliding window", back + ahead + 1, None
+        # A band; where it reaches to the first key, or the last, from wherever the query stands, it ends on one side.
+        whole = (back >= behind.max(), ahead >= (-behind).max())
+        if whole == (True, False):
+            return Pattern("causal") if ahead <= 0 else Pattern("look-ahead", ahead=ahead)
+        if whole == (False, True):
+            return Pattern("anti-causal" if back <= 0 else "irregular")
+        return Pattern("sliding window", window=back + ahead + 1)
     for count in range(1, len(keys)):
         if np.array_equal(block, (behind >= 0) | (np.arange(len(keys)) < count)[None, :]):
-            return "prefix", None, count
-    return "other", None, None
+            return Pattern("prefix", prefix=count)
+    return Pattern("irregular")
 
 
 def _within(seen: Array, position: Array, window: int | None) -> bool:
@@ -256,26 +286,19 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}") if abs(value) < 1e30 else float(np.float32(value))
 
 
-def _in_words(pattern: str, window: int | None, prefix: int | None) -> str:
-    return f"sliding window of {window}" if window else f"prefix of {prefix}, then causal" if prefix else pattern
-
-
-def _notes(
-    attention: Attention, pattern: str, window: int | None, differ: bool, empty: tuple[int, ...], single: bool
-) -> tuple[str, ...]:
+def _notes(attention: Attention, pattern: Pattern, padding: Array, cells: Cells) -> tuple[str, ...]:
     site, notes = attention.site, []
     if attention.masked is None:
         notes.append("masked scores were not traced: hidden cells are inferred from the weights and the site alone")
-    if site.causal is not None and site.kind == "self" and site.causal != (pattern in ("causal", "sliding window")):
-        notes.append(
-            f"the site is {'causal' if site.causal else 'not causal'} by its graph; on this text it looks {pattern}"
-        )
-    if site.window is not None and window is None:
+    if site.causal is not None and site.kind == "self" and site.causal != cells.looks_back(pattern, padding):
+        says = "causal" if site.causal else "not causal"
+        notes.append(f"the site is {says} by its graph; on this text it looks {pattern.name}")
+    if site.window is not None and pattern.window is None:
         notes.append(f"the site has a sliding window of {site.window}, wider than this text shows")
-    if site.causal is None and site.kind == "self" and pattern == "bidirectional" and single:
+    if site.causal is None and site.kind == "self" and pattern.name == "bidirectional" and len(cells.share) == 1:
         notes.append("one query at the end of the keys cannot tell causal from bidirectional")
-    if differ:
+    if cells.differ:
         notes.append("heads differ in what they see")
-    if empty:
-        notes.append(f"{len(empty)} queries see nothing at all")
+    if cells.empty:
+        notes.append(f"{len(cells.empty)} queries see nothing at all")
     return tuple(notes)

@@ -78,8 +78,9 @@ def name_axes(
 
     pictures = list(frames)
 
-    def find(length: int, first: Tokens | None, second: Tokens | None, extra: Tokens | None = None) -> Tokens:
-        for side in (first, second, extra):
+    def find(length: int, *candidates: Tokens | None, cached: bool = False) -> Tokens:
+        first = candidates[0] if candidates else None
+        for side in candidates:
             if side is not None and len(side) == length:
                 return side
         if (length, "") not in found:
@@ -88,15 +89,16 @@ def name_axes(
                 found[length, ""] = both
         if (length, "") in found:
             return found[length, ""]
-        if first is not None and length > len(first):  # what is cached stands before what is new
+        if cached and first is not None and length > len(first):  # what is cached stands before what is new
             found.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
             return found[length, "past"]
         found[length, ""] = (otherwise or numbered)(length)
         return found[length, ""]
 
     if memory is None:
-        crosses = [known[a.site.index][1] for a in attentions if a.site.kind == "cross" and a.site.index in known]
-        memory = find(crosses[0], None, None) if crosses else None
+        across = [a for a in attentions if a.site.kind == "cross" and a.site.component == "decoder"]
+        crosses = [known[a.site.index][1] for a in across if a.site.index in known]
+        memory = find(crosses[0]) if crosses else None
         if memory is not None and grid_of(memory) is not None:
             # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
             pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
@@ -104,7 +106,7 @@ def name_axes(
         own = [known[a.site.index] for a in attentions if a.site.index in known]
         decoders = [known[a.site.index] for a in attentions if a.site.component == "decoder" and a.site.index in known]
         length = (decoders or own or [(1, 1)])[0][0]
-        tokens = find(length, None, None)
+        tokens = find(length)
     sides: dict[int, tuple[Tokens, Tokens]] = dict(parts)
     for a in attentions:
         if a.site.index not in known or a.site.index in parts:
@@ -114,5 +116,7 @@ def name_axes(
         query_side = memory if encoder else tokens
         key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
         if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
-            sides[a.site.index] = (find(queries, query_side, tokens, memory), find(keys, key_side, tokens, memory))
+            cached = a.site.kind == "self" and keys > queries
+            asked = find(keys, key_side, tokens, memory, cached=cached)
+            sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)
     return tokens, memory, sides

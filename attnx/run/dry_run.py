@@ -11,6 +11,7 @@ from attnx.feed.inputs import is_ids, is_past
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.prompt import Prompt
 from attnx.session import memory
+from attnx.session.model_summary import notes_of_run
 from attnx.session.protocol import OpenModel, Run, Wanted
 from attnx.taps.tap import Tapped
 
@@ -73,7 +74,7 @@ def reduce(
         values = session.run({slot.name: feed[slot.name] for slot in session.inputs})
     except RunError:
         return None
-    notes = (*planned.trace.notes, *known.notes(model.sessions.processor))
+    notes = (*planned.trace.notes, *notes_of_run(known, tapped, model.sessions.processor))
     return replace(planned.trace, device=session.device, misses=known.misses, notes=notes), tapped, values
 
 

@@ -20,9 +20,10 @@ from attnx.run import read as reading
 from attnx.run.passes import Pass, Source
 from attnx.run.read import Reading
 from attnx.session import memory
-from attnx.session.model_summary import ModelSummary
+from attnx.session.model_summary import ModelSummary, notes_of_run
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Run, Wanted
+from attnx.taps.holding import must_hold
 from attnx.taps.tap import Tapped
 from attnx.wording import Wording
 
@@ -109,6 +110,8 @@ def tap(one: Pass, found: Chosen) -> TappedSession:
     outputs = one.wanted.outputs or one.wanted.verify_outputs
     if not found.sites and not outputs:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
+    if not outputs:
+        must_hold(found.sites, one.wanted.quantities)
     sessions, wanted = one.model.sessions, one.wanted.quantities
     opened = sessions.session(found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads)
     return TappedSession(*opened)
@@ -144,7 +147,7 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
     sample = (0, -1) if one.many else None  # a batch is sorted: its shortest and its longest text
     attentions = checks.attentions(arrays, wanted.quantities, wanted.verify, sample)
     outputs = {name: tensors.values[name] for name in tensors.tapped.outputs}
-    notes = summary.notes(one.model.sessions.processor)
+    notes = notes_of_run(summary, tensors.tapped, one.model.sessions.processor)
     if wanted.verify_outputs:
         notes += checks.compare_outputs(one.model.sessions.plain(summary), tensors.feed, outputs)
     return Run(attentions, tensors.feed, outputs if wanted.outputs else {}, summary.misses, notes, tensors.device)

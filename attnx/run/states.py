@@ -51,7 +51,7 @@ def states(model: OpenModel, prompt: Prompt) -> States:
         UnsupportedError: No block's input was found for sure.
         InputError: There is nothing to fill one of the model's inputs with.
     """
-    from attnx.session.ort import open_session
+    from attnx.session.ort import on_cuda, open_session
     from attnx.taps.tap import tap
 
     file, feed, trace = _last_feed(model, prompt)
@@ -61,7 +61,8 @@ def states(model: OpenModel, prompt: Prompt) -> States:
     wanted, notes = _wanted(found)
     sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
     with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
-    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)))
+    wide = not on_cuda(file.device)
+    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=wide)
     session = open_session(tapped.model, tapped.folder, file.device)
     values = session.run(feed)
     text_tokens = trace.memory or trace.tokens

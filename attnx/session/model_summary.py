@@ -68,6 +68,16 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSum
     )  # fmt: skip
 
 
+def notes_of_run(summary: ModelSummary, tapped: Tapped, processor: Processor | None = None) -> tuple[str, ...]:
+    """Notes on every run of a tapped model; on a processor, this machine's where None."""
+    notes = summary.notes(processor)
+    if tapped.widened:
+        from attnx.taps.widening import WIDENED
+
+        notes += (WIDENED,)
+    return notes
+
+
 def key_of(path: Path, branch: Collection[bool]) -> str:
     """Names the state of a model file, and the branches of its Ifs that run; "" where it cannot be read."""
     known = cache.identity(path)
@@ -104,7 +114,7 @@ def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], ex
 
     head = entry.head
     taps = {int(i): dict(names) for i, names in head["taps"].items()}
-    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"])
+    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"], head["widened"])
 
 
 def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
@@ -116,6 +126,7 @@ def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], ex
         "folder": str(tapped.folder),
         "outputs": list(tapped.outputs),
         "plain": tapped.plain,
+        "widened": tapped.widened,
     }
     cache.write(_tapped_key(summary, wanted, extra), head, tapped.model)
 

@@ -100,6 +100,12 @@ def built_in() -> list[str]:
     return found
 
 
+def on_cuda(device: str) -> bool:
+    """Whether a session on this device is to run on a GPU."""
+    kind = parse_device(device).kind
+    return kind == "cuda" or (kind == "auto" and "CUDAExecutionProvider" in built_in() and has_driver())
+
+
 def cuda_version() -> str:
     """The CUDA version that this onnxruntime was built for; "" where that is not said."""
     with quiet(), contextlib.suppress(ImportError):
@@ -220,9 +226,7 @@ def open_session(
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
     providers: list[Any] = ["CPUExecutionProvider"]
-    wants_cuda = kind == "cuda" or (
-        kind == "auto" and "CUDAExecutionProvider" in ort.get_available_providers() and has_driver()
-    )
+    wants_cuda = on_cuda(device)
     if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             Wording("<device='cuda'>: this onnxruntime is built without CUDA"),
@@ -249,6 +253,19 @@ def open_session(
     return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
 
 
+def outputs_of(model: bytes) -> list[Slot]:
+    """What onnxruntime says that a model gives, by its own inference; nothing where it cannot open it on the CPU."""
+    with quiet(), contextlib.suppress(Exception):
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        raw = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return [Slot(o.name, tuple(o.shape), o.type) for o in raw.get_outputs()]
+    return []
+
+
 def _preload(ort: Any) -> None:
     """Load CUDA and cuDNN from the nvidia-* wheels, where they are installed."""
     with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):
@@ -271,8 +288,9 @@ def _why_no_cuda(number: int) -> str:
 def _load_error(error: Exception) -> ModelError:
     text = _plain(error)
     if "Could not find an implementation" in text or "is not a registered function/op" in text:
+        narrow = " (the graph computes in bfloat16)" if "bfloat16" in text else ""
         return ModelError(
-            f"onnxruntime has no kernel for an operator of this model: {text}", "It may need another provider."
+            f"onnxruntime has no kernel for an operator of this model{narrow}: {text}", "It may need another provider."
         )
     if "opset" in text.lower() and "support" in text.lower():
         return ModelError(

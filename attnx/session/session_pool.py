@@ -19,7 +19,7 @@ from attnx.records import Array, Site
 from attnx.session import model_summary as summaries
 from attnx.session.branches import Chooser, chooser
 from attnx.session.model_summary import ModelSummary
-from attnx.session.ort import Session, open_session
+from attnx.session.ort import Session, on_cuda, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
 if TYPE_CHECKING:
@@ -89,10 +89,12 @@ class SessionPool:
     def graph(self, branch: tuple[bool, ...] = ()) -> Found:
         """The graph itself, read when it is first needed."""
         if branch not in self._graphs:
+            from attnx.session.outside import facts_by_onnxruntime
             from attnx.sites.recognise import find
 
             choose = self._choosers.get(branch)
-            self._graphs[branch] = find(self.path, choose.choose if choose is not None else None)
+            chosen = choose.choose if choose is not None else None
+            self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime)
         return self._graphs[branch]
 
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
@@ -172,10 +174,12 @@ class SessionPool:
         """The session of that key, opened where it is not, and what was used longest ago closed."""
         have = self._sessions.get(key)
         if have is None:
-            extra = [outputs, rows, *([i, *h] for i, h in sorted(heads.items()))]
+            wide = not on_cuda(self.device)
+            extra = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
             tapped = summaries.load_tapped(known, wanted, extra)
             if tapped is None:
-                tapped = tap(self.graph(known.branch), wanted, outputs=None if outputs else (), rows=rows, heads=heads)
+                kept = None if outputs else ()
+                tapped = tap(self.graph(known.branch), wanted, outputs=kept, rows=rows, heads=heads, wide=wide)
                 summaries.save_tapped(known, wanted, extra, tapped)
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
@@ -201,7 +205,7 @@ class SessionPool:
 
     def plain(self, known: ModelSummary) -> Session:
         """A session on the model without taps (CUDA-only operators decomposed all the same)."""
-        tapped = tap(self.graph(known.branch), {})
+        tapped = tap(self.graph(known.branch), {}, wide=not on_cuda(self.device))
         return self._session_on(known, tapped, threads=self.threads)
 
     def _open(self, known: ModelSummary, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:

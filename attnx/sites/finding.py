@@ -56,6 +56,9 @@ class Finding:
     sink: bool = False
     gated: bool = False
     """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
+    linear: bool = False
+    """A fused operator multiplies `query_from` and `key_from` as they come in: moved, turned, cached, rounded or
+    repeated at most, so that what multiplies them before it multiplies its scores."""
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
@@ -66,11 +69,20 @@ class Finding:
     beside: tuple[str, ...] = ()
     """Products that are summed with it, which a probe overwrites too."""
     replacement: Replacement | None = None
+    key: str = ""
+    """What the replacement is filed under; its node's name where empty."""
+    needs: tuple[str, ...] = ()
+    """Keys of other replacements that its own nodes read from."""
     also: list[Finding] = field(default_factory=list)
     """Further sites that the same node makes (Longformer: the global queries)."""
     absent: tuple[str, ...] = ()
     """Quantities that do not exist here and must not be computed."""
     notes: list[str] = field(default_factory=list)
+
+
+def key_of(node: NodeProto) -> str:
+    """What a fused node is filed under: its first output."""
+    return str(next((o for o in node.output if o), node.name))
 
 
 Recogniser = Callable[["Graph", "NodeProto"], Finding | Miss | None]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from attnx.graph.axes import caches
 from attnx.graph.axes.origins import carried_on, streams
-from attnx.graph.axes.paths import depends
+from attnx.graph.axes.paths import above, depends
 from attnx.graph.load.nodes import op_name
 from attnx.graph.probe.mask_probe import hides
 from attnx.graph.probe.mask_reading import Hides, Probed
@@ -15,19 +14,21 @@ from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.symbols import PROBE
 from attnx.layout import axis_of
 from attnx.records import Component, Kind, Site
-from attnx.sites.finding import Finding
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
-
-def key_of(node: NodeProto) -> str:
-    """What a fused node is filed under: its first output."""
-    return str(next((o for o in node.output if o), node.name))
+from attnx.sites.components import Part, components
+from attnx.sites.finding import Finding, key_of
+from attnx.sites.spelled.deformable import Sampling
 
 
-def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dict[int, str]]:
-    """Give findings their kind, component, layer and index."""
+def number(
+    graph: Graph, findings: list[Finding], samplings: Sequence[Sampling] = ()
+) -> tuple[tuple[Site, ...], dict[int, tuple[str, ...]]]:
+    """Give findings their kind, component, layer and index.
+
+    Args:
+        graph: With every fused node replaced.
+        findings: The sites.
+        samplings: Deformable attentions, which are no sites, but look from one side to another as these do.
+    """
     by_place = sorted(findings, key=lambda f: _position(graph, f))
     probed = [
         Probed(f.product, f.beside, f.places.get("masked"), f.places["weights"])
@@ -37,31 +38,51 @@ def number(graph: Graph, findings: list[Finding]) -> tuple[tuple[Site, ...], dic
     visible = hides(graph, probed)
     causal = [_causal(graph, f, visible) for f in by_place]
     kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
-    components = _components(graph, by_place, kinds, causal)
+    sides = _components(graph, by_place, kinds, causal, samplings)
     towers = _towers(graph, by_place)
-    order = sorted(range(len(by_place)), key=lambda i: (components[i] == "decoder", towers[i], i))
+    order = sorted(range(len(by_place)), key=lambda i: (sides[i] == "decoder", towers[i], i))
     sites: list[Site] = []
-    fused_of: dict[int, str] = {}
-    counts: dict[tuple[Component, Kind], int] = {}
+    fused_of: dict[int, tuple[str, ...]] = {}
+    last: dict[tuple[Component, Kind], tuple[int, list[Finding]]] = {}
     for index, i in enumerate(order):
         f = by_place[i]
-        group = (components[i], kinds[i])
-        layer = counts.get(group, 0)
-        counts[group] = layer + 1
+        group = (sides[i], kinds[i])
+        layer, beside = last.get(group, (-1, []))
+        if not beside or not _parallel(graph, beside, f):
+            layer, beside = layer + 1, []
+        last[group] = layer, [*beside, f]
         seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
         sites.append(
             Site(
-                index=index, layer=layer, component=components[i], kind=kinds[i], op=op_name(f.node),
-                node=f.node.name or key_of(f.node), heads=f.heads, kv_heads=f.kv_heads, head_size=f.head_size,
+                index=index, layer=layer, component=sides[i], kind=kinds[i], op=op_name(f.node),
+                node=f.node.name or key_of(f.node), heads=_fixed(graph, f.heads), kv_heads=_fixed(graph, f.kv_heads),
+                head_size=_fixed(graph, f.head_size),
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
                 gated=f.gated, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
-        if f.replacement is not None:
-            fused_of[index] = key_of(f.node)
+        if f.replacement is not None or f.key:
+            fused_of[index] = (f.key or key_of(f.node), *f.needs)
     return tuple(sites), fused_of
+
+
+def _fixed(graph: Graph, size: int | None) -> int | None:
+    """A size, where it is not one that stands for a free dimension."""
+    free = [p for p in graph.sizes.values() if p > PROBE]
+    return None if size is not None and size and any(size % p == 0 for p in free) else size
+
+
+def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
+    """Whether a site reads what those before it read, and nothing that they made: they are one layer."""
+    first = beside[0]
+    if f.key and f.key == first.key:
+        return False  # in one step of one loop, one behind the other
+    if f.query_from != first.query_from and not streams(graph, f.query_from) & streams(graph, first.query_from):
+        return False
+    made = {value for other in beside if (value := _carries(other))}
+    return not above(graph, [f.query_from, f.key_from, f.value_from]) & made
 
 
 def _bias(f: Finding, seen: Hides | None) -> str | None:
@@ -179,47 +200,24 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
     return result
 
 
-def _components(graph: Graph, findings: list[Finding], kinds: list[Kind], causal: list[bool | None]) -> list[Component]:
-    """Decoder: cross-attention, whatever hides the future, and what stands behind either; the rest is encoder."""
-    marked: set[str] = set()
-    for f, kind, hides_future in zip(findings, kinds, causal, strict=True):
-        if (value := _carries(f)) and (kind == "cross" or hides_future):
-            marked.add(value)
-    behind = set(marked)
-    for node in graph.nodes:
-        if any(name in behind for name in node.input):
-            behind.update(o for o in node.output if o)
-    out: list[Component] = []
-    for f in findings:
-        out.append("decoder" if _carries(f) in behind else "encoder")
-    if "cross" in kinds:
-        _lead_to_cross(graph, findings, kinds, out)
-    return out
-
-
-def _lead_to_cross(graph: Graph, findings: list[Finding], kinds: list[Kind], out: list[Component]) -> None:
-    """Self-attention that feeds the query of a cross-attention, and not its key, is the decoder's, causal or not."""
-    reads: dict[str, set[str]] = {}
-
-    def upstream(value: str) -> set[str]:
-        if value in reads:
-            return reads[value]
-        seen: set[str] = set()
-        stack = [value]
-        while stack:
-            name = stack.pop()
-            node = graph.producer(name)
-            if name in seen or node is None or node.op_type in ("Shape", "Size"):
-                continue  # a size that is read off an array carries nothing of what it says
-            seen.add(name)
-            stack += [n for n in node.input if n]
-        reads[value] = seen
-        return seen
-
-    contexts = [_carries(f) for f in findings]
-    crosses = [f for f, kind in zip(findings, kinds, strict=True) if kind == "cross"]
-    in_keys: set[str] = set().union(*(upstream(f.key_from) for f in crosses))
-    in_queries: set[str] = set().union(*(upstream(f.query_from) for f in crosses))
-    for i, context in enumerate(contexts):
-        if out[i] == "encoder" and context in in_queries and context not in in_keys:
-            out[i] = "decoder"
+def _components(
+    graph: Graph,
+    findings: Sequence[Finding],
+    kinds: list[Kind],
+    causal: list[bool | None],
+    samplings: Sequence[Sampling],
+) -> list[Component]:
+    parts = [
+        Part(
+            f.query_from,
+            tuple(dict.fromkeys(n for n in (f.key_from, f.value_from) if n)),
+            _carries(f),
+            kind == "cross",
+            bool(hides_future),
+        )
+        for f, kind, hides_future in zip(findings, kinds, causal, strict=True)
+    ]
+    parts += [
+        Part(s.asks, (s.value,), s.out, not streams(graph, s.asks) & streams(graph, s.value), False) for s in samplings
+    ]
+    return components(graph, parts, len(findings))

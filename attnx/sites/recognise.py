@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError, ModelError
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
-from attnx.graph.load.load import Loaded, load
+from attnx.graph.load.load import Loaded, Outside, load
 from attnx.graph.load.nodes import op_name, outer_names, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
 from attnx.records import Miss, Site
 from attnx.sites.emit import emitted
-from attnx.sites.finding import Finding, Replacement
+from attnx.sites.finding import Finding, Replacement, key_of
+from attnx.sites.fused.prescaled import take_out
 from attnx.sites.fused.registry import FUSED, REWRITES
-from attnx.sites.numbering import key_of, number
+from attnx.sites.loops import Looked, open_loops
+from attnx.sites.numbering import number
 from attnx.sites.registry import recognise
-from attnx.sites.spelled import unnormalised
+from attnx.sites.spelled import joined, softmax, unnormalised
+from attnx.sites.spelled.deformable import Sampling
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -41,23 +45,25 @@ class Found:
     misses: tuple[Miss, ...]
     replacements: dict[str, tuple[NodeProto, Replacement]] = field(default_factory=dict)
     """First output of a fused node -> the node and what stands in for it."""
-    fused_of: dict[int, str] = field(default_factory=dict)
-    """Site index -> key in `replacements`."""
+    fused_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Site index -> keys in `replacements`."""
     branches: tuple[str, ...] = ()
     """Names of the If nodes that were replaced by one of their branches."""
 
 
-def find(path: Path, choose: Choose | None = None) -> Found:
+def find(path: Path, choose: Choose | None = None, outside: Outside | None = None) -> Found:
     """Every attention computation in the model at `path`.
 
     Args:
         path: The .onnx file.
         choose: Says which branch of an If runs; without it the branch is taken that runs without a cache.
+        outside: Asked for the shapes of operators that no rule knows.
 
     Raises:
         ModelError: The file cannot be read as an ONNX model.
     """
     loaded = load(path)
+    loaded.outside = outside
     try:
         return _find(loaded, choose or without_cache)
     except AttnxError:
@@ -71,26 +77,53 @@ def find(path: Path, choose: Choose | None = None) -> Found:
 
 def _find(loaded: Loaded, choose: Choose) -> Found:
     graph, branches = _flat(loaded, choose)
+    samplings: list[Sampling] = []
+    looked = _look(graph, samplings)
+    opened, findings, misses, replacements = looked.opened, looked.findings, looked.misses, looked.replacements
+    stepped = open_loops(graph, lambda body: _look(body, []), lambda body: _may_attend(list(body.node)))
+    for one in stepped:
+        misses += one.misses
+        if one.replacement is not None:
+            replacements[one.key] = one.node, one.replacement
+            findings += one.findings
+    if any(one.replacement is not None for one in stepped):
+        opened = _opened(graph, replacements)
+    misses += _inside_subgraphs(graph, {id(one.node) for one in stepped if one.findings or one.misses})
+    sites, fused_of = number(opened, findings, samplings)
+    return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+
+
+def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
+    """The attention in a graph, bodies of loops left out; deformable attentions are added to `samplings`."""
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
+    for finding in fused:
+        take_out(graph, finding)
     findings = list(fused)
     recognise_at = recognise(opened)
     for node in opened.nodes:
         if emitted(node):
             continue
         found = recognise_at(node)
+        if not isinstance(found, Finding) and (sampled := softmax.sampling_of(opened, node)) is not None:
+            samplings.append(sampled)
+            found = Miss(node.name, node.op_type, sampled.reason)
         if isinstance(found, Miss):
             misses.append(found)
         elif found is not None:
             findings.append(found)
             if found.replacement is not None and (own := graph.producer(found.replacement.at)) is not None:
                 replacements[key_of(node)] = (own, found.replacement)
-    if any(f.replacement is not None for f in findings[len(fused) :]):
+    single = list(findings)
+    for whole, parts in joined.join(opened, findings):
+        made = None if whole.replacement is None else graph.producer(whole.replacement.at)
+        if made is not None and whole.replacement is not None:
+            replacements[whole.key] = made, whole.replacement
+            findings = [f for f in findings if f not in parts] + [whole]
+    if any(f.replacement is not None for f in findings[len(fused) :]) or any(f.key for f in findings):
         opened = _opened(graph, replacements)
-    misses += unnormalised.misses(opened, _products(findings))
-    misses += _inside_subgraphs(graph)
-    sites, fused_of = number(opened, findings)
-    return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
+    misses += unnormalised.misses(opened, _products([*single, *findings]))
+    return Looked(opened, replacements, findings, misses)
 
 
 def _products(findings: list[Finding]) -> list[str]:
@@ -199,10 +232,12 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
     return _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
 
 
-def _inside_subgraphs(graph: Graph) -> list[Miss]:
-    """Attention in subgraphs that were not spliced: loops, scans, generation operators."""
+def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
+    """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
     for node in graph.nodes:
+        if id(node) in opened:
+            continue
         for name, inner in subgraphs(node):
             if _may_attend(list(inner.node)):
                 reason = f"holds attention in its {name}, which runs as often as {node.op_type} says; it is not tapped"

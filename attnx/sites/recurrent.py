@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnx.graph.load.nodes import op_name
+
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
-_CELLS = ("LSTM", "GRU", "RNN")
+_CELLS = {
+    **{cell: cell for cell in ("LSTM", "GRU", "RNN")},
+    "com.microsoft.DynamicQuantizeLSTM": "LSTM",
+    "com.microsoft.AttnLSTM": "LSTM",
+}
+"""Operator -> what it is called."""
 
 
 def describe(graph: Graph) -> str | None:
@@ -20,8 +27,8 @@ def describe(graph: Graph) -> str | None:
     found: dict[str, int] = {}
     both_ways = 0
     for node in graph.nodes:
-        if node.op_type in _CELLS and node.domain in ("", "ai.onnx"):
-            found[node.op_type] = found.get(node.op_type, 0) + 1
+        if (cell := _CELLS.get(op_name(node))) is not None:
+            found[cell] = found.get(cell, 0) + 1
             way = next((a.s for a in node.attribute if a.name == "direction"), b"")
             both_ways += way == b"bidirectional"
     if not found:

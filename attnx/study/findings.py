@@ -61,21 +61,23 @@ def pair(shown: Inspection, look: Look) -> Look | None:
     return strongest_pair(shown.trace, look.site, look.head)
 
 
-def query_name(shown: Inspection, at: int) -> str:
-    """The token at a position of the query axis."""
+def query_name(shown: Inspection, at: int, site: int | None = None) -> str:
+    """The token at a position of the query axis of a site, by its place in the trace; of `about` where None."""
     if shown.glance is not None:
         return shown.trace.tokens.pieces[at].strip()
-    weights = shown.trace.attentions[0].need(shown.request.stage)
+    attention = shown.about if site is None else shown.trace.attentions[site]
     row = at if shown.trace.rows is None else shown.trace.rows.index(at)
-    return axis_labels(shown.queries, weights.shape[2])[row].strip()
+    size = attention.need(shown.request.stage).shape[2]
+    return axis_labels(shown.trace.queries_of(attention), size)[row].strip()
 
 
-def key_name(shown: Inspection, at: int) -> str:
-    """The token at a position of the key axis."""
+def key_name(shown: Inspection, at: int, site: int | None = None) -> str:
+    """The token at a position of the key axis of a site, likewise."""
     if shown.glance is not None:
         return shown.trace.tokens.pieces[at].strip()
-    weights = shown.trace.attentions[0].need(shown.request.stage)
-    return axis_labels(shown.keys, weights.shape[3])[at].strip()
+    attention = shown.about if site is None else shown.trace.attentions[site]
+    size = attention.need(shown.request.stage).shape[3]
+    return axis_labels(shown.trace.keys_of(attention), size)[at].strip()
 
 
 def ranked(shown: Inspection) -> list[tuple[Pick, int, float]]:

@@ -12,8 +12,9 @@ from attnx.run.query_rows import gather
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import choose_sort
 from attnx.study.head_mean import over_heads
-from attnx.study.inspection import Inspection, inspect, position_of
+from attnx.study.inspection import Inspection, inspect
 from attnx.study.request import Request
+from attnx.study.selection import positions_of
 
 
 def inspect_prompt(model: OpenModel, prompt: Prompt, request: Request, *, matrices: bool, rows: bool) -> Inspection:
@@ -52,5 +53,5 @@ def _row(model: OpenModel, prompt: Prompt, request: Request) -> Trace | None:
     planned = dry_run(model, prompt)
     if planned is None:
         return None
-    at = position_of(planned.tokens, request)
-    return gather(model, planned, planned.sites(model, request.traced_layers), [at], request.quantities)
+    at = positions_of(planned.tokens, request)
+    return gather(model, planned, planned.sites(model, request.traced_layers), at, request.quantities)

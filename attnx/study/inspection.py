@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import UnsupportedError, UsageError
+from attnx.errors import UnsupportedError
 from attnx.measure.combine import combine
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
+from attnx.study.grouping import rows_averaged
 from attnx.study.request import Request
+from attnx.study.same_axes import together
+from attnx.study.selection import positions_of
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.page import counted
 from attnx.wording import Wording
@@ -58,16 +61,25 @@ class Inspection:
     """What must be known to read it right."""
     glance: Glance | None = None
     """What an overview shows, where it was reduced in the graph; the trace has no arrays then."""
+    group: tuple[int, ...] = ()
+    """The positions that the query stands for: its own, or those of several tokens whose mean stands at the first."""
+
+    @property
+    def about(self) -> Attention:
+        """The site whose tokens are meant where one is: the last, of which the overview tells, or the first of those
+        that lie over the same tokens.
+        """
+        return self.trace.attentions[-1 if self.request.view == "overview" else 0]
 
     @property
     def queries(self) -> Tokens:
         """The tokens that look."""
-        return self.trace.queries_of(self.trace.attentions[0])
+        return self.trace.queries_of(self.about)
 
     @property
     def keys(self) -> Tokens:
         """The tokens that are looked at."""
-        return self.trace.keys_of(self.trace.attentions[0])
+        return self.trace.keys_of(self.about)
 
 
 def inspect(
@@ -111,12 +123,17 @@ def inspect(
         trace = replace(trace, attentions=tuple(a for a in trace.attentions if a.site.index not in doubts))
         notes += [f"left out, {text}" for text in doubts.values()]
     hidden_at = {a.site.index: a.masked is not None for a in trace.attentions}
-    shown, muted = _reshaped(trace, request, notes)
-    query = _position(shown, request)
+    shown, muted = _reshaped(together(trace, request, notes), request, notes)
+    group = _group(shown, request)
+    if len(group) > 1:
+        shown = rows_averaged(shown, group, request.query or "")
+        notes.append(f"from {len(group)} tokens together: the mean of their rows")
     picks: tuple[Pick, ...] = ()
     if request.view not in ("overview", "grid") or (matrices and request.view == "grid"):
         picks = _picks(shown, request, doubts, hidden_at, muted, combined)
-    return Inspection(request, shown, sort, others, picks, query, muted, tuple(notes))
+    return Inspection(
+        request, shown, sort, others, picks, group[0] if group else None, muted, tuple(notes), group=group
+    )
 
 
 def _everywhere(trace: Trace, request: Request) -> list[str]:
@@ -164,33 +181,11 @@ def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, 
     return trace, muted
 
 
-def _position(trace: Trace, request: Request) -> int | None:
-    """The query's position on the query axis.
-
-    Raises:
-        UsageError: No such token, or a word of several pieces.
-    """
+def _group(trace: Trace, request: Request) -> tuple[int, ...]:
+    """The query's position on the query axis, or those of several tokens; none where there is no query."""
     if request.query is None:
-        return None
-    return position_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
-
-
-def position_of(tokens: Tokens, request: Request) -> int:
-    """The position of the query among the tokens that look.
-
-    Raises:
-        UsageError: No such token, or a word of several pieces.
-    """
-    from attnx.tokens import find
-
-    assert request.query is not None
-    found = find(tokens, request.query)
-    if len(found) > 1:
-        pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        whole = request.stage != "weights" or request.words
-        hint = "Choose a piece." if whole else Wording("Choose a piece, or merge them: <words=True>.")
-        raise UsageError(f"{request.query!r} is {len(found)} pieces: {pieces}", hint)
-    return found[0]
+        return ()
+    return positions_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
 
 
 def _picks(

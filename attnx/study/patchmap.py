@@ -63,6 +63,8 @@ def laid_out(shown: Inspection, grid: Grid) -> tuple[Array, str]:
     """
     if shown.request.stage != "weights":
         raise UsageError(f"an overlay shows weights, not {shown.request.stage}", Wording("Leave out <stage>."))
+    if len({pick.matrix.values.shape for pick in shown.picks}) > 1:
+        raise UsageError("the heads that were chosen lie over different tokens", "Choose a layer or a head.")
     if shown.picks:
         stack = np.stack([pick.matrix.shown for pick in shown.picks])
         what = shown.picks[0].label if len(shown.picks) == 1 else f"the mean of {len(shown.picks)} heads"

@@ -110,14 +110,14 @@ def _overview(shown: Inspection, next_step: str) -> Any:
 def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
     """The kind of head where it has a telling one, else the two tokens that it joins hardest, or the one it is on."""
     if look.key >= 0:
-        return f"→ {key_name(shown, look.key)}"
+        return f"→ {key_name(shown, look.key, look.site)}"
     kind: str = found["kinds"][look.site][look.head]
     if kind in NAMED:
         return kind
     joined = pair(shown, look)
     if joined is None or joined.query is None:
         return ""
-    return f"{query_name(shown, joined.query)} → {key_name(shown, joined.key)} {joined.value:.2f}"
+    return f"{query_name(shown, joined.query, look.site)} → {key_name(shown, joined.key, look.site)} {joined.value:.2f}"
 
 
 def document(shown: Inspection) -> dict[str, Any]:
@@ -135,7 +135,9 @@ def document(shown: Inspection) -> dict[str, Any]:
         "view": asked.view,
         "words": asked.words,
         "muted": list(shown.muted),
-        "query": None if shown.query is None else {"position": shown.query, "piece": query_name(shown, shown.query)},
+        "query": None
+        if shown.query is None
+        else {"position": shown.query, "piece": query_name(shown, shown.query), "positions": shown.group},
         "notes": [*trace.notes, *shown.notes],
     }
     if asked.view == "overview":
@@ -195,13 +197,17 @@ def _findings_object(shown: Inspection) -> dict[str, Any]:
             "layer": shown.trace.attentions[look.site].site.layer,
             "head": look.head,
             "key": look.key if look.key >= 0 else None,
-            "piece": key_name(shown, look.key) if look.key >= 0 else None,
+            "piece": key_name(shown, look.key, look.site) if look.key >= 0 else None,
             "value": look.value,
         }
 
     return {
         "looks": [
-            {"query": g[0].query, "piece": query_name(shown, g[0].query or 0), "targets": [one(look) for look in g]}
+            {
+                "query": g[0].query,
+                "piece": query_name(shown, g[0].query or 0, g[0].site),
+                "targets": [one(look) for look in g],
+            }
             for g in found["looks"]
         ],
         "worth": {name: [one(look) for look in group] for name, group in found["worth"].items()},

@@ -169,8 +169,14 @@ def readout(
     real = tuple(at for at, is_real in enumerate(tokens.mask) if is_real)
     last = real[-1] if real else 0
     found = [n for n, a in floats.items() if a.ndim == 3 and (a.shape[-1] in sizes or "logits" in n.lower())]
+    masks = [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
+    if found and not masks and all(site.causal is False for site in model.sites):
+        if answer is not None or foil is not None:
+            raise UsageError(
+                f"{model.name} answers at a mask, and the text has none", "Put the mask token into the text."
+            )
+        return Readout("outputs", "")  # a masked model has no next token
     if found:
-        masks = [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
         if len(masks) > 1 and position not in masks:
             raise UsageError(f"the text has {len(masks)} masks, at {', '.join(map(str, masks))}", "Leave one of them.")
         at = last if not masks else position if position in masks and position is not None else masks[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,8 @@ class Streams:
     flow: Measurement | None
     """[1,K]."""
     notes: tuple[str, ...]
+    group: tuple[int, ...] = ()
+    """The positions that `query` stands for, where the means of several tokens stand at the first."""
 
     @property
     def largest(self) -> Array:
@@ -99,22 +101,27 @@ def follow(
     else:
         tokens = keys = _text(trace, chosen)
         rollout = rollouts.rollout(trace, tokens, relative=relative)
-    where = None
+    group: tuple[int, ...] = ()
     if query is not None:
-        from attnx.study.selection import position
+        from attnx.study.selection import positions
 
-        where = position(tokens, query)
+        group = positions(tokens, query)
+    where = group[0] if group else None
     queries, count = axis_labels(tokens, rollout.values.shape[1]), rollout.values.shape[2]
+    if len(group) > 1:
+        notes.append(f"from {len(group)} tokens together: the mean of what each of them gives")
+        rollout = _together(rollout, group)
+        queries = (*queries[: group[0]], query or "", *queries[group[0] + 1 :])
     exact = None
     if where is not None and chosen != "cross":
-        exact, note = _exact(trace, where, tokens, len(rollout.values), relative)
+        exact, note = _exact(trace, group, tokens, len(rollout.values), relative)
         notes += [note] if note else []
     site = _last(trace, chosen, tokens)
     norms = None
     if where is not None and row is not None:
-        norms = _norms(row, 0, 0, output_projection(model, row.attentions[0].site, inputs))
+        norms = _norms(row, 0, range(len(group)), output_projection(model, row.attentions[0].site, inputs))
     elif where is not None and trace.attentions[site].value is not None:
-        norms = _norms(trace, site, where, output_projection(model, trace.attentions[site].site, inputs))
+        norms = _norms(trace, site, group, output_projection(model, trace.attentions[site].site, inputs))
     return Streams(
         side=chosen,
         queries=queries,
@@ -122,10 +129,11 @@ def follow(
         query=where,
         rollout=rollout,
         last=replace(rollout, axes=rollout.axes[1:], values=rollout.values[-1]),
-        attention=_attention(trace, site, where),
+        attention=_attention(trace, site, group),
         norms=norms,
         flow=exact,
         notes=tuple(notes),
+        group=group,
     )
 
 
@@ -149,9 +157,9 @@ def long(model: OpenModel, prompt: Prompt, query: str | None) -> tuple[Trace, Tr
     found = over_heads(model, planned, sites)
     if found is None or query is None:
         return None if found is None else (found[0], None)
-    from attnx.study.selection import position
+    from attnx.study.selection import positions
 
-    row = gather(model, planned, sites[-1:], [position(planned.tokens, query)], ARRAYS)
+    row = gather(model, planned, sites[-1:], positions(planned.tokens, query), ARRAYS)
     return None if row is None or not row.attentions[0].trusted else (found[0], row)
 
 
@@ -179,23 +187,32 @@ def _last(trace: Trace, side: str, tokens: Tokens) -> int:
     return fits[-1]
 
 
+def _together(measure: Measurement, group: Sequence[int]) -> Measurement:
+    """The mean of some rows, [...,Q,K], in place of the first of them."""
+    values = measure.values.copy()
+    values[..., group[0], :] = values[..., list(group), :].mean(axis=-2)
+    return replace(measure, values=values)
+
+
 def _exact(
-    trace: Trace, where: int, tokens: Tokens, layers: int, relative: bool
+    trace: Trace, group: Sequence[int], tokens: Tokens, layers: int, relative: bool
 ) -> tuple[Measurement | None, str | None]:
-    """Exact flow where it takes seconds; else why it is not there."""
-    if layers * len(tokens) ** 3 > QUICK:
+    """Exact flow where it takes seconds, the mean of several tokens' as one row; else why it is not there."""
+    if layers * len(tokens) ** 3 * len(group) > QUICK:
         return (
             None,
             f"no exact flow: {len(tokens)} tokens through {layers} layers would take too long; rollout is shown",
         )
-    return flows.flow(trace, [where], tokens, relative=relative), None
+    found = flows.flow(trace, list(group), tokens, relative=relative)
+    axes = (replace(found.axes[0], labels=found.axes[0].labels[:1]), found.axes[1])
+    return replace(found, axes=axes, values=found.values.mean(axis=0, keepdims=True)), None
 
 
-def _attention(trace: Trace, site: int, where: int | None) -> Measurement:
+def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
     """The last layer's weights from one query (or from all, their mean), mean over heads."""
     attention = trace.attentions[site]
     matrix = head_mean(trace, attention)
-    row = average(matrix, axis=0) if where is None else matrix[where]
+    row = average(matrix if not group else matrix[list(group)], axis=0)
     labels = axis_labels(trace.keys_of(attention), len(row))
     return Measurement(
         name="attention",
@@ -208,11 +225,11 @@ def _attention(trace: Trace, site: int, where: int | None) -> Measurement:
     )
 
 
-def _norms(trace: Trace, site: int, where: int, output: Array | None) -> Measurement:
+def _norms(trace: Trace, site: int, group: Sequence[int], output: Array | None) -> Measurement:
     """The same weighted by norms: of the sum of the heads behind W_O, or without W_O the mean of the heads' shares."""
     one = replace(trace, attentions=(trace.attentions[site],))
     found = value_norms(one, 0, output, together=False)
-    row = average(found.shares.values[:, where], axis=0)
+    row = average(found.shares.values[:, list(group)], axis=(0, 1))
     return Measurement(
         name="weighted norms",
         unit="share",

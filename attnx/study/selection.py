@@ -11,7 +11,7 @@ from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import named_sort, sort_of
-from attnx.study.request import Head, agree, parse_head
+from attnx.study.request import Head, Request, agree, parse_head
 from attnx.wording import Wording
 
 
@@ -123,20 +123,58 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     return None if layers is None else tuple(layers)
 
 
-def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
-    """The position of one token.
+def positions(tokens: Tokens, text: str, *, argument: str = "query", merges: bool = False) -> tuple[int, ...]:
+    """The position of one token, or of several that are taken together: "it..tired", "it,animal".
+
+    Args:
+        tokens: The tokens.
+        text: What was asked for.
+        argument: By which argument.
+        merges: Whether the pieces of a word can be merged.
 
     Raises:
         UsageError: There is no such token, or it is a word of several pieces.
     """
-    from attnx.tokens import find
+    from attnx.tokens.group import find_group
 
-    found = find(tokens, text)
-    if len(found) > 1:
+    found, several = find_group(tokens, text)
+    if len(found) > 1 and not several:
         pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
         many = f"<{argument}={{text!r}}> is {len(found)} pieces: {{pieces}}"
-        raise UsageError(Wording(many, text=text, pieces=pieces), "Choose a piece.")
+        together = f"@{found[0]}..@{found[-1]}"
+        merge = "[, or merge them: <words=True>]" if merges else ""
+        hint = Wording("Choose a piece, or take them together: {together}" + merge + ".", together=together)
+        raise UsageError(Wording(many, text=text, pieces=pieces), hint)
+    return found
+
+
+def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
+    """The position of one token, where several cannot be taken together.
+
+    Raises:
+        UsageError: There is no such token, or there are several.
+    """
+    found = positions(tokens, text, argument=argument)
+    if len(found) > 1:
+        many = f"<{argument}={{text!r}}> is {len(found)} tokens, and one is opened here"
+        raise UsageError(Wording(many, text=text), "Choose one of them.")
     return found[0]
 
 
-__all__ = ["head_of", "layers_of", "of_sort", "position", "run_trusted", "sorts", "trusted"]
+def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
+    """The position of the query among the tokens that look, or those of several that are taken together.
+
+    Raises:
+        UsageError: No such token, a word of several pieces, or several tokens at a stage that has no mean.
+    """
+    assert request.query is not None
+    found = positions(tokens, request.query, merges=request.stage == "weights" and not request.words)
+    if len(found) > 1 and request.stage in ("masked", "bias"):
+        raise UsageError(
+            f"{request.stage} of several tokens have no mean: what one of them hides is minus infinity",
+            Wording("Choose one token, or <stage='weights'>."),
+        )
+    return found
+
+
+__all__ = ["head_of", "layers_of", "of_sort", "position", "positions", "positions_of", "run_trusted", "sorts", "trusted"]

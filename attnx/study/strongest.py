@@ -10,7 +10,8 @@ from attnx.run.prompt import Prompt
 from attnx.run.query_rows import gather
 from attnx.session import memory
 from attnx.session.protocol import OpenModel
-from attnx.study.selection import position, trusted
+from attnx.study.grouping import columns_summed, rows_averaged
+from attnx.study.selection import positions, trusted
 
 
 def strongest_layer(
@@ -39,13 +40,19 @@ def strongest_layer(
         return None
     if query is None:
         return layers[-1], None
-    row = gather(model, planned, sites, [position(planned.tokens, query)], ("masked", "weights"))
+    rows = positions(planned.tokens, query)
+    to = () if key is None else positions(planned.tokens, key, argument="key")
+    row = gather(model, planned, sites, rows, ("masked", "weights"))
     if row is None:
         return None
-    to = None if key is None else position(planned.tokens, key, argument="key")
     try:
         row, _ = trusted(row)
-        found = looks.strongest(row, query=0, key=to)
+        if len(rows) > 1:
+            row = rows_averaged(row, rows, query)
+        if len(to) > 1:
+            for site in range(len(row.attentions)):
+                row = columns_summed(row, site, 0, to, key or "")
+        found = looks.strongest(row, query=0, key=to[0] if to else None)
     except UnsupportedError:
         return None
     layer = row.attentions[found.site].site.layer

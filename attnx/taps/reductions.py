@@ -209,6 +209,13 @@ class Writer(Nodes):
             last = self.node("Div", [last, self.summed(last, keep=1)])
         return self._mean(last, place, heads)
 
+    def mean_of(self, means: Sequence[str], counts: Sequence[int]) -> str:
+        """The mean over the heads of several sites, of the means of each."""
+        if len(means) == 1:
+            return means[0]
+        parts = [self.node("Mul", [m, self.number(n / sum(counts))]) for m, n in zip(means, counts, strict=True)]
+        return self.node("Sum", parts)
+
     def _mean(self, last: str, place: Place, heads: int | None) -> str:
         """Over heads, and a batch of one: as a product, which takes a third of ReduceMean's time."""
         outer = len(outer_words(place.layout))

@@ -47,6 +47,8 @@ class Tapped:
     plain: bool = False
     """Whether it has ONNX's own operators on floats alone. Kernels of others may round differently where onnxruntime
     does not lay their weights out beforehand."""
+    widened: bool = False
+    """Whether what is in bfloat16 is computed in float32."""
 
 
 def tap(
@@ -56,6 +58,7 @@ def tap(
     outputs: Collection[str] | None = None,
     rows: bool = False,
     heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    wide: bool = True,
 ) -> Tapped:
     """Add outputs for the quantities wanted.
 
@@ -65,6 +68,7 @@ def tap(
         outputs: Which of the model's own outputs to keep; all where None.
         rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
         heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
+        wide: Compute in float32 what is in bfloat16.
 
     Returns:
         The tapped model. Without taps and with all outputs it computes exactly what the file does.
@@ -75,7 +79,7 @@ def tap(
     from attnx.sites.recognise import replaced
 
     keys = {key for key, (_, stand_in) in found.replacements.items() if stand_in.required}
-    keys |= {found.fused_of[i] for i in wanted if i in found.fused_of and wanted[i]}
+    keys |= {key for i in wanted if wanted[i] for key in found.fused_of.get(i, ())}
     proto = replaced(found.graph, found.replacements, keys)
     check_runnable(found, proto)
     taps: dict[int, dict[str, str]] = {}
@@ -118,12 +122,12 @@ def tap(
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
-        added.append(writer.rollout([mean for _, mean in means]))
+        added.append(writer.rollout(_by_layer(writer, found.sites, means)))
         taps.setdefault(means[0][0], {})["rollout"] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
-    return finish(found, proto, own, kept, added, taps)
+    return finish(found, proto, own, kept, added, taps, wide=wide)
 
 
 def check_runnable(found: Found, proto: ModelProto) -> None:
@@ -154,6 +158,8 @@ def finish(
     kept: Sequence[str],
     added: Sequence[str],
     taps: Mapping[int, Mapping[str, str]] | None = None,
+    *,
+    wide: bool = True,
 ) -> Tapped:
     """A changed copy of a model, ready for a session: nodes in order, outputs set, what none of them needs dropped.
 
@@ -164,12 +170,30 @@ def finish(
         kept: Which of the model's own outputs it has.
         added: Tensors that it gives besides.
         taps: See `Tapped`.
+        wide: Compute in float32 what is in bfloat16.
     """
+    from attnx.taps.widening import widen, widen_inputs  # not needed where a tapped model comes from the cache
+
     _place_beside(proto, own)
     _set_outputs(proto, kept, list(dict.fromkeys(added)))
     _drop_unused(proto)
+    if not wide:
+        widen_inputs(proto)
+    widened = wide and widen(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps or {}, tuple(kept), _plain(proto.graph.node))
+    return Tapped(proto.SerializeToString(), folder, taps or {}, tuple(kept), _plain(proto.graph.node), widened)
+
+
+def _by_layer(writer: Writer, sites: Sequence[Site], means: Sequence[tuple[int, str]]) -> list[str]:
+    """A mean over heads for each layer, of those of its sites."""
+    groups: list[list[tuple[int, str]]] = []
+    for i, name in means:
+        before = sites[groups[-1][0][0]] if groups else None
+        if before is not None and sites[i].layer == before.layer and sites[i].component == before.component:
+            groups[-1].append((i, name))
+        else:
+            groups.append([(i, name)])
+    return [writer.mean_of([n for _, n in group], [sites[i].heads or 1 for i, _ in group]) for group in groups]
 
 
 def _plain(nodes: Iterable[NodeProto]) -> bool:

@@ -28,7 +28,6 @@ def test_every_head_is_ranked_by_what_the_model_then_says(attnx: Run) -> None:
         edited = shares(results.effects[step.id].outputs["logits"][0, -1])
         assert effects[step.id]["moved"] == pytest.approx(float((base * np.log(base / edited)).sum()), abs=1e-5)
         assert next(iter(effects[step.id]["scores"].values())) == pytest.approx(float(edited[base.argmax()]), abs=1e-5)
-    # Copying takes the head that looks at the previous token: without it the model no longer says "sat".
     assert max(effects, key=lambda label: effects[label]["moved"]) == "L0 H3"
     assert [label for label, effect in effects.items() if not effect["kept"]] == ["L0 H3"]
     values = np.array(got["map"]["values"])

@@ -40,7 +40,7 @@ def test_json(attnx: Run) -> None:
         assert unit["own"] == pytest.approx(np.array(got["weights"])[steps, 4].mean(), abs=1e-6)
     assert "".join(unit["text"] for unit in got["units"]).replace(" ", "")
     assert values(got["lookback"]).shape == (4, 6, 6)
-    assert "`attnx ablate --edge`" in got["notes"][-1]
+    assert "`attnx ablate TEXT --edge FROM:TO`" in got["notes"][-1]
 
 
 def test_tables_and_strip(attnx: Run, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_tables_and_strip(attnx: Run, tmp_path: Path) -> None:
     assert "what was read of the prompt" in out
     assert "what was written, by sentence" in out
     assert "lookback ratio: " in out
-    assert "no proof of use: `attnx ablate --edge`" in " ".join(out.split())
+    assert "no proof of use: `attnx ablate TEXT --edge FROM:TO`" in " ".join(out.split())
     assert "what was written, by word" in attnx(*BASE, "--by", "word", "--top", "2").out
     done = attnx(*BASE, "--view", "strip")
     assert "1 " in done.out

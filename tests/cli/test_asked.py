@@ -137,9 +137,10 @@ def test_a_mean_over_heads_is_made_in_the_graph(
 
 @pytest.mark.parametrize("args", [(), ("--view", "overview", "--layer", "0-2")], ids=" ".join)
 def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
-    attnx: Run, fetched: list[tuple[int, ...]], args: tuple[str, ...]
+    attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    text = " ".join([LONG] * 4)
+    monkeypatch.setattr("attnx.session.memory.LARGE", 0)
+    text = " ".join([LONG] * 2)
     got = attnx("inspect", text, *args, "--json").document
     count = len(got["tokens"]["pieces"])
     assert [shape[-2:] for shape in fetched if shape.count(count) > 1] == [(count, count)] * 2  # over heads, the last

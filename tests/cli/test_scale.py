@@ -19,7 +19,7 @@ def test_row_is_both_softmaxes_of_the_scores(attnx: Run) -> None:
     want = np.stack([scores, scores / np.sqrt(32), before, after, after - before], axis=-1)
     np.testing.assert_allclose(values(got["row"]), want, atol=2e-5)
     assert got["head"] == {"label": "L5 H11", "index": 5, "layer": 5, "head": 11}
-    assert got["query"] == {"position": IT, "piece": "it"}
+    assert got["query"] == {"position": IT, "piece": "it", "positions": [IT]}
 
 
 def test_the_layers_beside_a_head_are_what_the_help_says(attnx: Run) -> None:

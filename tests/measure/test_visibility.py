@@ -30,7 +30,11 @@ def masked(sees, hides=-np.inf, **more):
         ((BEHIND >= 0) & (BEHIND < 3), "sliding window", 3, None, 21),
         (np.abs(BEHIND) <= 1, "sliding window", 3, None, 20),
         ((BEHIND >= 0) | (np.arange(N) < 3)[None, :], "prefix", None, 3, 12),
-        ((BEHIND % 2) == 0, "other", None, None, 18),
+        ((BEHIND % 2) == 0, "irregular", None, None, 18),
+        (BEHIND <= 0, "anti-causal", None, None, 15),
+        (BEHIND >= -1, "look-ahead", None, None, 10),
+        (BEHIND <= 1, "irregular", None, None, 10),
+        ((BEHIND >= 0) & ((BEHIND < 2) | (np.arange(N) % 3 == 0)), "irregular", None, None, 20),
         (np.eye(N, dtype=bool), "sliding window", 1, None, 30),
     ],
 )
@@ -104,6 +108,24 @@ def test_what_the_graph_says_and_the_text_does_not_show():
     assert wide.notes == ("the site has a sliding window of 64, wider than this text shows",)
 
 
+@pytest.mark.parametrize(
+    ("sees", "causal", "notes"),
+    [
+        ((BEHIND >= 0) & (BEHIND % 2 == 0), True, ()),
+        (np.abs(BEHIND) <= 1, False, ()),
+        ((BEHIND >= 0) & (BEHIND % 2 == 0), False, ("not causal by its graph; on this text it looks irregular",)),
+        (BEHIND >= -1, True, ("causal by its graph; on this text it looks look-ahead",)),
+    ],
+)
+def test_what_contradicts_the_graph_is_a_key_that_stands_later(sees, causal, notes):
+    assert visibility(trace(plain(N), masked(sees, causal=causal)), 0).notes == tuple(f"the site is {n}" for n in notes)
+
+
+def test_a_look_ahead_is_counted():
+    got = visibility(trace(plain(N), masked(BEHIND >= -2)), 0)
+    assert (got.ahead, got.said) == (2, "causal, looking 2 ahead")
+
+
 def test_keys_that_a_window_left_behind_are_no_padding():
     sees = np.array([[False, False, True, True]])
     got = visibility(trace(plain(1), masked(sees, causal=True, window=2)), 0)
@@ -128,7 +150,7 @@ def test_without_masked_scores():
     window = visibility(trace(plain(4), weighted([uniform(4)], causal=True, window=2)), 0)
     assert (window.pattern, window.window) == ("sliding window", 2)
     hidden = visibility(trace(plain(3), weighted([np.zeros((3, 3))], causal=None)), 0)
-    assert (hidden.hidden, hidden.pattern, hidden.empty_rows) == (9, "other", (0, 1, 2))
+    assert (hidden.hidden, hidden.pattern, hidden.empty_rows) == (9, "irregular", (0, 1, 2))
 
 
 def test_errors():

@@ -15,12 +15,13 @@ Image = pytest.importorskip("PIL.Image", reason="the extra `vision` is not insta
 from scripts.make_pictures import FOLDER, LARGEST, PICTURES, written  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+README = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_readme_shows_every_picture_that_the_script_makes_and_no_other() -> None:
-    shown = re.findall(r"(?:!\[[^\]]*\]\(|<img [^>]*src=\")(pictures/[^)\"]+)", README)
-    assert sorted(shown) == sorted(f"pictures/{picture.name}.png" for picture in PICTURES)
+    shown = re.findall(r"(?:!\[[^\]]*\]\(|<img [^>]*src=\")(?:\.\./|docs/)*(pictures/[^)\"]+)", README)
+    assert sorted(set(shown)) == sorted(f"pictures/{picture.name}.png" for picture in PICTURES)
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{picture.name}.png" for picture in PICTURES)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,14 @@ def truth() -> tuple[dict[str, Array], Array, Array]:
     return arrays, whole[0], whole[1]
 
 
+@cache
+def opened() -> attnx.Model:
+    """The model, whose graph is read and walked once for all tests."""
+    return attnx.open(MODEL, device="cpu")
+
+
 def traced(feed: dict[str, Array]) -> tuple[Attention, Attention]:
-    first, second = attnx.open(MODEL, device="cpu").trace(inputs=feed, required=True).attentions
+    first, second = opened().trace(inputs=feed, required=True).attentions
     for attention in (first, second):
         assert attention.trusted, attention.checks
     return first, second
@@ -69,7 +76,7 @@ def test_weights_are_torchs() -> None:
 
 
 def test_what_the_sites_are() -> None:
-    first, second = find(MODEL).sites
+    first, second = opened().graph().sites
     told = [(s.heads, s.kv_heads, s.head_size, s.scale, s.causal, s.kind, s.component) for s in (first, second)]
     assert told == [(2, 2, 4, 0.5, False, "self", "encoder")] * 2
     assert (first.window, second.window) == (2 * REACH + 1, None)
@@ -119,7 +126,7 @@ def test_what_onnxruntime_saves_is_the_same(tmp_path: Path) -> None:
 
 def test_taps_change_nothing() -> None:
     feed, _, _ = truth()
-    notes = attnx.open(MODEL, device="cpu").trace(inputs=feed, verify_outputs=True).notes
+    notes = opened().trace(inputs=feed, verify_outputs=True).notes
     (gap,) = [float(note.rsplit(" ", 1)[1]) for note in notes if "with and without taps differs by" in note]
     assert gap < 1e-6
 
@@ -127,7 +134,7 @@ def test_taps_change_nothing() -> None:
 def test_rows_are_reduced_in_the_graph() -> None:
     """Statistics of a matrix that the graph holds only once it is put together."""
     feed, band, _ = truth()
-    tapped = tap(find(MODEL), {0: ["largest", "entropy", "received"]}, outputs=())
+    tapped = tap(opened().graph(), {0: ["largest", "entropy", "received"]}, outputs=())
     names = [tapped.taps[0][stat] for stat in ("largest", "entropy", "received")]
     ran = open_session(tapped.model, tapped.folder, "cpu").run(feed)
     largest, entropy, received = (ran[name] for name in names)

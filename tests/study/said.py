@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from attnx.errors import ModelError
@@ -14,6 +15,8 @@ class Stub:
         self.name, self.path = "stub", folder / "model.onnx"
         config: dict[str, Any] = {"vocab_size": vocabulary, "id2label": labels}
         (self.path.parent / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+    sites: tuple[Any, ...] = (SimpleNamespace(causal=True),)
 
     @property
     def tokenizer(self) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,3 +74,13 @@ def test_other_outputs_are_compared_by_their_size(tmp_path: Path) -> None:
     found = readout(Stub(tmp_path), base, labelled(["a", "b", "c"]))
     assert found.kind == "outputs"
     assert found.change(base, edited).moved == pytest.approx(2 / 5)
+
+
+def test_a_masked_model_has_no_next_token(tmp_path: Path) -> None:
+    """Without a mask its outputs are compared; an answer has no place to be read."""
+    model = Stub(tmp_path, vocabulary=4)
+    model.sites = (SimpleNamespace(causal=False),)
+    logits = np.zeros((1, 3, 4), np.float32)
+    assert readout(model, {"logits": logits}, labelled(["a", "b", "c"])).kind == "outputs"
+    with pytest.raises(UsageError, match="answers at a mask"):
+        readout(model, {"logits": logits}, labelled(["a", "b", "c"]), answer="1")

@@ -55,8 +55,11 @@ def ablate(
 
     Without --head or --layer, every head is ablated by itself, and they are ranked.
 
-    Examples: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-    attnx ablate "It slept." --head 5.11 --with mean; attnx ablate TEXT --edge it:animal
+    For example: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
+
+    One head: attnx ablate "It slept." --head 5.11 --with mean
+
+    One edge: attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output
     from attnx.errors import UsageError
@@ -191,14 +194,14 @@ def _table(found: Ablation, what: str, top: int) -> Any:
         first = [(found.base if e is None else e.change).reading.first for e in rows]
         parts.append(column("first choice", first, whole=True))
     left = len(found.effects) - len(ranked)
-    said = [f"{read.heading}: {read.formula}"]
+    notes = [f"{read.heading}: {read.formula}"]
     if found.base.kept is not None and len(found.effects) > 1:
         kept = sum(bool(e.change.kept) for e in found.effects)
-        said.append(f"the first choice stays {found.base.reading.first!r} in {kept} of {len(found.effects)}")
+        notes.append(f"the first choice stays {found.base.reading.first!r} in {kept} of {len(found.effects)}")
     if left:
-        said.append(f"{left} more, each smaller: --top K")
+        notes.append(f"{left} more, each smaller: --top K")
     title = f"what the model says ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
-    return columns(title, parts, notes=said)
+    return columns(title, parts, notes=notes)
 
 
 def _map(found: Ablation) -> Measurement | None:

@@ -1,4 +1,4 @@
-"""`attnx align TEXT`: words to the words they translate, to seconds of sound; answers to their sources; contacts."""
+"""`attnx align TEXT`: words to the words they translate, to seconds of sound; answers to their sources."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def flow(
         body: dict[str, Any] = {
             **base(trace),
             "side": found.side,
-            "query": None if where is None else {"position": where, "piece": found.queries[where].strip()},
+            "query": None
+            if where is None
+            else {"position": where, "piece": found.queries[where].strip(), "positions": found.group},
             "rollout": found.rollout,
             "flow": found.flow,
             "norms": found.norms,

@@ -49,7 +49,7 @@ def mask(
     for group in groups[:3]:
         shown += [
             "",
-            line(f"{_span(trace, group)}: {_pattern(found[group[0]])}", "bold"),
+            line(f"{_span(trace, group)}: {found[group[0]].said}", "bold"),
             visible(found[group[0]].matrix),
         ]
     if len(groups) > 3:
@@ -97,7 +97,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Co
         "who may look at whom",
         [
             column("layers", [_span(trace, group) for group in groups]),
-            column("pattern", [_pattern(one) for one in kinds], whole=True),
+            column("pattern", [one.said for one in kinds], whole=True),
             column("hidden cells", [f"{one.hidden} of {one.cells}" for one in kinds], whole=True),
             column("hidden by", [_by(one.stand_in, one.hidden) for one in kinds], whole=True),
             column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
@@ -107,12 +107,6 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Co
             *dict.fromkeys(note for one in kinds for note in one.notes),
         ],
     )
-
-
-def _pattern(one: Visibility) -> str:
-    if one.window is not None:
-        return f"sliding window of {one.window}"
-    return f"prefix of {one.prefix}, then causal" if one.prefix is not None else one.pattern
 
 
 def _by(stand_in: float | None, hidden: int) -> str:
@@ -129,6 +123,7 @@ def _object(one: Visibility) -> dict[str, Any]:
         "pattern": one.pattern,
         "window": one.window,
         "prefix": one.prefix,
+        "ahead": one.ahead,
         "padding": one.padding,
         "hidden": one.hidden,
         "cells": one.cells,

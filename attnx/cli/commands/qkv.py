@@ -24,7 +24,7 @@ def qkv(
     run: Start,
     query: QueryOption = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="TOKEN", help="The token that is looked at; else the strongest.")
+        str | None, typer.Option("--key", metavar="TOKEN", help="Who is looked at, written alike; else the strongest.")
     ] = None,
     head: Annotated[
         str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else the one with the largest weight.")
@@ -37,8 +37,9 @@ def qkv(
     from attnx.measure import looks
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
+    from attnx.study.grouping import taken_together
     from attnx.study.output_weights import output_projection, projections_of
-    from attnx.study.selection import head_of, layers_of, position
+    from attnx.study.selection import head_of, layers_of, positions
     from attnx.study.strongest import strongest_layer
     from attnx.view.reporting import base, heading, site_object
 
@@ -50,18 +51,20 @@ def qkv(
     trace, doubts = run.trace(QUANTITIES, layers=layers, site=site)
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
-    at = looks.strongest(
-        trace,
-        head=chosen,
-        query=None if query is None else position(trace.queries_of(last), query),
-        key=None if key is None else position(trace.keys_of(last), key, argument="key"),
-    )
+    queries = () if query is None else positions(trace.queries_of(last), query)
+    keys = () if key is None else positions(trace.keys_of(last), key, argument="key")
+
+    def strongest(one: Trace) -> looks.Look:
+        first = [at[0] if at else None for at in (queries, keys)]
+        return looks.strongest(one, head=chosen, query=first[0], key=first[1])
+
+    at, trace, about = taken_together(trace, (queries, query or ""), (keys, key or ""), strongest)
     assert at.query is not None
     attention = trace.attentions[at.site]
     weights = output_projection(opened, attention.site, prompt.inputs)
     found = measure.pair(trace, at.site, at.head, at.query, at.key, weights)
     around = projections_of(opened, attention.site, prompt.inputs)
-    notes = [*trace.notes, *doubts]
+    notes = [*trace.notes, *doubts, *about]
     output.notes(notes)
     if run.output.json:
         from attnx.view.json import document
@@ -69,8 +72,8 @@ def qkv(
         body: dict[str, Any] = {
             **base(trace),
             "head": site_object(trace, at.site, at.head),
-            "query": {"position": at.query, "piece": found.query.strip()},
-            "key": {"position": at.key, "piece": found.key.strip()},
+            "query": {"position": at.query, "piece": found.query.strip(), "positions": queries or (at.query,)},
+            "key": {"position": at.key, "piece": found.key.strip(), "positions": keys or (at.key,)},
             "steps": found.steps,
             "products": found.products,
             "vectors": found.vectors,
@@ -81,6 +84,8 @@ def qkv(
         }
         output.emit_json(document("attnx/qkv", body))
         return
+    import numpy as np
+
     from attnx.view.page import line
 
     where = f"{trace.labels[at.site]} H{at.head}"
@@ -88,9 +93,7 @@ def qkv(
     output.show(
         line(heading(trace)),
         _steps(title, found, attention.site),
-        "",
-        _strip(found),
-        _products(found, top or TOP),
+        *(["", _strip(found), _products(found, top or TOP)] if np.isfinite(found.products.values).all() else []),
         "",
         _heads(found, trace, at.site),
         "",

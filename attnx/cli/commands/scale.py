@@ -74,7 +74,7 @@ def scale(
     from attnx.cli.wording import worded_all
     from attnx.measure import scaling
     from attnx.study.request import parse_layers
-    from attnx.study.selection import head_of, layers_of, position
+    from attnx.study.selection import head_of, layers_of, positions
     from attnx.view.reporting import base, heading, query_labels, site_object
 
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
@@ -83,28 +83,32 @@ def scale(
     table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     if head is not None:
         at, number = head_of(trace, head)
-        where = position(trace.queries_of(trace.attentions[at]), query) if query is not None else None
-        if where is None:
-            _, _, where = scaling.strongest(trace, [at], number)
+        group = positions(trace.queries_of(trace.attentions[at]), query) if query is not None else ()
+        if not group:
+            group = (scaling.strongest(trace, [at], number)[2],)
     elif query is not None:
-        where = position(trace.queries_of(trace.attentions[-1]), query)
-        at, number = scaling.strongest_head(trace, where)
+        group = positions(trace.queries_of(trace.attentions[-1]), query)
+        at, number = scaling.strongest_head(trace, group)
     elif (as_if, similarity) == ("site", "dot") and table.strongest is not None:
         at, number, where = table.strongest
+        group = (where,)
     else:
         at, number, where = scaling.strongest(trace)
-    row = scaling.row(trace, at, number, where, as_if, similarity)  # type: ignore[arg-type]
+        group = (where,)
+    where = group[0]
+    rows = [scaling.row(trace, at, number, one, as_if, similarity) for one in group]  # type: ignore[arg-type]
+    row = scaling.mean_row(rows)
     swept = scaling.sweep(trace) if sweep else None
     table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
     row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
-    piece = query_labels(trace, trace.attentions[at])[where].strip()
+    piece = query_labels(trace, trace.attentions[at])[where].strip() if len(group) == 1 else query or ""
     if run.output.json:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
             **base(trace),
             "head": site_object(trace, at, number),
-            "query": {"position": where, "piece": piece},
+            "query": {"position": where, "piece": piece, "positions": group},
             "as_if": as_if,
             "similarity": similarity,
             "row": row,
@@ -120,7 +124,8 @@ def scale(
     from attnx.view.page import line
 
     chosen = "" if head is not None else ", where scaling changes most"
-    title = f"{trace.labels[at]} H{number} · from {piece}@{where}{chosen}"
+    named = f"{piece}@{where}" if len(group) == 1 else piece
+    title = f"{trace.labels[at]} H{number} · from {named}{chosen}"
     shown: list[Any] = [
         line(heading(trace)),
         tables.one_row(title, row, trace, at, top, more="; --top K shows K"),

@@ -49,6 +49,22 @@ def atoms_of(axes: Axes) -> set[Atom]:
     return {leaf for axis in axes for leaf in leaves(axis)}
 
 
+def axes_with(axes: Axes, atoms: set[Atom]) -> list[int]:
+    """The axes that have any of these atoms."""
+    return [i for i, axis in enumerate(axes) if not atoms.isdisjoint(axis)]
+
+
+def beside(axes: Axes, marks: set[Atom]) -> list[Atom]:
+    """What shares an axis with marked atoms."""
+    for axis in axes:
+        atoms = leaves(axis)
+        if not marks.isdisjoint(atoms):
+            merged = [a for a in atoms if a not in marks]
+            if merged:
+                return merged
+    return []
+
+
 def split_alike(mine: Axes, traced: Axes) -> None:
     """Split the atoms of a product's operand, in place, into those that the operand's axes were traced to."""
     for own, known in zip(mine, traced, strict=True):

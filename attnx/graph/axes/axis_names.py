@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.atoms import Atom, Axes, Axis, atoms_of, leaves
 from attnx.graph.axes.axes import MIXED
-from attnx.graph.axes.head_finder import merged_with, split_from
+from attnx.graph.axes.head_finder import merged_with
+from attnx.graph.axes.head_origin import split_from
 from attnx.graph.axes.pairing import Candidate, Use
+from attnx.graph.axes.paths import depends
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ def name_axes(graph: Graph, pair: Candidate, use: Use | None) -> AxisNames:
     names.name(pair.keys, "k")
     names.name(contracted, "d")
     free = names.unnamed(atom for axis in out_axes for atom in axis)
-    heads = set(leaves(_heads(graph, pair, use, names, free)))
+    # A size that the graph leaves open is never a number of heads.
+    heads = {leaf for leaf in leaves(_heads(graph, pair, use, names, free)) if not _is_free(graph, leaf)}
     free = names.unnamed(free)  # reshapes on the way to the heads may have split atoms
     names.name([a for a in free if a in heads], "h")
     rest = [a for a in free if a not in heads]
@@ -115,7 +118,14 @@ def _heads(graph: Graph, pair: Candidate, use: Use | None, names: AxisNames, fre
     heads = split_from(graph, pair.query, pair.query_axes, product.contracted)
     names.name(pair.keys, "k")  # what was followed may have split them
     names.name(product.contracted, "d")
-    return _by_position(product.out_axes, names) if heads is None else heads
+    if heads is not None:
+        return heads
+    heads = _by_position(product.out_axes, names)
+    if use is None or depends(graph, pair.query):
+        return heads
+    # A learned vector in the place of the query has no axes: what distinguishes rows of weights is the query.
+    in_value = atoms_of(use.value_axes)
+    return [leaf for leaf in leaves(heads) if leaf in in_value]
 
 
 def _features(use: Use, out_axes: Axes, names: AxisNames) -> list[Atom]:
@@ -135,6 +145,12 @@ def _query_atoms(rest: list[Atom], pair: Candidate, use: Use | None) -> list[Ato
         in_value = atoms_of(use.value_axes)
         found = [a for a in rest if a not in in_value]
     return found
+
+
+def _is_free(graph: Graph, atom: Atom) -> bool:
+    """Whether an axis has a size that an input's free dimension gives it."""
+    size = atom.size
+    return size is not None and any(prime > PROBE and size and size % prime == 0 for prime in graph.sizes.values())
 
 
 def _count(atoms: list[Atom]) -> int | None:

@@ -1,12 +1,12 @@
-"""Find which axes hold heads: merged with the features behind the context, or split from them before the query."""
+"""Find which axes hold heads behind the context: those that are merged with its features before a projection."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.atoms import Atom, Axes, Axis, leaves, split_alike
-from attnx.graph.axes.axes import MIXING, backward, forward
+from attnx.graph.axes.atoms import Atom, Axes, Axis, axes_with, beside, leaves, split_alike
+from attnx.graph.axes.axes import forward
 from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product
 from attnx.graph.load.nodes import attributes
@@ -61,7 +61,7 @@ class _Walk:
                 continue
             seen.add(value)
             self.marks = set(leaves(self.feature))
-            merged = _beside(axes, self.marks)
+            merged = beside(axes, self.marks)
             if merged:
                 return merged
             for node in self.graph.consumers(value):
@@ -91,7 +91,7 @@ class _Walk:
         if len(mine) != len(axes):
             return None
         contracted = set(product.contracted)
-        summed = leaves(atom for at in _where(mine, contracted) for atom in axes[at])
+        summed = leaves(atom for at in axes_with(mine, contracted) for atom in axes[at])
         if self.marks.isdisjoint(summed):
             return None  # it sums over something else
         heads = [a for a in summed if a not in self.marks]
@@ -99,7 +99,7 @@ class _Walk:
             return heads
         shared = _in_both(mine, theirs, contracted)
         if shared and not depends(self.graph, product.other(value)):
-            return leaves(atom for at in _where(mine, shared) for atom in axes[at])
+            return leaves(atom for at in axes_with(mine, shared) for atom in axes[at])
         if len(axes) > 3 and len(mine) == len(product.out_axes):
             self.feature = _projected_in_place(product, mine, axes, theirs, contracted, self.feature)
             self._queue.append((product.out, product.out_axes, depth))
@@ -147,22 +147,6 @@ def _joins_parts(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom], co
         if name != context:
             return False
     return True
-
-
-def _beside(axes: Axes, marks: set[Atom]) -> list[Atom]:
-    """What shares an axis with marked atoms."""
-    for axis in axes:
-        atoms = leaves(axis)
-        if not marks.isdisjoint(atoms):
-            merged = [a for a in atoms if a not in marks]
-            if merged:
-                return merged
-    return []
-
-
-def _where(axes: Axes, atoms: set[Atom]) -> list[int]:
-    """The axes that have any of these atoms."""
-    return [i for i, axis in enumerate(axes) if not atoms.isdisjoint(axis)]
 
 
 def _in_both(mine: Axes, theirs: Axes, summed: set[Atom]) -> set[Atom]:
@@ -236,105 +220,3 @@ def _resized(axes: Axes, shape: tuple[int | None, ...] | None, marks: set[Atom])
         same = size is None or None in sizes or prod(n for n in sizes if n is not None) == size
         out.append(axis if same or not marks.isdisjoint(atoms) else [Atom(size)])
     return out
-
-
-def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> list[Atom] | None:
-    """The atoms that the query's features were split from, or projected together with: the heads.
-
-    Args:
-        graph: The graph.
-        query: The query, as it enters the score product.
-        axes: Its axes.
-        contracted: The atoms of its features.
-
-    Returns:
-        Their atoms, none where a projection made the features alone; None where the query cannot be followed to one.
-    """
-    value = query
-    for _ in range(60):
-        marks = set(leaves(contracted))
-        merged = _beside(axes, marks)
-        if merged:
-            return merged
-        product = find_product(graph, value)
-        if product is not None:
-            return _made_by(graph, product, axes, marks)
-        node = graph.producer(value)
-        if node is not None and node.op_type == "Conv" and len(axes) > 1:
-            return [] if not marks.isdisjoint(leaves(axes[1])) else None
-        if node is not None and node.op_type == "Concat" and (stacked := _stacked(graph, node, axes, marks)):
-            return stacked
-        step = upstream(graph, value, axes, contracted)
-        if step is None:
-            return None
-        value, axes, contracted = step
-    return None
-
-
-def _stacked(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom]) -> list[Atom]:
-    """The atoms of an axis along which single heads are stacked, each made by a projection of its own."""
-    makers = [graph.producer(n) for n in node.input]
-    at = attributes(node).get("axis", 0)
-    if (
-        len(makers) < 2
-        or not -len(axes) <= at < len(axes)
-        or any(m is None or m.op_type != "Unsqueeze" for m in makers)
-    ):
-        return []
-    shapes = [graph.shape(n) for n in node.input]
-    single = all(s is not None and len(s) == len(axes) and s[at] == 1 for s in shapes)
-    return leaves(axes[at]) if single and marks.isdisjoint(leaves(axes[at])) else []
-
-
-def upstream(graph: Graph, value: str, axes: Axes, marked: list[Atom]) -> tuple[str, Axes, list[Atom]] | None:
-    """One step towards what made a tensor: the operand that it comes from, its axes, and the marked atoms there.
-
-    An axis that a Split, Slice or Concat made longer or shorter has atoms of its own before it; they are marked where
-    the axis held marked ones.
-    """
-    node = graph.producer(value)
-    if node is None or node.op_type in (*MIXING, "Softmax"):
-        return None
-    live = [n for n in node.input if n and not _stored(graph, n)]
-    source = next((n for n in live if _same_size(graph, n, value)), live[0] if live else None)
-    traced = backward(graph, node, axes, source) if source is not None else None
-    shape = graph.shape(source) if source is not None else None
-    if source is None or traced is None:
-        return None
-    if node.op_type in ("Split", "Slice", "Concat", "Pad", "Gather") and shape is not None:
-        marks = set(leaves(marked))
-        for i, (axis, size) in enumerate(zip(traced, shape, strict=True)):
-            atoms = leaves(axis)
-            sizes = [a.size for a in atoms]
-            if size is None or None in sizes or prod(n for n in sizes if n is not None) == size:
-                continue
-            traced[i] = [] if size == 1 else [Atom(size)]  # as long as it is there
-            if not marks.isdisjoint(atoms):
-                marked = traced[i]
-    return source, traced, marked
-
-
-def _stored(graph: Graph, value: str) -> bool:
-    """Whether a value is stored with the model, or is whole numbers (shapes, places): no query comes from it."""
-    fact = graph.facts.get(value)
-    return graph.is_constant(value) or (fact is not None and fact.dtype in (6, 7))
-
-
-def _same_size(graph: Graph, a: str, b: str) -> bool:
-    one, other = graph.shape(a), graph.shape(b)
-    if one is None or other is None or None in one or None in other:
-        return False
-    return prod(n for n in one if n) == prod(n for n in other if n)
-
-
-def _made_by(graph: Graph, product: Product, axes: Axes, marks: set[Atom]) -> list[Atom] | None:
-    """What else the stored side of a projection gives its result: heads, where it is [width, heads, size]."""
-    held = [_stored(graph, side) for side in (product.left, product.right)]
-    if not any(held):  # a stored matrix that is transposed first
-        held = [not depends(graph, side) for side in (product.left, product.right)]
-    if held[0] == held[1] or len(product.out_axes) != len(axes):
-        return None
-    stored = product.left_axes if held[0] else product.right_axes
-    own = {a for axis in stored for a in axis}
-    made = [leaf for at in _where(product.out_axes, own) for leaf in leaves(axes[at])]
-    return [a for a in made if a not in marks] if not marks.isdisjoint(made) else None

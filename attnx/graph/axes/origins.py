@@ -101,7 +101,18 @@ def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
             if len(sides) == 1:
                 stack.append(sides[0])
             continue
-        if node.op_type in ("Softmax", "LogSoftmax", "If", "Loop", "Scan", "LSTM", "GRU", "RNN"):
+        if node.op_type in (
+            "Softmax",
+            "LogSoftmax",
+            "If",
+            "Loop",
+            "Scan",
+            "LSTM",
+            "GRU",
+            "RNN",
+            "DynamicQuantizeLSTM",
+            "AttnLSTM",
+        ):
             continue
         if node.op_type in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
             continue

@@ -54,6 +54,12 @@ def find_softmax(graph: Graph, node: NodeProto) -> Softmax | None:
 
 
 def _operator(graph: Graph, node: NodeProto) -> Softmax | None:
+    axis = _axis(graph, node)
+    return None if axis is None else Softmax(_unshifted(graph, node.input[0]), node.output[0], axis)
+
+
+def _axis(graph: Graph, node: NodeProto) -> int | None:
+    """The one axis that a Softmax or LogSoftmax runs over; None where it runs over several."""
     shape = graph.shape(node.input[0])
     own = graph.opset >= 13 or node.op_type == "QLinearSoftmax"
     axis = attributes(node).get("axis", -1 if own else 1)
@@ -61,7 +67,7 @@ def _operator(graph: Graph, node: NodeProto) -> Softmax | None:
         return None
     if shape and not own and any(d != 1 for d in shape[axis % len(shape) + 1 :]):
         return None  # before opset 13 the operator flattens: what stands behind `axis` must have size 1
-    return Softmax(_unshifted(graph, node.input[0]), node.output[0], axis)
+    return axis
 
 
 def _unshifted(graph: Graph, logits: str) -> str:
@@ -186,8 +192,8 @@ def _by_logarithm(graph: Graph, node: NodeProto) -> Softmax | None:
     if inner is None:
         return None
     if inner.op_type == "LogSoftmax":
-        axis = attributes(inner).get("axis", -1 if graph.opset >= 13 else 1)
-        return Softmax(inner.input[0], node.output[0], axis) if isinstance(axis, int) else None
+        axis = _axis(graph, inner)
+        return None if axis is None else Softmax(inner.input[0], node.output[0], axis)
     if inner.op_type != "Sub":
         return None
     x, below = inner.input

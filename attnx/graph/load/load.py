@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path, PureWindowsPath
@@ -17,7 +17,9 @@ from attnx.graph.load.wire import read_skeleton
 from attnx.records import Array
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+
+    from attnx.graph.shapes.fact import Fact
 
 SELF = "\0self"
 """Stands for the model file itself as the place of a tensor's bytes; never a name in a real file."""
@@ -36,6 +38,10 @@ _MAGIC = (
 )
 
 
+Outside = Callable[["NodeProto", Sequence["Fact"], Sequence["OperatorSetIdProto"]], "list[Fact] | None"]
+"""(node, what is known of its inputs, the model's opsets) -> what is known of its outputs."""
+
+
 @dataclass(slots=True)
 class Loaded:
     """A model file, opened: the graph without its weights, and where the weights are."""
@@ -47,6 +53,8 @@ class Loaded:
     """External-data location -> real path (links resolved) of the file."""
     missing: dict[str, str] = field(default_factory=dict)
     """Location -> why it cannot be read; the graph can be looked at, not run."""
+    outside: Outside | None = None
+    """Asked for the shapes of operators that no rule knows."""
 
     def folder(self) -> Path:
         """The folder that holds every data file, as onnxruntime wants it: their closest common parent."""
@@ -109,7 +117,7 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
 
 def tensors(proto: ModelProto) -> list[TensorProto]:
     """Every initializer and Constant tensor of a model, subgraphs and functions included."""
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto
 
     found: list[TensorProto] = []
 

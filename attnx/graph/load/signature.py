@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def signature(graph: FlatGraph) -> list[tuple[str, tuple[int | str | None, ...], str]]:
-    """Name, shape (numbers, symbols or None) and type ("tensor(int64)") of each input."""
+    """Name, shape (numbers, symbols or None) and type ("tensor(int64)") of each input.
+
+    What is bfloat16 in the file takes float32 when it is run, see widening.py.
+    """
     from onnx import TensorProto
 
     found = []
@@ -17,5 +20,5 @@ def signature(graph: FlatGraph) -> list[tuple[str, tuple[int | str | None, ...],
         tensor = info.type.tensor_type
         dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
         kind = TensorProto.DataType.Name(tensor.elem_type).lower() if tensor.elem_type else "unknown"
-        found.append((name, dims, f"tensor({kind})"))
+        found.append((name, dims, f"tensor({'float' if kind == 'bfloat16' else kind})"))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy as np
 from attnx.graph.axes.paths import above
 from attnx.graph.load.nodes import reads_of
 from attnx.graph.probe.mask_reading import Hides, Probed, Reader
-from attnx.graph.probe.window_probe import windows
+from attnx.graph.probe.window_probe import LENGTH, windows
 from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.infer import Part, infer
 from attnx.graph.shapes.symbols import PROBE, free_dims, input_shape, is_named
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
+_TOKEN = 5
+"""An id that is taken for a word's."""
+_APART = 4
+"""Masks up to which each may mean something else."""
 
 
 def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dict[str, int]:
@@ -59,8 +64,18 @@ def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dic
     return sizes
 
 
-def keeping(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, cone: set[str]) -> dict[str, Fact]:
-    """Inputs that keep everything: ones for masks, counted positions, a token that is neither padding nor special."""
+def keeping(
+    graph: Graph, sizes: dict[str, int], cone: Collection[str], senses: Mapping[str, bool] = {}, count: int = 1
+) -> dict[str, Fact]:
+    """Inputs that keep everything: counted positions, tokens that are neither padding nor special, masks.
+
+    Args:
+        graph: The flat graph.
+        sizes: A size for each free dimension.
+        cone: The values that are asked for; other inputs are left out.
+        senses: Mask -> whether 1 keeps and 0 pads; see `senses_of` for those that are not in it.
+        count: What single whole numbers are (offsets, lengths).
+    """
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
         if name not in cone:
@@ -78,16 +93,52 @@ def keeping(graph: Graph, sizes: dict[str, int], floats: float, bools: bool, con
             if "position" in name.lower() and whole:
                 value = np.broadcast_to(np.arange(whole[-1], dtype=dtype), whole)
             else:
-                looked_up = any(n.op_type in ("Gather", "EmbedLayerNormalization") for n in graph.consumers(name))
-                value = np.full(whole, 5 if looked_up else int(bools), dtype=dtype)
+                keeps = int(senses.get(name, True)) if len(whole) > 1 else count
+                value = np.full(whole, _TOKEN if _looked_up(graph, name) else 0 if _is_type(name) else keeps, dtype)
         elif kind == 9:
-            value = np.full(whole, bools)
+            value = np.full(whole, senses.get(name, True))
         elif kind in (1, 10) and len(whole) in (2, 3, 4) and "past" not in name.lower():
-            value = np.full(whole, floats, dtype=np.float32 if kind == 1 else np.float16)
+            value = np.full(whole, float(senses.get(name, False)), dtype=np.float32 if kind == 1 else np.float16)
         else:
             continue
         facts[name] = Fact(whole, kind, value)
     return facts
+
+
+def _looked_up(graph: Graph, name: str) -> bool:
+    """Whether a table is read at an input's numbers."""
+    return any(
+        n.op_type == "EmbedLayerNormalization" or (n.op_type == "Gather" and n.input[1] == name)
+        for n in graph.consumers(name)
+    )
+
+
+def _is_type(name: str) -> bool:
+    """Whether an input tells texts, or a text and a picture, apart: a text alone is of type 0."""
+    return any(word in name.lower() for word in ("token_type", "type_id", "segment"))
+
+
+def senses_of(graph: Graph, cone: Collection[str]) -> list[dict[str, bool]]:
+    """What masks may mean, for all of them together: whether 1 keeps (True), or pads or is added (False).
+
+    The likeliest first: a float mask is added, any other says what to keep. Where there are many, one sense for all
+    of a type.
+    """
+    kinds: dict[str, int] = {}
+    for name, info in graph.inputs.items():
+        kind, rank = info.type.tensor_type.elem_type, len(info.type.tensor_type.shape.dim)
+        lower = name.lower()
+        whole = kind in (6, 7) and not (rank < 2 or "position" in lower or _is_type(name) or _looked_up(graph, name))
+        if name in cone and (whole or kind == 9 or (kind in (1, 10) and 2 <= rank <= 4 and "past" not in lower)):
+            kinds[name] = kind
+    groups = [[n] for n in kinds] if len(kinds) <= _APART else [
+        [n for n, kind in kinds.items() if (kind in (1, 10)) is floats] for floats in (True, False)
+    ]  # fmt: skip
+    found = []
+    for turned in product((False, True), repeat=len(groups)):
+        flips = {name for group, flip in zip(groups, turned, strict=True) if flip for name in group}
+        found.append({name: (kind not in (1, 10)) is not (name in flips) for name, kind in kinds.items()})
+    return sorted(found, key=lambda s: sum(s[name] is (kind in (1, 10)) for name, kind in kinds.items()))
 
 
 def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
@@ -105,30 +156,49 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     found: dict[str, Hides] = {}
     masks = _Masks(graph, sites)
     lengths = _lengths(graph, sites)
-    # A float mask may be added or multiplied by, a bool or integer one may mean "keep" or "padding": the first that
-    # hides not everything is the one that pads nothing.
-    kinds: dict[str, tuple[float, bool]] = {}
-    for length, floats, bools in [
-        (n, *kind) for n in (6, *_fixed_lengths(graph, sites), 32) for kind in ((0.0, True), (1.0, True), (0.0, False))
-    ]:
-        left = [s for s in sites if s.weights.value not in found]
-        if left:
-            seen = masks.read(left, small_sizes(graph, length, lengths), floats, bools)
-            kinds |= dict.fromkeys(seen, (floats, bools))
-            found |= seen
-    # A sliding window shows only in a text longer than itself.
-    for kind in dict.fromkeys(kinds.values()):
-        mine = [s for s in sites if kinds.get(s.weights.value) == kind and found[s.weights.value].window is None]
-
-        def look(
-            length: int, given: Mapping[str, Fact], mine: list[Probed] = mine, kind: tuple[float, bool] = kind
-        ) -> dict[str, int]:
-            seen = masks.read(mine, small_sizes(graph, length, lengths), kind[0], kind[1], given)
-            return {name: h.window for name, h in seen.items() if h.window is not None}
-
-        for name, width in windows(graph, masks.cone, look).items() if mine else ():
-            found[name] = replace(found[name], window=width)
+    chosen: dict[str, tuple[int, dict[str, bool], int]] = {}
+    # What pads hides more than what keeps: of all that masks may mean, what shows most is the one that pads nothing.
+    for length in (6, *_fixed_lengths(graph, sites), 32):
+        for count in (0, 1):
+            left = [s for s in sites if s.weights.value not in found]
+            for at, senses in enumerate(masks.senses):
+                open_ = [s for s in left if (h := found.get(s.weights.value)) is None or h.share < 1]
+                seen = masks.read(open_, small_sizes(graph, length, lengths), senses, count) if open_ else {}
+                for name, one in seen.items():
+                    if name not in found or one.share > found[name].share:
+                        found[name], chosen[name] = one, (at, senses, count)
+    for at, count in dict.fromkeys((at, count) for at, _, count in chosen.values()):
+        mine = [s for s in sites if (c := chosen.get(s.weights.value)) and (c[0], c[2]) == (at, count)]
+        found |= _with_windows(masks, mine, found, lengths, masks.senses[at], count)
     return found
+
+
+def _with_windows(
+    masks: _Masks,
+    sites: list[Probed],
+    found: Mapping[str, Hides],
+    lengths: set[int],
+    senses: dict[str, bool],
+    count: int,
+) -> dict[str, Hides]:
+    """What sites hide, with their sliding windows: one shows only in a text longer than itself."""
+
+    def look(length: int, given: Mapping[str, Fact], names: Collection[str]) -> dict[str, int | None]:
+        mine = [s for s in sites if s.weights.value in names]
+        seen = masks.read(mine, small_sizes(masks.graph, length, lengths), senses, count, given) if mine else {}
+        return {name: h.window for name, h in seen.items()}
+
+    named = {s.weights.value: found[s.weights.value] for s in sites}
+    out = {}
+    # What looks like a window in a short text may be more than that in a longer one.
+    longer = look(LENGTH, {}, [name for name, h in named.items() if h.window is not None])
+    for name, width in longer.items():
+        if width != named[name].window:
+            out[name] = replace(named[name], window=None)
+    without = [name for name, h in named.items() if h.window is None]
+    for name, width in windows(masks.graph, masks.cone, look, without).items() if without else ():
+        out[name] = replace(named[name], window=width)
+    return out
 
 
 def _lengths(graph: Graph, sites: list[Probed]) -> set[int]:
@@ -168,26 +238,27 @@ class _Masks:
         above = _above(graph, self.cone | _products(sites))
         self._above = [n for n in graph.nodes if any(o in above for o in n.output)]
         self._shapes: dict[tuple[tuple[str, int], ...], dict[str, Fact]] = {}
+        self.senses = senses_of(graph, self.cone)
 
     def read(
         self,
         sites: list[Probed],
         sizes: dict[str, int],
-        floats: float,
-        bools: bool,
+        senses: Mapping[str, bool],
+        count: int,
         given: Mapping[str, Fact] | None = None,
     ) -> dict[str, Hides]:
         """What sites hide, by the name of their weights; `given` replaces what the graph holds."""
-        inputs = {**keeping(self.graph, sizes, floats, bools, self.cone), **(given or {})}
+        inputs = {**keeping(self.graph, sizes, self.cone, senses, count), **(given or {})}
         shapes = self._shapes_for(sizes, inputs)
         products: dict[str, Fact] = {}
-        for product in _products(sites):
-            fact = shapes.get(product)
+        for name in _products(sites):
+            fact = shapes.get(name)
             if fact is not None and fact.shape is not None and None not in fact.shape:
                 whole = tuple(int(d) for d in fact.shape if d is not None)
                 if _fits(whole):
                     zero = np.zeros((), np.float16 if fact.dtype == 10 else np.float32)
-                    products[product] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
+                    products[name] = Fact(whole, fact.dtype, np.broadcast_to(zero, whole))
         if not products:
             return {}
         reader = Reader(sites)

@@ -41,6 +41,8 @@ class Hides:
     """How many keys a query sees at most, itself included, where what it sees is a band; None without one."""
     bias: str | None = None
     """What is added to visible cells, in words; "" where that is not known; None where nothing is."""
+    share: float = 1.0
+    """How many of the cells are visible."""
 
 
 class Reader:
@@ -126,7 +128,7 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
     if hidden.all() or (masked is not None and masked.size and np.max(masked) <= PADDED):
         return None  # with every cell as far down, the softmax is that of no mask: this probe pads everything
     if queries < 2 or not hidden.any():
-        return Hides(False, None, bias)
+        return Hides(False, None, bias, 1.0 - float(hidden.mean()))
     causal = False
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
@@ -139,7 +141,8 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
         # Keys that every query sees stand behind those of the text (torch's add_bias_kv and add_zero_attn).
         own, later = hidden[..., :queries], np.triu(np.ones((queries, queries), dtype=bool), 1)
         causal = bool(own[:, later].all() and not own[:, ~later].all(axis=0).any())
-    return Hides(causal, band_width(~hidden[0]), bias)
+    alike = bool((hidden == hidden[:1]).all())  # a window that some heads have is not the site's
+    return Hides(causal, band_width(~hidden[0]) if alike else None, bias, 1.0 - float(hidden.mean()))
 
 
 def _bias(hidden: Array, masked: Array | None) -> str | None:

@@ -85,7 +85,7 @@ class _Probe:
         self.graph, self.site = graph, site
         self.cone = above(graph, _targets(site), {site.product})
         self._sizes = small_sizes(graph, _LENGTH)
-        self._inputs = keeping(graph, self._sizes, 0.0, True, self.cone)
+        self._inputs = keeping(graph, self._sizes, self.cone)
         whole = _behind(graph, [*self.cone, site.product])
         self._shapes = infer(
             graph, self._sizes, self._inputs, part=Part([n for n in graph.nodes if any(o in whole for o in n.output)])

@@ -8,7 +8,7 @@ the window reaches to both sides) and by how much a band is wider than its numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,53 +26,84 @@ _TRIED = (7, 9)
 _NARROW = 2
 """Widths up to this one show in the first probe."""
 _COMPARING = ("Sub", "Add", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Trilu")
-Look = Callable[[int, Mapping[str, Fact]], dict[str, int]]
-"""(length, facts that replace what the graph holds) -> the width of each site's window, by the name of its weights."""
+_PERIODIC = ("Mod", "Div", "Tile")
+"""Operators that may repeat a pattern at a step of its own, which a short text does not show."""
+_STEP = {"Range": 2, "Slice": 4}
+"""Which input of an operator is the step that it takes."""
+_CHECKED = 1 << 20
+"""Cells of a text in which a window is looked for as it is."""
+Look = Callable[[int, Mapping[str, Fact], Collection[str]], Mapping[str, int | None]]
+"""(length, facts that replace what the graph holds, weights) -> the width of each site's window where it can be seen,
+None without one."""
 
 
-def windows(graph: Graph, cone: set[str], look: Look) -> dict[str, int]:
+def windows(graph: Graph, cone: set[str], look: Look, names: Collection[str]) -> dict[str, int]:
     """How many keys each site's queries see at most, where what they see is a band that moves with them.
 
     Args:
         graph: The flat graph.
         cone: The values that the masks are made from.
         look: Evaluates the masks.
+        names: The weights of the sites in question.
 
     Returns:
         By the name of the weights; sites without such a window are absent.
     """
     found: dict[str, int] = {}
+    periodic = _has_period(graph, cone)
     for group in _groups(_numbers(graph, cone)):
         least = min(abs(int(v.ravel()[0])) for v in group.values())
-        seen = [look(LENGTH, _with(graph, group, least, tried)) for tried in _TRIED]
+        seen = [look(LENGTH, _with(graph, group, least, tried), names) for tried in _TRIED]
         for name in seen[0].keys() & seen[1].keys():
-            step = (seen[1][name] - seen[0][name]) / (_TRIED[1] - _TRIED[0])
-            if step in (1.0, 2.0) and name not in found:
-                found[name] = seen[0][name] + int(step) * (least - _TRIED[0])
+            narrow, wide = seen[0][name], seen[1][name]
+            if narrow is None or wide is None or name in found:
+                continue
+            step = (wide - narrow) / (_TRIED[1] - _TRIED[0])
+            width = narrow + int(step) * (least - _TRIED[0])
+            if step in (1.0, 2.0) and (not periodic or _as_it_is(look, name, width)):
+                found[name] = width
     for stored, held in _stored(graph, cone):
         square = held.reshape(held.shape[-2:])
-        width = band_width(square == square[0, 0])
-        if width is None:
+        stored_width = band_width(square == square[0, 0])
+        if stored_width is None:
             continue
-        narrow = _narrowed(square).reshape(*held.shape[:-2], LENGTH, LENGTH)
-        given = {stored: Fact(narrow.shape, graph.facts[stored].dtype, narrow)}
-        for name, seen_width in look(LENGTH, given).items():
+        narrowed = _narrowed(square).reshape(*held.shape[:-2], LENGTH, LENGTH)
+        given = {stored: Fact(narrowed.shape, graph.facts[stored].dtype, narrowed)}
+        for name, seen_width in look(LENGTH, given, names).items():
             if seen_width == _TRIED[0]:
-                found.setdefault(name, width)
+                found.setdefault(name, stored_width)
     return found
 
 
+def _as_it_is(look: Look, name: str, width: int) -> bool:
+    """Whether a text that is twice as long as a window shows it; one that is too wide for that stays unnamed."""
+    length = 2 * width + 2
+    return length * length <= _CHECKED and look(length, {}, [name]).get(name) == width
+
+
+def _has_period(graph: Graph, cone: set[str]) -> bool:
+    """Whether something on the way to the masks may repeat itself."""
+    nodes = [node for value in cone if (node := graph.producer(value)) is not None]
+    steps = [n.input[at] for n in nodes if (at := _STEP.get(n.op_type)) is not None and len(n.input) > at]
+    apart = any((held := graph.known(name)) is None or (abs(held) != 1).any() for name in steps if name)
+    return apart or any(node.op_type in _PERIODIC for node in nodes)
+
+
 def band_width(visible: Array) -> int | None:
-    """The width of a band of visible cells [Q,K] that moves with the query; None for any other pattern."""
-    counts = visible.sum(axis=1)
-    width = int(counts.max())
-    first = visible.argmax(axis=1)
-    if width >= visible.shape[1] or width < 1 or (counts == 0).any():
+    """The width of a band of visible cells [Q,K] that moves with the query; None for any other pattern.
+
+    Every cell must agree, and the band must end on both sides: what reaches to the first key, or to the last, from
+    wherever the query stands, is no window.
+    """
+    queries, keys = visible.shape
+    offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
+    shown = offset[visible]
+    if not shown.size:
         return None
-    last = visible.shape[1] - visible[:, ::-1].argmax(axis=1)
-    band = bool((last - first == counts).all())
-    moves = first[-1] > 0 and bool((np.diff(first) >= 0).all() and (np.diff(first) <= 1).all())
-    return width if band and moves else None
+    low, high = int(shown.min()), int(shown.max())
+    if low <= 1 - queries or high >= keys - 1 or not np.array_equal(visible, (offset >= low) & (offset <= high)):
+        return None
+    return high - low + 1
 
 
 def _numbers(graph: Graph, cone: set[str]) -> dict[str, Array]:

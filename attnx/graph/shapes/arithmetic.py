@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 Rule = Callable[["NodeProto", dict[str, Any], Sequence[Fact]], list[Shape | None]]
+Of = Callable[[dict[str, Any], Sequence[Fact]], list[Shape | None]]
+"""A rule that needs no node."""
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -53,3 +55,29 @@ def axes_of(a: dict[str, Any], x: Sequence[Fact], at: int = 1) -> list[int] | No
     if len(x) > at:
         return ints(x[at])
     return [int(i) for i in a["axes"]] if "axes" in a else None
+
+
+def like(*at: int) -> Rule:
+    """Each output has the shape of an input."""
+    return lambda _n, _a, x: [x[i].shape if i < len(x) else None for i in at]
+
+
+def of(rule: Of) -> Rule:
+    """A rule that needs the attributes and the inputs alone."""
+    return lambda _n, a, x: rule(a, x)
+
+
+def resized(s: Shape | None, *last: int | None) -> Shape | None:
+    """A shape with its last axes replaced."""
+    return None if s is None else (*s[: len(s) - len(last)], *last)
+
+
+def last_of(s: Shape | None) -> int | None:
+    """The size of a shape's last axis."""
+    return s[-1] if s else None
+
+
+def number_of(x: Sequence[Fact], at: int) -> int | None:
+    """A whole number that an input holds."""
+    held = ints(x[at]) if at < len(x) else None
+    return held[0] if held else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.load.nodes import attributes
-from attnx.graph.shapes.numpy_rules import RULES, Inputs
+from attnx.graph.shapes.numpy_rules import FLATTENING, RULES, Inputs, over_the_rest
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ def evaluate(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:
     rule = RULES.get(node.op_type)
     if rule is None:
         return _reference(node, inputs, opset)
+    if opset < 13 and node.op_type in FLATTENING:
+        rule = over_the_rest(rule)
+    if opset < 7 and any(a.name == "broadcast" for a in node.attribute):
+        raise NotImplementedError("operands that are stretched along an axis of their own")
     outputs = len(node.output)
     with np.errstate(all="ignore"):
         result = rule(attributes(node), inputs, outputs)

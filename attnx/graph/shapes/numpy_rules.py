@@ -151,6 +151,34 @@ def _softmax(a: dict[str, Any], x: Inputs, _: int) -> Array:
     return np.asarray(shifted / shifted.sum(axis=axis, keepdims=True))
 
 
+def _log_softmax(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, axis = np.asarray(x[0]), a.get("axis", -1)
+    shifted = array - array.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _hardmax(a: dict[str, Any], x: Inputs, _: int) -> Array:
+    array, axis = np.asarray(x[0]), a.get("axis", -1)
+    out = np.zeros_like(array)
+    np.put_along_axis(out, np.expand_dims(array.argmax(axis=axis), axis), 1, axis=axis)
+    return out
+
+
+FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
+"""Operators that before opset 13 run over all axes from theirs on, laid end to end, and not over one."""
+
+
+def over_the_rest(rule: _Rule) -> _Rule:
+    """Such an operator, as it was. Source: ONNX operator specifications, Softmax-11 and its like."""
+
+    def flat(a: dict[str, Any], x: Inputs, outputs: int) -> Array:
+        array, axis = np.asarray(x[0]), a.get("axis", 1)
+        lead = int(np.prod(array.shape[: axis if axis >= 0 else array.ndim + axis]))
+        return np.asarray(rule({}, [array.reshape(lead, -1)], outputs)).reshape(array.shape)
+
+    return flat
+
+
 def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
     from onnx import numpy_helper
 
@@ -159,19 +187,24 @@ def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
     return np.full(shape, fill.ravel()[0], dtype=fill.dtype)
 
 
-def _per_axis(scale: Array, array: Array, axis: int) -> Array:
+def _beside(scale: Array, array: Array, a: dict[str, Any]) -> Array:
+    """A scale or zero point beside what it belongs to: one for all, for each channel, or for each block of them."""
     if scale.ndim == 0 or scale.size == 1:
-        return scale
-    if scale.size != array.shape[axis]:
+        return scale.reshape(())
+    axis, block = a.get("axis", 1) % array.ndim, a.get("block_size", 0)
+    if block:
+        return np.repeat(scale, block, axis=axis)[tuple(slice(n) for n in array.shape)]
+    if scale.ndim != 1 or scale.size != array.shape[axis]:
         raise ValueError("a scale for each channel, and another number of channels")
-    return scale.reshape([-1 if i == axis % array.ndim else 1 for i in range(array.ndim)])
+    return scale.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
 
 
 def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array, scale = np.asarray(x[0]), np.asarray(x[1])
-    zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), np.uint8)
+    kind = _numpy_type(a["output_dtype"]) if a.get("output_dtype") else np.uint8
+    zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), kind)
     limits = np.iinfo(zero.dtype)
-    scale, offset = (_per_axis(v, array, a.get("axis", 1)) for v in (scale, zero))
+    scale, offset = (_beside(v, array, a) for v in (scale, zero))
     whole = np.rint(array / scale) + offset.astype(np.int64)
     return np.asarray(np.clip(whole, limits.min, limits.max).astype(zero.dtype))
 
@@ -179,8 +212,9 @@ def _quantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
 def _dequantize(a: dict[str, Any], x: Inputs, _: int) -> Array:
     array, scale = np.asarray(x[0]), np.asarray(x[1])
     zero = np.asarray(x[2]) if len(x) > 2 and x[2] is not None else np.zeros((), array.dtype)
-    scale, offset = (_per_axis(v, array, a.get("axis", 1)) for v in (scale, zero))
-    return np.asarray(((array.astype(np.int64) - offset.astype(np.int64)) * scale).astype(np.asarray(x[1]).dtype))
+    wide = np.int64 if array.dtype.kind in "iu" or "int" in array.dtype.name else np.float64  # float8 has fractions
+    scale, offset = (_beside(v, array, a) for v in (scale, zero))
+    return np.asarray(((array.astype(wide) - offset.astype(wide)) * scale).astype(np.asarray(x[1]).dtype))
 
 
 def _shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
@@ -256,6 +290,7 @@ RULES: dict[str, _Rule] = {
     "Range": lambda _a, x, _n: np.arange(*(np.asarray(v).item() for v in x), dtype=np.asarray(x[0]).dtype),
     "ConstantOfShape": _constant_of_shape, "Trilu": _trilu, "CumSum": _cumsum,
     "QuantizeLinear": _quantize, "DequantizeLinear": _dequantize, "Softmax": _softmax,
+    "LogSoftmax": _log_softmax, "Hardmax": _hardmax,
     "Clip": _clip,
     "Einsum": lambda a, x, _n: np.einsum(a["equation"], *(np.asarray(v) for v in x), optimize=True),
     "NonZero": lambda _a, x, _n: np.array(np.nonzero(np.asarray(x[0])), dtype=np.int64),

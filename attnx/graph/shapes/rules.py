@@ -1,4 +1,4 @@
-"""The shape of a node's outputs from its inputs' facts, one rule an operator.
+"""Shapes of ONNX's own operators, one rule an operator; node_facts.py chooses among all rules.
 
 Operators that only move elements: layout_rules.py; onnxruntime's own: contrib_rules.py; all others: schema_rules.py.
 """
@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnx.graph.load.flat import FlatGraph
-from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, matmul
-from attnx.graph.shapes.contrib_rules import SHAPES as ORT_SHAPES
-from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, ints
+from attnx.graph.shapes.fact import Fact, Shape, ints
 from attnx.graph.shapes.layout_rules import LAYOUT
-from attnx.graph.shapes.schema_rules import infer_by_schema
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A sum, mean or extreme over some axes."""
     s = x[0].shape
     axes = axes_of(a, x)
     if s is None or (len(x) > 1 and x[1].shape is not None and axes is None):
@@ -33,16 +30,8 @@ def _reduce(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(d for i, d in enumerate(s) if i not in drop)]
 
 
-def _arg(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s = x[0].shape
-    if s is None:
-        return [None]
-    axis = a.get("axis", 0) % len(s)
-    keep: tuple[int, ...] = (1,) if a.get("keepdims", 1) else ()
-    return [(*s[:axis], *keep, *s[axis + 1 :])]
-
-
-def _gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def gemm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A product of two matrices."""
     p, q = x[0].shape, x[1].shape
     if p is None or q is None or len(p) != 2 or len(q) != 2:
         return [None]
@@ -71,7 +60,8 @@ def _einsum(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
     return [tuple(sizes.get(letter) for letter in right.replace("...", "ZYXWVU"[6 - width :]))]
 
 
-def _conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def conv(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """A convolution."""
     s, w = x[0].shape, x[1].shape
     if s is None or w is None or len(s) < 3:
         return [None]
@@ -107,25 +97,8 @@ def _constant_of_shape(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> li
     return [tuple(target)]
 
 
-def _one_hot(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, depth = x[0].shape, ints(x[1])
-    if s is None:
-        return [None]
-    axis = a.get("axis", -1)
-    axis = axis + len(s) + 1 if axis < 0 else axis
-    return [(*s[:axis], depth[0] if depth else None, *s[axis:])]
-
-
-def _top_k(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    s, k = x[0].shape, ints(x[1]) if len(x) > 1 else [a.get("k", 1)]
-    if s is None:
-        return [None, None]
-    axis = a.get("axis", -1) % len(s)
-    out = (*s[:axis], k[0] if k else None, *s[axis + 1 :])
-    return [out, out]
-
-
-def _lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+def lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
+    """What a recurrent cell gives: all steps, the last state, the last cell."""
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
         return [None, None, None]
@@ -162,63 +135,16 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_SAME, _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
-                     "ReduceSumSquare", "ReduceLogSumExp"), _reduce),
+                     "ReduceSumSquare", "ReduceLogSumExp"), reduce),
     "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulInteger": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "MatMulIntegerToFloat": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "DynamicQuantizeMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],
     "QLinearMatMul": lambda _n, _a, x: [matmul(x[0].shape, x[3].shape)],
-    "Gemm": _gemm, "FusedGemm": _gemm, "Einsum": _einsum,
+    "Gemm": gemm, "FusedGemm": gemm, "Einsum": _einsum,
     **LAYOUT,
     "GatherElements": _like(1), "Range": _range, "Shape": _shape_op,
-    "ConstantOfShape": _constant_of_shape, "OneHot": _one_hot, "TopK": _top_k, "ArgMax": _arg, "ArgMin": _arg,
-    "Conv": _conv, "ConvInteger": _conv, "LSTM": _lstm, "ReorderInput": _like(),
+    "ConstantOfShape": _constant_of_shape,
+    "Conv": conv, "ConvInteger": conv, "LSTM": lstm, "ReorderInput": _like(),
     "LongformerAttention": _like(), "PackedMultiHeadAttention": _like(),
 }  # fmt: skip
-
-_BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf").split())
-_INT64 = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
-
-
-def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
-    """Facts (shape and type, no numbers) of a node's outputs; unknown ones where no rule fits."""
-    rule = SHAPES.get(node.op_type) or ORT_SHAPES.get(node.op_type)
-    if rule is None or not inputs:
-        known = None
-        if inputs and node.domain in ("", "ai.onnx"):
-            known = infer_by_schema(graph, node, inputs)
-        return known if known is not None else [UNKNOWN] * len(node.output)
-    a = attributes(node)
-    try:
-        shapes = rule(node, a, inputs)
-    except (IndexError, TypeError, ValueError, KeyError, ZeroDivisionError):
-        shapes = [None] * len(node.output)  # a malformed or unforeseen form: unknown, onnxruntime will have the say
-    dtype = _dtype(node, a, inputs)
-    shapes = list(shapes) + [None] * (len(node.output) - len(shapes))
-    facts = [Fact(shape, dtype) for shape in shapes]
-    if node.op_type == "DynamicQuantizeLinear":
-        facts = [Fact(shapes[0], 2), Fact((), 1), Fact((), 2)]
-    return facts
-
-
-def _dtype(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> int | None:
-    op = node.op_type
-    if op in _BOOL:
-        return 9
-    if op in _INT64:
-        return 7
-    if op == "Cast":
-        return int(a["to"])
-    if op in ("MatMulInteger", "ConvInteger"):
-        return 6
-    if op in ("CastLike", "Where", "DequantizeLinear", "MatMulIntegerToFloat") and len(x) > 1:
-        return x[2].dtype if op == "MatMulIntegerToFloat" and len(x) > 2 else x[1].dtype
-    if op == "QuantizeLinear":
-        return x[2].dtype if len(x) > 2 and x[2].dtype else int(a.get("output_dtype") or 2)
-    if op in ("ConstantOfShape", "OneHot"):
-        return (a["value"].data_type if "value" in a else 1) if op == "ConstantOfShape" else x[2].dtype
-    if op in ("EmbedLayerNormalization", "QEmbedLayerNormalization"):
-        return next((f.dtype for f in x if f.dtype in (1, 10, 16)), None)
-    if op in ("QAttention",):
-        return x[3].dtype
-    return x[0].dtype

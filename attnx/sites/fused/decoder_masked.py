@@ -138,5 +138,6 @@ def _site(
         e, node, required=required, heads=heads, kv_heads=heads, head_size=size, scale=number,
         scale_place=f"inside {node.op_type}", causal=None if names["bias"] else False,
         bias=bias_name(e, names["bias"]), query_from=node.input[0], key_from=key_in, value_from=value_in,
+        linear=not itself and not input_of(node, 10),
         notes=[REORDERED] if a.get("past_present_share_buffer") else [],
     )  # fmt: skip

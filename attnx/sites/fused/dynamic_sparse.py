@@ -73,7 +73,8 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     return found(
         e, node, required=True, heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
         scale_place="inside DynamicSparseAttention", causal=True, sink=bool(sink), query_from=node.input[0],
-        key_from=key_in or node.input[0], value_from=input_of(node, 2) or node.input[0], notes=notes,
+        key_from=key_in or node.input[0], value_from=input_of(node, 2) or node.input[0],
+        linear=not auxiliary and not input_of(node, 14), notes=notes,
     )  # fmt: skip
 
 

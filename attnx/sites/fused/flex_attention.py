@@ -48,7 +48,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     return found(
         e, node, required=True, heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
         scale_place="inside FlexAttention", causal=None if "score_mod" in mods else False,
-        query_from=query, key_from=key, value_from=value, notes=notes,
+        query_from=query, key_from=key, value_from=value, linear=True, notes=notes,
     )  # fmt: skip
 
 

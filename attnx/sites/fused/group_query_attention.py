@@ -70,7 +70,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         scale=number, scale_place="inside GroupQueryAttention", softcap=a.get("softcap") or None, window=window or None,
         causal=True if causal else None if bias else False, bias=bias_name(e, bias), sink=bool(sink),
         query_from=node.input[0], key_from=input_of(node, 1) or node.input[0],
-        value_from=input_of(node, 2) or node.input[0], notes=cached,
+        value_from=input_of(node, 2) or node.input[0], linear=not input_of(node, 14), notes=cached,
     )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         causal=(True if same else None) if causal else None if square or bias_in else False,
         bias=bias_name(e, bias_in),
         query_from=node.input[0], key_from=key_in or node.input[0], value_from=value_in,
+        linear=not input_of(node, 3),
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         scale=number, scale_place="inside Attention, its root on query and on key", softcap=a.get("softcap") or None,
         causal=True if causal else None if mask else False,
         window=left + ahead + 1 if left >= 0 and ahead >= 0 else None,
-        query_from=node.input[0], key_from=node.input[1], value_from=node.input[2],
+        query_from=node.input[0], key_from=node.input[1], value_from=node.input[2], linear=True,
     )  # fmt: skip
 
 

@@ -92,7 +92,8 @@ def _site(
     return found(
         e, node, required=True, heads=heads, kv_heads=heads, head_size=size, scale=number,
         scale_place=f"inside {node.op_type}", causal=None if bias else False, bias=bias_name(e, bias),
-        query_from=names[0], key_from=names[1], value_from=names[2], notes=[NOTE],
+        query_from=names[0], key_from=names[1], value_from=names[2],
+        linear=node.op_type == "PackedMultiHeadAttention" and not input_of(node, 3), notes=[NOTE],
     )  # fmt: skip
 
 

@@ -87,7 +87,8 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
         e, node, required=True, heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
         scale_place="inside PagedAttention", softcap=a.get("softcap") or None, causal=causal,
         window=window if window and causal else None, sink=bool(sink), query_from=node.input[0],
-        key_from=input_of(node, 1) or node.input[0], value_from=input_of(node, 2) or node.input[0], notes=[NOTE],
+        key_from=input_of(node, 1) or node.input[0], value_from=input_of(node, 2) or node.input[0],
+        linear=not input_of(node, 12), notes=[NOTE],
     )  # fmt: skip
 
 

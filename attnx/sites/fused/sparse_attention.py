@@ -52,7 +52,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | None:
     return found(
         e, node, required=True, heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
         scale_place="inside SparseAttention", causal=True, query_from=node.input[0],
-        key_from=key_in or node.input[0], value_from=input_of(node, 2) or node.input[0],
+        key_from=key_in or node.input[0], value_from=input_of(node, 2) or node.input[0], linear=True,
         notes=[f"sparse: each head sees only some blocks of {a['sparse_block_size']} keys"],
     )  # fmt: skip
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.axis_names import name_axes
-from attnx.graph.axes.caches import comes_in
 from attnx.graph.axes.linear_attention import competed, is_linear
-from attnx.graph.axes.origins import streams
 from attnx.graph.axes.pairing import Candidate, Use, content, follow, use_of
 from attnx.graph.axes.paths import Way, depends, ways_back, ways_on
 from attnx.graph.axes.score_path import bias_kind, read_path
@@ -17,6 +15,8 @@ from attnx.layout import axis_of, parse
 from attnx.records import Miss
 from attnx.sites.finding import Finding
 from attnx.sites.placing import Placing, heads_in, kv_heads, mixed, rounded
+from attnx.sites.spelled.deformable import Sampling, sampling
+from attnx.sites.spelled.pieces import lay_out
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -57,7 +57,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if not uses and (not before.of_data or len(shape) < 3):
         return Miss(node.name, node.op_type, _NO_VALUE) if before.of_data else None
     made = _assemble(data, node, chosen, uses[0] if uses else None, found, before.of_data)
-    if isinstance(made, Finding):
+    if isinstance(made, Finding) and not (made.pieces == 1 and made.replacement):
         others = [way.product for way in before.ways if way.product.contracted]
         made.beside = tuple(product.out for product in others if product.out != made.product)
     return made
@@ -65,12 +65,21 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 def _with_data(graph: Graph, logits: str) -> Graph | None:
     """The graph in which logits depend on data, taken ever more broadly; None where they depend on none."""
+    data = _with_learned(graph, logits)
+    return data if depends(data, logits) else None
+
+
+def sampling_of(graph: Graph, node: NodeProto) -> Sampling | None:
+    """The deformable attention that a softmax, which makes no site, belongs to."""
+    found = find_softmax(graph, node)
+    return None if found is None else sampling(_with_learned(graph, found.logits), node, found)
+
+
+def _with_learned(graph: Graph, logits: str) -> Graph:
+    """The graph, with learned queries taken for data where the scores are made of nothing else."""
     if depends(graph, logits):
         return graph
-    data = graph.by_shape()
-    if not depends(data, logits):
-        data = graph.by_products()
-    return data if depends(data, logits) else None
+    return graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
 
 
 def _is_of_data(graph: Graph, way: Way) -> bool:
@@ -191,7 +200,7 @@ def _assemble(
     if not summed:
         _without_query(graph, finding, chosen.key)
     elif reading.pieces > 1:
-        _in_pieces(graph, finding, summed, reading.pieces)
+        lay_out(graph, node, finding, chosen, reading, use, names, summed)
     elif len(summed) > 1:
         finding.notes.append(
             f"{len(summed)} products of two tensors are summed in the scores; query and key are the content's"
@@ -223,30 +232,6 @@ def _head_axes(layout: str | None) -> list[int]:
     """Which axes hold heads and nothing else, counted from the end."""
     words = [] if layout is None else parse(layout)
     return [i - len(words) for i, axis in enumerate(words) if axis and all(name[0] == "h" for name, _ in axis)]
-
-
-def _in_pieces(graph: Graph, finding: Finding, pieces: list[Candidate], count: int) -> None:
-    """One softmax over several score products side by side: its keys and values are no tensor of the graph."""
-    finding.pieces = count
-    gone = ("key", "value", "scores", "scaled", "capped", "context")
-    for quantity in gone:
-        finding.places.pop(quantity, None)
-    finding.absent = (*finding.absent, *gone)
-    finding.notes.append(
-        f"{count} score products stand side by side in one softmax, over keys in {count} pieces: the weights are of "
-        "all of them, and key, value and context are no one tensor"
-    )
-    query = streams(graph, finding.query_from)
-    own = [piece.key for piece in pieces if streams(graph, piece.key) & query]
-    if own:
-        finding.kind = "self"
-    place = finding.places.get("masked") or finding.places.get("weights")
-    shape = None if place is None else graph.shape(place.value)
-    at = None if place is None else axis_of(place.layout, "q")
-    one_query = shape is not None and (at is None or shape[at] == 1)
-    cached = any(comes_in(graph, piece.key) for piece in pieces)
-    # One query whose own key stands beside cached ones sees no future; else the order of the keys is not known.
-    finding.causal = bool(one_query and own and cached)
 
 
 def _without_query(graph: Graph, finding: Finding, key: str) -> None:
@@ -288,7 +273,7 @@ def _is_additive(graph: Graph, key: str) -> bool:
         active = active or node.op_type in _ACTIVATIONS
         if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
             return active
-        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU"):
+        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU", "DynamicQuantizeLSTM"):
             return False
         value = live[0]
     return False

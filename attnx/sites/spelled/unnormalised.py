@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.atoms import Axes, atoms_of, leaves, split_alike
 from attnx.graph.axes.axes import forward
-from attnx.graph.axes.head_finder import upstream
+from attnx.graph.axes.head_origin import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
 from attnx.graph.axes.product import Product, find_product
 from attnx.graph.load.nodes import op_name

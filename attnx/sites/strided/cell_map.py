@@ -119,7 +119,7 @@ class Places:
         """The inputs at these sizes, and what follows from them."""
         key = tuple(sorted(sizes.items()))
         if key not in self._known:
-            given = keeping(self.graph, sizes, 0.0, True, set(self.graph.inputs))
+            given = keeping(self.graph, sizes, self.graph.inputs)
             given |= {name: _marked(given[name]) for name in self._marks() if name in given}
             self._known[key] = given, infer(self.graph, sizes, given)
         return self._known[key]

@@ -66,7 +66,10 @@ def read(seen: Seen) -> Proof | Mixed | None:
     asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
     apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
     rest = [axis for axis in range(len(seen.query)) if axis not in apart]
-    shown = seen.masked.reshape(cells.shape)[cells]
+    every = seen.masked.reshape(cells.shape)
+    shown = every[cells]
+    if (every[~cells] > HIDES).any():
+        return None  # the softmax sees scores of other queries and keys besides
     if len(apart) > 1:
         visible = shown > HIDES
         return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None

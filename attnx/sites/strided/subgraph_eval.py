@@ -16,7 +16,7 @@ from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
 from attnx.graph.shapes.fact import Fact
-from attnx.graph.shapes.rules import infer_shape
+from attnx.graph.shapes.node_facts import infer_shape
 from attnx.records import Array
 
 if TYPE_CHECKING:

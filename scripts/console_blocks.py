@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The README's commands: run them, and put what they print under them.
+"""The commands of README.md and docs/: run them, and put what they print under them.
 
-    python scripts/readme.py            # write the README anew
-    python scripts/readme.py --check    # only say which output is not what the README shows
+    python scripts/console_blocks.py [PAGE ...]            # rewrite the output in these pages, or in all
+    python scripts/console_blocks.py --check [PAGE ...]    # only list the commands whose output is out of date
 
 A ```console block holds lines that start with "$ ", each with its output below; a block of the language `console
-ignore` is shown but not run (installation). Everything runs in one empty folder, 80 columns wide, without colour.
-The tests hold the README to this; see tests/test_readme.py.
+ignore` is shown but not run (installation). The commands of a page run in order in one empty folder, 80 columns wide,
+without colour. tests/test_docs.py holds every page to this.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the README and the output that is printed under it."""
+    """A command of a page and the output that is printed under it."""
 
     line: str
     output: str
@@ -70,7 +72,7 @@ def run(line: str, folder: Path) -> str:
 
 
 def renew(text: str, folder: Path) -> str:
-    """The README with the output of every command as it is now."""
+    """A page with the output of every command as it is now."""
 
     def block(match: re.Match[str]) -> str:
         parts = re.split(r"^\$ ", match[1], flags=re.MULTILINE)[1:]
@@ -86,16 +88,20 @@ def renew(text: str, folder: Path) -> str:
 
 
 def main() -> int:
-    """Write the README anew, or check it."""
-    text = README.read_text(encoding="utf-8")
-    with TemporaryDirectory() as folder:
-        new = renew(text, Path(folder))
-    if "--check" not in sys.argv:
-        README.write_text(new, encoding="utf-8")
-        return 0
-    stale = [a.line for a, b in zip(commands(text), commands(new), strict=True) if a != b]
-    for line in stale:
-        print(f"not as shown: {line}")
+    """Rewrite pages, or check them."""
+    named = [Path(arg).resolve() for arg in sys.argv[1:] if arg != "--check"]
+    stale = 0
+    for page in named or PAGES:
+        text = page.read_text(encoding="utf-8")
+        with TemporaryDirectory() as folder:
+            new = renew(text, Path(folder))
+        if "--check" not in sys.argv:
+            page.write_text(new, encoding="utf-8")
+            continue
+        for before, after in zip(commands(text), commands(new), strict=True):
+            if before != after:
+                print(f"{page.name}: out of date: {before.line}")
+                stale += 1
     return 1 if stale else 0
 
 

@@ -1,0 +1,70 @@
+"""Encoder or decoder: told by who feeds whom, and by what hides the future."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.origins import streams
+from attnx.graph.axes.paths import above
+from attnx.records import Component
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A site, as far as it matters here."""
+
+    query: str
+    sources: tuple[str, ...]
+    """What it looks at: key, and value."""
+    out: str
+    """What the rest of the graph reads of it; "" where nothing is known to."""
+    cross: bool
+    causal: bool
+
+
+def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Component]:
+    """Encoder or decoder, for the first `count` parts; those behind are no sites, but feed and are fed.
+
+    A cross-attention is a decoder's where nothing that it makes is looked at by another: what two streams exchange in
+    turns (LXMERT, Grounding DINO), or global tokens gather for local ones (Pegasus-X), is an encoder's. With the
+    decoder's cross-attentions goes what feeds their queries and not their keys, and whatever stands behind; what feeds
+    their keys alone is the encoder's, even where it hides the future. Where there is none, hiding the future makes a
+    decoder.
+    """
+    crosses = [i for i, p in enumerate(parts) if p.cross]
+    looks = {i: above(graph, parts[i].sources) for i in crosses}
+    ends = [i for i in crosses if not _looked_at(parts, looks, i) and not _mutual(graph, parts, i)]
+    in_keys: set[str] = set().union(*(looks[i] for i in ends))
+    # Of the queries what comes by no cross-attention before: that carries all that it looked at.
+    stop = {parts[i].out for i in ends}
+    in_queries: set[str] = set().union(*(above(graph, [parts[i].query], stop) for i in ends))
+    fed = [bool(p.out) and p.out in in_keys and p.out not in in_queries for p in parts]
+    marked = {p.out for i, p in enumerate(parts) if p.out and (i in ends or (p.causal and not fed[i]))}
+    behind = set(marked)
+    for node in graph.nodes:
+        if any(name in behind for name in node.input):
+            behind.update(o for o in node.output if o)
+    out: list[Component] = []
+    for p, feeds in zip(parts[:count], fed, strict=False):
+        asks = p.out in in_queries and p.out not in in_keys
+        out.append("decoder" if asks or (p.out in behind and not feeds) else "encoder")
+    return out
+
+
+def _looked_at(parts: Sequence[Part], looks: Mapping[int, set[str]], i: int) -> bool:
+    """Whether what a cross-attention gives is among what another looks at."""
+    return any(j != i and parts[i].out and parts[i].out in made_of for j, made_of in looks.items())
+
+
+def _mutual(graph: Graph, parts: Sequence[Part], i: int) -> bool:
+    """Whether another cross-attention has the two sides the other way round."""
+    asks, asked = streams(graph, parts[i].query), streams(graph, parts[i].sources[0])
+    return any(
+        j != i and p.cross and streams(graph, p.query) & asked and streams(graph, p.sources[0]) & asks
+        for j, p in enumerate(parts)
+    )

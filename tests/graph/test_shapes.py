@@ -1,0 +1,43 @@
+"""Shapes and types by inference, against what onnxruntime gives at the probe sizes."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.sites.replacing import graph_of
+
+K = numpy_helper.from_array(np.array([3], np.int64), "k")
+DEPTH = numpy_helper.from_array(np.array(7, np.int64), "depth")
+VALUES = numpy_helper.from_array(np.array([0.0, 1.0], np.float32), "values")
+
+
+@pytest.mark.parametrize("node", [
+    helper.make_node("TopK", ["x", "k"], ["a", "b"], axis=-1),
+    helper.make_node("TopK", ["x", "k"], ["a", "b"], axis=1, largest=0),
+    helper.make_node("ArgMax", ["x"], ["a"], axis=1, keepdims=0),
+    helper.make_node("ArgMin", ["x"], ["a"], axis=-1),
+    helper.make_node("OneHot", ["ids", "depth", "values"], ["a"], axis=-1),
+    helper.make_node("OneHot", ["ids", "depth", "values"], ["a"], axis=1),
+], ids=lambda node: f"{node.op_type}-{node.attribute[0].i}")  # fmt: skip
+def test_rare_operators_by_their_schema(node) -> None:  # type: ignore[no-untyped-def]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 5]),
+        helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 4]),
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    held = [t for t in (K, DEPTH, VALUES) if t.name in node.input]
+    inputs = [i for i in inputs if i.name in node.input]
+    model = helper.make_model(
+        helper.make_graph([node], "one", inputs, outputs, held),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    graph = graph_of(model)
+    batch = graph.sizes["batch"]
+    feed = {"x": np.zeros((batch, 4, 5), np.float32), "ids": np.ones((batch, 4), np.int64)}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {i.name: feed[i.name] for i in inputs})
+    for name, array in zip(node.output, found, strict=True):
+        fact = graph.facts[name]
+        assert fact.shape == array.shape
+        assert fact.dtype == helper.np_dtype_to_tensor_dtype(array.dtype)
