@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.fact import UNKNOWN, Fact
+from attnx.graph.fact import UNKNOWN, Fact
 from attnx.session.ort import outputs_of
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import above
+from attnx.graph.fact import UNKNOWN, Fact
 from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.load.nodes import attribute, attributes, outer_names
-from attnx.graph.shapes.fact import UNKNOWN, Fact
 from attnx.graph.shapes.index import Graph
 from attnx.sites.finding import Finding, Replacement
 

@@ -177,4 +177,14 @@ def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
     return found
 
 
-__all__ = ["head_of", "layers_of", "of_sort", "position", "positions", "positions_of", "run_trusted", "sorts", "trusted"]
+__all__ = [
+    "head_of",
+    "layers_of",
+    "of_sort",
+    "position",
+    "positions",
+    "positions_of",
+    "run_trusted",
+    "sorts",
+    "trusted",
+]

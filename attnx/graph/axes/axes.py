@@ -14,7 +14,7 @@ from attnx.graph.load.nodes import attributes
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.fact import Shape
+    from attnx.graph.fact import Shape
     from attnx.graph.shapes.index import Graph
 
 ELEMENTWISE = frozenset(

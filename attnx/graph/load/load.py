@@ -19,7 +19,7 @@ from attnx.records import Array
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-    from attnx.graph.shapes.fact import Fact
+    from attnx.graph.fact import Fact
 
 SELF = "\0self"
 """Stands for the model file itself as the place of a tensor's bytes; never a name in a real file."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.paths import above
+from attnx.graph.fact import Fact
 from attnx.graph.load.nodes import reads_of
 from attnx.graph.probe.mask_reading import Hides, Probed, Reader
 from attnx.graph.probe.window_probe import LENGTH, windows
-from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.infer import Part, infer
 from attnx.graph.shapes.symbols import PROBE, free_dims, input_shape, is_named
 from attnx.layout import parse

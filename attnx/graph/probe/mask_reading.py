@@ -13,7 +13,7 @@ from attnx.layout import arrange, parse
 from attnx.records import Array, Place
 
 if TYPE_CHECKING:
-    from attnx.graph.shapes.fact import Fact
+    from attnx.graph.fact import Fact
 
 PADDED = -1e4
 """A cell at or below this is hidden, where what is added to it is all that it holds."""

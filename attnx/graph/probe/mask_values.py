@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.paths import above
+from attnx.graph.fact import Fact
 from attnx.graph.load.nodes import reads_of
 from attnx.graph.probe.mask_probe import LIMIT, keeping, small_sizes
 from attnx.graph.probe.mask_reading import Probed, Reader
-from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.infer import Part, infer
 from attnx.records import Site
 

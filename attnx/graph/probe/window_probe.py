@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.shapes.fact import Fact
+from attnx.graph.fact import Fact
 from attnx.records import Array
 
 if TYPE_CHECKING:

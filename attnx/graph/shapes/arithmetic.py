@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnx.graph.shapes.fact import Fact, Shape, ints
+from attnx.graph.fact import Fact, Shape, ints
 from attnx.graph.shapes.symbols import PROBE
 
 if TYPE_CHECKING:

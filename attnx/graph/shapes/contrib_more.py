@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnx.graph.fact import Fact, ints
 from attnx.graph.shapes.arithmetic import Rule, broadcast, last_of, like, matmul, number_of, of, resized
-from attnx.graph.shapes.fact import Fact, ints
 from attnx.graph.shapes.rules import conv, gemm, lstm, reduce
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from attnx.graph.shapes.fact import Shape
+    from attnx.graph.fact import Shape
 
 
 def _stretched(*at: int) -> Rule:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnx.graph.fact import Fact, Shape
 from attnx.graph.shapes.arithmetic import Rule, matmul
-from attnx.graph.shapes.fact import Fact, Shape
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnx.graph.shapes.arithmetic import Of, Rule, last_of, like, number_of, of, resized
 
 if TYPE_CHECKING:
-    from attnx.graph.shapes.fact import Fact, Shape
+    from attnx.graph.fact import Fact, Shape
 
 
 def _position_bias(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+from attnx.graph.fact import Fact
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import reads_of
-from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.infer import infer, probe
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array

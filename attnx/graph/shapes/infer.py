@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import evaluate, steady
-from attnx.graph.shapes.fact import UNKNOWN, Fact, Shape, fact_of
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
 from attnx.records import Array

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx.graph.fact import Fact, Shape, ints
 from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast
-from attnx.graph.shapes.fact import Fact, Shape, ints
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnx.graph.fact import UNKNOWN, Fact
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes import contrib_more, contrib_sequences
 from attnx.graph.shapes.arithmetic import Rule
 from attnx.graph.shapes.contrib_rules import SHAPES as ORT_SHAPES
-from attnx.graph.shapes.fact import UNKNOWN, Fact
 from attnx.graph.shapes.rules import SHAPES
 from attnx.graph.shapes.schema_rules import infer_by_schema
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx.graph.fact import Fact, Shape, ints
 from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, matmul
-from attnx.graph.shapes.fact import Fact, Shape, ints
 from attnx.graph.shapes.layout_rules import LAYOUT
 
 if TYPE_CHECKING:

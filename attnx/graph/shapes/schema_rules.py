@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attnx.graph.fact import UNKNOWN, Fact
 from attnx.graph.load.flat import FlatGraph
-from attnx.graph.shapes.fact import UNKNOWN, Fact
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from attnx.graph.shapes.fact import Shape
+from attnx.graph.fact import Shape
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto

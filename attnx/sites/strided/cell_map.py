@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import matched
+from attnx.graph.fact import Fact
 from attnx.graph.probe.mask_probe import keeping, small_sizes
-from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.infer import infer
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array

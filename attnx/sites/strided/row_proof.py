@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from attnx.graph.axes.operands import Operand
+from attnx.graph.fact import Fact
 from attnx.graph.probe.window_probe import band_width
-from attnx.graph.shapes.fact import Fact
 from attnx.records import HIDES, Array
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.fact import Fact
 from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
-from attnx.graph.shapes.fact import Fact
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.records import Array
 
