@@ -54,7 +54,11 @@ def cross(
 
     Returns:
         The trace without sites that cannot be trusted, and notes on those.
+
+    Raises:
+        UsageError: The model has no cross-attention.
     """
+    cross_sites(model)
     return trusted(execute(model, prompt, Wanted(layers, ("masked", "weights"), kinds=CROSS, heads=heads)))
 
 
