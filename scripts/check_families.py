@@ -40,6 +40,8 @@ def faults(folder: Path) -> list[str]:
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     if "speech" in about:
         return speech_faults(folder, about)
+    if "translates" in about:
+        return translator_faults(folder, about)
     given: dict[str, Any] = dict(about["given"])
     for name in ("image", "audio"):
         if name in given:
@@ -67,7 +69,81 @@ def faults(folder: Path) -> list[str]:
                 found.append(f"site {i}: weights are off by {gap:.2g}")
         if not found and not given.keys() - {"text", "target", "generate"}:
             found += aligned_faults(folder, given, about, truth)
+        if "contacts" in truth:
+            found += contact_faults(folder, given["text"], truth["contacts"])
     return found
+
+
+def contact_faults(folder: Path, protein: str, want: np.ndarray) -> list[str]:
+    """What `attnx contacts` makes of a protein that is not transformers' corrected map, head by head and on average."""
+    from attnx.run.prompt import Prompt
+    from attnx.study.contacts import contacts
+    from attnx.study.request import Head
+
+    model, prompt, want = attnx.open(folder, device="cpu"), Prompt(protein), want.reshape(-1, *want.shape[-2:])
+    maps = {"all": (contacts(model, prompt), want.mean(0))}
+    heads = [(site.layer, head) for site in model.sites for head in range(site.heads or 0)]
+    for (layer, head), one in zip(heads, want, strict=True):
+        maps[f"L{layer} H{head}"] = contacts(model, prompt, [Head(layer, head)]), one
+    gaps = {name: float(np.abs(got.map.values - one).max()) for name, (got, one) in maps.items()}
+    return [f"contacts of {name} are off by {gap:.2g}" for name, gap in gaps.items() if not gap <= TOLERANCE]
+
+
+def translator_faults(folder: Path, about: dict[str, Any]) -> list[str]:
+    """What a translator of whose file no framework speaks writes and links that onnxruntime alone does not."""
+    from attnx.run.generate import plan
+    from attnx.run.prompt import Prompt
+    from attnx.study.translation import pair
+
+    model, given = attnx.open(folder, device="cpu"), about["given"]
+    got = pair(model, Prompt(given["text"], generate=plan(model, given["generate"])))
+    ids, cross = _translated(folder, about["translates"], given["generate"])
+    if got.trace.tokens.ids.tolist() != ids:
+        return [f"wrote {got.trace.tokens.ids.tolist()}, not {ids}"]
+    found = []
+    for layer, a in enumerate(cross):
+        for t, (_, rows) in enumerate(got.target):
+            for s, (_, keys) in enumerate(got.source):
+                want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
+                gap = float(np.abs(got.weights.values[layer, : len(a), t, s] - want).max())
+                found += [f"aligned, layer {layer}: words {t}, {s} are off by {gap:.2g}"] if gap > TOLERANCE else []
+    return found
+
+
+def _translated(folder: Path, told: dict[str, Any], count: int) -> tuple[list[int], list[np.ndarray]]:
+    """Greedy decoding through the caches by onnxruntime alone: the ids, and of each layer the cross-attention [H,T,S].
+
+    In a graph that quantises what flows through it, a token's weights hang on what else is in the pass.
+    """
+    import onnx
+    import onnxruntime
+
+    stop = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+
+    def session(name: str) -> tuple[Any, list[str]]:
+        graph = onnx.load(folder / f"{name}.onnx")
+        crossing = [n for n in graph.graph.node if n.op_type == "Softmax" and re.search("encoder_attn|EncDec", n.name)]
+        names = [node.output[0] for node in crossing]
+        graph.graph.output.extend(onnx.helper.make_empty_tensor_value_info(one) for one in names)
+        return onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"]), names
+
+    memory = np.array([told["memory"]])
+    seen = np.ones_like(memory)
+    hidden = session("encoder_model")[0].run(None, {"input_ids": memory, "attention_mask": seen})[0]
+    ids, new, kept = list(told["start"]), list(told["start"]), {}
+    parts: list[list[np.ndarray]] = []
+    while True:
+        run, names = session("decoder_with_past_model" if kept else "decoder_model")
+        feed = {"input_ids": np.array([new]), "encoder_attention_mask": seen, "encoder_hidden_states": hidden, **kept}
+        given = {slot.name: feed[slot.name] for slot in run.get_inputs()}
+        out = dict(zip((o.name for o in run.get_outputs()), run.run(None, given), strict=True))
+        parts.append([out[name][0] for name in names])
+        kept |= {k.replace("present", "past_key_values"): v for k, v in out.items() if k.startswith("present")}
+        written = len(ids) - len(told["start"])
+        if written == count or (written and ids[-1] == stop):
+            return ids, [np.concatenate(layer, axis=1) for layer in zip(*parts, strict=True)]
+        new = [int(out["logits"][0, -1].argmax())]
+        ids += new
 
 
 def aligned_faults(folder: Path, given: dict[str, Any], about: dict[str, Any], truth: Any) -> list[str]:

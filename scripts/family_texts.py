@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from family_parts import COUNT, TARGET, TEXT, alike, export, in_turn, record, sharpen, sound, tokenizer
 
 SIDES = ["<pad>", "<s>", "</s>", "<unk>"]
+PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQ"
+PIECES = [*"<cls> <pad> <eos> <unk>".split(), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+"""ESM's vocabulary."""
 
 
 def greedy(step: Any, ids: list[int], count: int, stop: int) -> list[int]:
@@ -146,7 +151,50 @@ def translated(folder: Path, model: Any, tokens: Any, start: list[int], *, targe
             given["generate"] = COUNT
         ran = step(torch.tensor([ids]))
     sites = alike(ran.encoder_attentions, "encoder", False) + in_turn(ran.decoder_attentions, ran.cross_attentions)
-    record(folder, given, sites, ids=ids, memory=source[0].tolist())
+    record(folder, given, sites, ids=ids, memory=source[0].tolist(), start=start)
+
+
+def int8(name: str) -> Callable[[Path], None]:
+    """A translator with weights in 8 bits: the framework says nothing of such a file, onnxruntime itself does."""
+
+    def build(folder: Path) -> None:
+        from onnxruntime.quantization import quantize_dynamic
+
+        FAMILIES[name](folder)
+        (folder / "decoder_model_merged.onnx").unlink(missing_ok=True)
+        for path in folder.glob("*.onnx"):
+            quantize_dynamic(path, path.with_suffix(".int8"))
+            shutil.move(path.with_suffix(".int8"), path)
+        (folder / "truth.npz").unlink()
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        kept = {"given": about["given"], "translates": {"start": about["start"], "memory": about["memory"]}}
+        (folder / "about.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+    build.__doc__ = f"{name}, weights in 8 bits."
+    return build
+
+
+def esm(folder: Path) -> None:
+    """ESM-2: reads proteins residue by residue, and comes with a list of pieces alone; contacts by transformers."""
+    from transformers import EsmConfig, EsmForMaskedLM, EsmTokenizer
+    from transformers.models.esm.modeling_esm import average_product_correct, symmetrize
+
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    tokens = EsmTokenizer(str(folder / "vocab.txt"))
+    config = EsmConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=66, pad_token_id=1, mask_token_id=32, position_embedding_type="rotary",
+        token_dropout=True, emb_layer_norm_before=False, is_folding_model=False,
+    )  # fmt: skip
+    model = export(sharpen(EsmForMaskedLM(config), 5), folder, "fill-mask", tokens)
+    ids = tokens(PROTEIN)["input_ids"]
+    with torch.no_grad():
+        ran = model(torch.tensor([ids]), output_attentions=True)
+    record(folder, {"text": PROTEIN}, alike(ran.attentions, "encoder", False), ids=ids)
+    maps = torch.cat([average_product_correct(symmetrize(a[..., 1:-1, 1:-1])) for a in ran.attentions]).numpy()
+    with np.load(folder / "truth.npz") as truth:
+        np.savez_compressed(folder / "truth.npz", **truth, contacts=maps)
 
 
 def t5(folder: Path) -> None:
@@ -313,5 +361,6 @@ def _features(ears: Any, path: Path) -> Any:
 FAMILIES = {
     "gpt2": gpt2, "gpt2-plain": gpt2_plain, "llama-merged": llama_merged, "llama-static": llama_static, "t5": t5,
     "bart": bart, "marian": marian, "m2m100": m2m100, "whisper": whisper, "whisper-short": whisper_short,
-    "wav2vec2": wav2vec2, "longformer": longformer,
+    "wav2vec2": wav2vec2, "longformer": longformer, "esm": esm,
 }  # fmt: skip
+FAMILIES |= {f"{name}-int8": int8(name) for name in ("marian", "m2m100", "t5")}

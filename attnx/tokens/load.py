@@ -21,9 +21,10 @@ from attnx.tokens.files import (
     token_text,
 )
 from attnx.tokens.pieces import Spelling
+from attnx.tokens.residues import ROLES, is_of_residues, residues
 from attnx.wording import Wording
 
-_ROLES = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
+_NAMED = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
 
 def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Tokenizer:
@@ -44,13 +45,18 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
     """
     file = find_tokenizer_file(Path(path))
     settings = {**read_config(file, "special_tokens_map.json"), **read_config(file, "tokenizer_config.json")}
-    roles = {role: text for role in _ROLES if (text := token_text(settings.get(role)))}
+    roles = {role: text for role in _NAMED if (text := token_text(settings.get(role)))}
     notes: tuple[str, ...] = ()
     with _clear_errors(file):
         if file.name == VOCAB_JSON:
             raw, notes = _byte_level_bpe(file, settings, roles)
         elif file.suffix == ".txt":
-            raw, notes = _wordpiece(file, settings, roles)
+            vocabulary = _listed(file)
+            if is_of_residues(vocabulary, settings):
+                roles = {**ROLES, **roles}
+                raw = residues(file, vocabulary, roles)
+            else:
+                raw, notes = _wordpiece(file, vocabulary, settings, roles)
         else:
             from tokenizers import Tokenizer as Raw
 
@@ -113,15 +119,21 @@ def _flatten(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _flatten(part)
 
 
-def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]) -> tuple[Any, tuple[str, ...]]:
-    """BERT's tokenizer from its list of pieces, one a line."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
+def _listed(file: Path) -> dict[str, int]:
+    """The ids of a list of pieces, one a line."""
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ModelError(f"{str(file)!r} is not UTF-8 text: {error}", "Fetch the file again.") from error
-    vocabulary = {line.rstrip("\r"): i for i, line in enumerate(lines) if line.rstrip("\r")}
+    return {line.rstrip("\r"): i for i, line in enumerate(lines) if line.rstrip("\r")}
+
+
+def _wordpiece(
+    file: Path, vocabulary: Mapping[str, int], settings: Mapping[str, Any], roles: Mapping[str, str]
+) -> tuple[Any, tuple[str, ...]]:
+    """BERT's tokenizer from its list of pieces."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
     names = {
         role: roles.get(role, f"[{role[:3].upper()}]") for role in ("unk_token", "cls_token", "sep_token", "pad_token")
     }
@@ -143,7 +155,7 @@ def _wordpiece(file: Path, settings: Mapping[str, Any], roles: Mapping[str, str]
             f"whether {VOCAB_TXT} wants lower case is written nowhere (tokenizer_config.json: do_lower_case); guessed "
             f"{'yes' if lower else 'no'}, since {capitals} of its {len(vocabulary)} pieces have capitals",
         )
-    raw = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk_token"]))
+    raw = Tokenizer(models.WordPiece(dict(vocabulary), unk_token=names["unk_token"]))
     chinese = settings.get("tokenize_chinese_chars")
     raw.normalizer = normalizers.BertNormalizer(
         lowercase=lower,

@@ -175,3 +175,34 @@ def test_other_mistakes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(AttnxError, match="JSON object"):
         load_tokenizer(tmp_path)
+
+
+# Ids by transformers' EsmTokenizer 4.57.6.
+ESM = [*"<cls> <pad> <eos> <unk>".split(), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+PROTEINS = {
+    "MKTAYIAKQR": [20, 15, 11, 5, 19, 12, 5, 15, 16, 10],
+    "MK TA\nYI": [20, 15, 11, 5, 19, 12],
+    "MKj?A": [20, 15, 3, 5],
+    "mkt": [3],
+    "M<mask>KT": [20, 32, 15, 11],
+    "A-B.C<null_1>D": [5, 30, 25, 29, 23, 31, 13],
+    "A*B": [5, 3, 25],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("protein", PROTEINS)
+def test_proteins_are_read_residue_by_residue(tmp_path: Path, protein: str) -> None:
+    write_vocab_txt(tmp_path, ESM)
+    got = load_tokenizer(tmp_path).encode(protein)
+    assert got.ids.tolist() == [0, *PROTEINS[protein], 2]
+    assert got.special == (True, *[False] * len(PROTEINS[protein]), True)
+    if protein == "M<mask>KT":
+        assert got.offsets[1:-1] == ((0, 1), (1, 7), (7, 8), (8, 9))
+
+
+def test_a_list_of_residues_without_an_end(tmp_path: Path) -> None:
+    write_vocab_txt(tmp_path, ["<cls>", "<unk>", "A"])
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
+    with pytest.raises(ModelError, match="not a vocabulary of residues: <eos>"):
+        load_tokenizer(tmp_path)
