@@ -61,6 +61,8 @@ SOUND = {
     "FEED": "sound.npz", "PLAN": "plan.json",
 }  # fmt: skip
 """Values of what a command cannot do without."""
+OWN = {"contacts": {"TEXT": "jqxzvkwfqq"}}
+"""Values that a command wants in place of these."""
 NEEDED = {"word": ["--word"]}
 """Options that a command asks for in its own words."""
 EARLY = {"pull": "tiny/none"}
@@ -94,7 +96,7 @@ BAD["OTHER"] = BAD["MODEL"]  # of a command that does without it
 def line(command: str, *extra: str, **values: str) -> list[str]:
     """A command line that works, but for the values that are given by sort."""
     args = [command]
-    takes = SOUND | {"MODEL": "m"} | values
+    takes = SOUND | {"MODEL": "m"} | OWN.get(command, {}) | values
     for slot in ALL[command]:
         wanted = slot.needed or slot.sort in values or slot.sort == "MODEL" or slot.name in NEEDED.get(command, [])
         if slot.name and wanted and slot.sort:

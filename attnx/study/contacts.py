@@ -19,6 +19,9 @@ from attnx.study.request import Head
 from attnx.study.selection import trusted
 from attnx.wording import Wording
 
+GAPS = "-.*"
+"""What stands for a residue besides letters: gaps of an alignment, a stop."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
@@ -178,10 +181,10 @@ def _residues(model: OpenModel, tokens: Tokens) -> tuple[list[int], tuple[str, .
         letter = (tokens.text[a:b] if b > a else tokens.pieces[at]).strip().strip("▁")
         if not tokens.mask[at] or (tokens.special[at] and letter != mask):
             continue
-        if len(letter) != 1 and letter != mask:
+        if letter != mask and not (len(letter) == 1 and (letter.isalpha() or letter in GAPS)):
             raise InputError(
-                f"{letter[:40]!r} is one token, and contacts are between single residues",
-                "Give a protein to a protein model such as ESM; some tokenizers want spaces between them: M K T A.",
+                f"{letter[:40]!r} is a token of the text, and contacts are between single residues",
+                "Give a protein to a protein model such as ESM; some tokenizers want spaces between letters: M K T A.",
             )
         places.append(at)
         letters.append(letter)

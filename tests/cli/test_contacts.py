@@ -144,7 +144,8 @@ def test_what_is_refused(attnx: Run, model: Path, args: tuple[str, ...], code: i
 
 
 def test_words_are_no_residues(attnx: Run) -> None:
-    assert "'the' is one token" in attnx("contacts", "the cat sat on the mat", code=4).err
+    assert "'the' is a token of the text" in attnx("contacts", "the cat sat on the mat", code=4).err
+    assert "'␠' is a token" in attnx("contacts", "j q x z v k w f", "-m", "tiny-gpt", code=4).err
 
 
 def test_a_model_with_two_sides(attnx: Run, tmp_path: Path) -> None:
