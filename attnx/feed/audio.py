@@ -22,6 +22,8 @@ from attnx.wording import Wording
 
 _LONGEST = 1 << 28
 """Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
+_AT_ONCE = 1 << 20
+"""Samples that are decoded together."""
 
 
 def sound_slot(slots: list[Slot]) -> Slot | None:
@@ -176,6 +178,19 @@ def read_wav(path: Path) -> tuple[Array, int]:
             "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
             "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
         )
+    frame = width * channels
+    whole = len(raw) // frame
+    if not whole:
+        raise InputError(f"{path} is silent: it has no samples", "Give a WAV file with sound in it.")
+    samples = np.empty(whole)
+    for start in range(0, whole, _AT_ONCE):  # an hour has as many samples as fill half a gigabyte
+        some = _decoded(raw[start * frame : (start + _AT_ONCE) * frame], width, channels)
+        samples[start : start + len(some)] = some
+    return samples, rate
+
+
+def _decoded(raw: bytes, width: int, channels: int) -> Array:
+    """Samples in -1..1 of whole frames, channels averaged."""
     data = np.frombuffer(raw[: len(raw) // (width * channels) * width * channels], np.uint8).reshape(-1, width)
     if width == 1:
         samples = (data[:, 0].astype(np.float64) - 128) / 128
@@ -183,9 +198,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
         wide = np.zeros((len(data), 4), np.uint8)
         wide[:, 4 - width :] = data
         samples = wide.view("<i4")[:, 0] / 2.0**31
-    if not len(samples):
-        raise InputError(f"{path} is silent: it has no samples", "Give a WAV file with sound in it.")
-    return samples.reshape(-1, channels).mean(axis=1), rate
+    return np.asarray(samples.reshape(-1, channels).mean(axis=1))
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:

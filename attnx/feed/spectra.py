@@ -71,16 +71,25 @@ def log_mel(
     Returns:
         log10 of the power in each band, no less than 8 below the largest, then (x + 4) / 4.
     """
-    piece = np.pad(samples, (0, length - len(samples)))
-    framed = np.lib.stride_tricks.sliding_window_view(np.pad(piece, window // 2, mode="reflect"), window)[::hop]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     filters = mel_filters(bands, window, rate, _HIGHEST)
     level = np.empty((bands, length // hop))
     for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
-        some = framed[start : min(start + _AT_ONCE, length // hop)]
-        level[:, start : start + len(some)] = filters @ (np.abs(np.fft.rfft(some * hann)) ** 2).T
-    level = np.log10(np.maximum(level, 1e-10))
-    return np.asarray((np.maximum(level, level.max() - 8) + 4) / 4)
+        stop = min(start + _AT_ONCE, length // hop)
+        stretch = _mirrored(samples, length, start * hop - window // 2, (stop - 1) * hop - window // 2 + window)
+        framed = np.lib.stride_tricks.sliding_window_view(stretch, window)[::hop]
+        level[:, start:stop] = filters @ (np.abs(np.fft.rfft(framed * hann)) ** 2).T
+    np.log10(np.maximum(level, 1e-10, out=level), out=level)  # in place: an hour has as many as its samples' half
+    np.maximum(level, level.max() - 8, out=level)
+    return np.asarray(np.divide(np.add(level, 4, out=level), 4, out=level))
+
+
+def _mirrored(samples: Array, length: int, start: int, stop: int) -> Array:
+    """Samples from one place up to another: silence behind their end, and mirrored before 0 and from `length` on."""
+    period = max(2 * (length - 1), 1)
+    at = np.abs(np.arange(start, stop)) % period
+    at = np.where(at < length, at, period - at)
+    return np.where(at < len(samples), samples[np.minimum(at, len(samples) - 1)], 0.0)
 
 
 def filter_bank(samples: Array, bands: int, *, povey: bool) -> Array:
