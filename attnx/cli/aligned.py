@@ -47,6 +47,14 @@ class Asked:
     """Words are what stands between spaces, as gold links and Pharaoh's format count them."""
     top: int | None = None
 
+    @property
+    def read(self) -> tuple[int, ...] | None:
+        """The only layers that are read; None where all may be."""
+        named = {head.layer for head in self.heads}
+        if self.layers is not None or not self.heads or None in named:
+            return self.layers
+        return tuple(sorted(layer for layer in named if layer is not None))
+
 
 @dataclass(frozen=True)
 class Aligned:
@@ -105,7 +113,7 @@ def _lines(path: Path) -> list[str]:
 def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None) -> Aligned:
     """Run a translator, and the one of the other direction where there is one, and link the words."""
     cut = spaced if asked.between_spaces else readers
-    one = translation.pair(model, prompt, cut, asked.when)
+    one = translation.pair(model, prompt, cut, asked.when, asked.read)
     chosen = translation.choose(one, asked.heads, asked.layers, asked.every)
     if other is None:
         return Aligned(one, chosen, links.listed(links.strongest(chosen.weights)))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from attnx.errors import RunError
+from attnx.errors import RunError, UnsupportedError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
 from attnx.feed.inputs import fixed_length
 from attnx.records import Array, Site
-from attnx.run.generate import Decoded, Plan, decoder_steps
+from attnx.run.generate import Plan, decoder_steps
 from attnx.run.kvcache import room
-from attnx.run.passes import Feed, Pass, Passes, Planned, Steps
+from attnx.run.passes import Feed, Pass, Passes, Planned
 from attnx.run.pipeline import execute
-from attnx.session.protocol import NOTHING, OpenModel, Run
+from attnx.session.protocol import NOTHING, OpenModel, Run, Wanted
 from attnx.taps.reductions import MARKS, ROWS, fits, read_stat, source
 
-_STAT = "row_marks"
+_SOME, _EVERY = "row_marks", "marks"
+"""What the weights are reduced to: the sums of some rows, and of every row."""
+_TOLERANCE = 2e-2
+Result = TypeVar("Result")
 
 
 class UnreducedError(Exception):
@@ -34,64 +38,103 @@ class RowSums:
         notes: What the runs had to say.
     """
 
-    def __init__(self, first: int, marks: Callable[[int], Array]) -> None:
+    def __init__(
+        self,
+        marks: Callable[[int], Array],
+        first: int = 0,
+        kinds: Collection[str] = ("self",),
+        layers: Collection[int] | None = None,
+    ) -> None:
         """Nothing is run yet.
 
         Args:
-            first: The position of the first row that matters.
             marks: For a number of keys K, float32 [K,M]: how much each counts for each group; the last group is all.
+                Of cross-attention the number is not said: it is that of the encoder's positions.
+            first: The position of the first row that matters.
+            kinds: Which sites are summed: "self", or those of cross-attention.
+            layers: Only these layers.
         """
         self.first, self.marks = first, marks
+        self.wanted = Wanted(layers, (), kinds=kinds)
         self.sites: tuple[Site, ...] = ()
         self.device = "cpu"
         self.notes: tuple[str, ...] = ()
         self._parts: list[list[Array]] = []
 
-    def follow(self, steps: Steps[Decoded]) -> Decoded:
-        """Execute the passes of a decoder, summing the rows of those in which its attention is read.
+    def follow(self, passes: Passes[Result]) -> Result:
+        """Execute passes, summing the rows of those in which the decoder's attention is read.
 
         Raises:
             UnreducedError: The rows cannot be summed in its graph.
         """
-        passes = Passes(steps)
         for one in passes:
-            reads = one.span is not None and one.span[1] > self.first
-            passes.answer(self._summed(one) if reads else execute(one.model, Feed(one.feed), one.wanted))
+            read = bool(one.wanted.quantities) if one.span is None else one.span[1] > self.first
+            passes.answer(self._summed(one) if read else execute(one.model, Feed(one.feed), one.wanted))
         return passes.result
 
     def _summed(self, one: Pass) -> Run:
-        assert one.span is not None
-        model, feed, (start, stop) = one.model, one.feed, one.span
+        model, feed = one.model, one.feed
         known = model.find(feed)
-        sites = [site for site in known.sites if site.kind == "self"]
-        if not sites or not all(fits(site, _STAT) for site in sites):
+        sites = [site for site in known.sites if self.wanted.takes(site)]
+        stat = _SOME if self.first else _EVERY
+        if not sites or not all(fits(site, stat) for site in sites):
             raise UnreducedError
-        slots = model.slots()
-        keys = room(slots) or fixed_length(slots) or stop
-        keys = stop if keys == 1 else keys
-        rows = np.arange(max(0, self.first - start), stop - start, dtype=np.int64)
         feed = feeding.check(known.inputs, feed)
-        session, tapped = model.sessions.session(known, sites, (_STAT,), True, rows=True)
+        arrays, count = dict(feed), None
+        if one.span is None or not all(site.kind == "self" for site in sites):
+            arrays[MARKS] = self.marks(0)
+        else:
+            start, stop = one.span
+            slots = model.slots()
+            keys = room(slots) or fixed_length(slots) or stop
+            arrays[MARKS] = self.marks(stop if keys == 1 else keys)
+            arrays[ROWS] = np.arange(max(0, self.first - start), stop - start, dtype=np.int64)
+            count = len(arrays[ROWS])
+        outputs = one.wanted.outputs
+        session, tapped = model.sessions.session(known, sites, (stat,), outputs, rows=stat == _SOME)
         lookups.check(model, known, feed)
-        arrays = {**feed, ROWS: rows, MARKS: self.marks(keys)}
         try:
             values = session.run({slot.name: arrays[slot.name] for slot in session.inputs})
         except RunError:
             raise UnreducedError from None
         part = []
         for site in sites:
-            name = tapped.taps[site.index][_STAT]
-            part.append(read_stat(values[name], site.places[source(_STAT)], _STAT, 1)[0])
-        if any(one.shape[1] != len(rows) for one in part):
+            name = tapped.taps[site.index][stat]
+            part.append(read_stat(values[name], site.places[source(stat)], stat, 1)[0])
+        if any(summed.shape[1] != (count or part[0].shape[1]) for summed in part):
             raise UnreducedError
         self.sites, self.device = tuple(sites), session.device
         self.notes = tuple(dict.fromkeys((*self.notes, *known.notes(model.sessions.processor))))
         self._parts.append(part)
-        return Run((), feed, {name: values[name] for name in tapped.outputs}, known.misses, (), session.device)
+        own = {name: values[name] for name in tapped.outputs} if outputs else {}
+        return Run((), feed, own, known.misses, (), session.device)
 
     def sums(self) -> list[Array]:
         """Of each site, [H,R,M]: every row that matters, in order."""
         return [np.concatenate([part[at] for part in self._parts], axis=1) for at in range(len(self.sites))]
+
+
+def sound(sums: Sequence[Array], sites: Sequence[Site]) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
+    """The sites whose rows sum to 1 (or less, where a sink takes a share), and what is to be said of the others.
+
+    Args:
+        sums: Of each site, [H,R,M]; the last group is all keys.
+        sites: The sites.
+
+    Raises:
+        UnsupportedError: None is left.
+    """
+    kept, doubts = [], []
+    for one, site in zip(sums, sites, strict=True):
+        over = one[..., -1] - 1
+        off = float(np.abs(np.maximum(over, 0) if site.sink else over).max(initial=0.0))
+        if off <= _TOLERANCE:
+            kept.append((one, site))
+        else:
+            doubts.append(f"left out, {site.label} NOT TRUSTED: rows sum to 1 is off by {off:.2g}")
+    if not kept:
+        raise UnsupportedError("no site of this model can be trusted, so nothing is measured", doubts[0])
+    return [one for one, _ in kept], tuple(site for _, site in kept), tuple(doubts)
 
 
 def reads_in_pieces(model: OpenModel, ids: list[int]) -> bool:
@@ -122,4 +165,4 @@ def reads_in_pieces(model: OpenModel, ids: list[int]) -> bool:
     return bool(names) and whole.cached and parts.cached
 
 
-__all__ = ["RowSums", "UnreducedError", "reads_in_pieces"]
+__all__ = ["RowSums", "UnreducedError", "reads_in_pieces", "sound"]

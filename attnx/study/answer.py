@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.errors import InputError, UsageError
 from attnx.formula import average
 from attnx.measure import lookback as measure
 from attnx.records import Array, Axis, Measurement, Site, Tokens, Trace
 from attnx.run.encdec import check_names
 from attnx.run.generate import Plan, decoder_steps, say, with_new
-from attnx.run.passes import Planned
+from attnx.run.passes import Passes, Planned
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
-from attnx.run.row_sums import RowSums, UnreducedError, reads_in_pieces
+from attnx.run.row_sums import RowSums, UnreducedError, reads_in_pieces, sound
 from attnx.session.protocol import NOTHING, OpenModel, Wanted
 from attnx.study.prompts import Span, answered, cut, with_text
 from attnx.study.request import Head
@@ -158,9 +158,9 @@ def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sent
     def marks(size: int) -> Array:
         return measure.groups(size, places, sinks, prompt, blocks)
 
-    rows = RowSums(prompt - 1, marks)
+    rows = RowSums(marks, prompt - 1)
     try:
-        decoded = rows.follow(decoder_steps(model, ids, writing, NOTHING, inputs=inputs))
+        decoded = rows.follow(Passes(decoder_steps(model, ids, writing, NOTHING, inputs=inputs)))
         sums, sites, notes, device = rows.sums(), rows.sites, list(rows.notes), rows.device
     except UnreducedError:
         decoded = execute(model, Planned(decoder_steps(model, ids, writing, _WHOLE, inputs=inputs)), _WHOLE)
@@ -176,27 +176,11 @@ def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sent
     if not count:
         raise InputError(f"{model.name} wrote nothing", Wording("Give the answer: <target=>."))
     sums = [one[:, :count].astype(np.float64) for one in sums]  # the row that reads the last token writes none
-    sums, sites, doubts = _sound(sums, sites)
+    sums, sites, doubts = sound(sums, sites)
     return _measured(model, device, tokens, prompt, spans, sites, sums, (*tokens.notes, *notes, *doubts))
 
 
 _WHOLE = Wanted(quantities=("masked", "weights"), kinds=("self",))
-_TOLERANCE = 2e-2
-
-
-def _sound(sums: list[Array], sites: tuple[Site, ...]) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
-    """The sites whose rows sum to 1 (or less, where a sink takes a share), and what is to be said of the others."""
-    kept, doubts = [], []
-    for one, site in zip(sums, sites, strict=True):
-        over = one[..., -1] - 1
-        off = float(np.abs(np.maximum(over, 0) if site.sink else over).max(initial=0.0))
-        if off <= _TOLERANCE:
-            kept.append((one, site))
-        else:
-            doubts.append(f"left out, {site.label} NOT TRUSTED: rows sum to 1 is off by {off:.2g}")
-    if not kept:
-        raise UnsupportedError("no site of this model can be trusted, so nothing is measured", doubts[0])
-    return [one for one, _ in kept], tuple(site for _, site in kept), tuple(doubts)
 
 
 def _measured(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from attnx.errors import UsageError
 from attnx.feed.inputs import takes_target
-from attnx.records import Site, Trace
+from attnx.records import Array, Attention, Site, Trace
 from attnx.run.encdec import sites_of
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
+from attnx.run.row_sums import RowSums, UnreducedError, sound
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.selection import trusted
 from attnx.wording import Wording
@@ -62,4 +66,36 @@ def cross(
     return trusted(execute(model, prompt, Wanted(layers, ("masked", "weights"), kinds=CROSS, heads=heads)))
 
 
-__all__ = ["CROSS", "cross", "cross_sites", "is_two_sided"]
+def summed(
+    model: OpenModel, prompt: Prompt, groups: Sequence[Sequence[int]], size: int, layers: Collection[int] | None = None
+) -> tuple[Trace, list[Array], tuple[str, ...]] | None:
+    """As `cross`, with each row of weights summed over groups of the encoder's positions inside the graph.
+
+    Args:
+        model: An encoder-decoder.
+        prompt: Its text.
+        groups: Positions of the encoder's side, G times.
+        size: How many positions there are.
+        layers: Only these layers.
+
+    Returns:
+        The trace, without arrays; of each of its sites float32 [H,T,G]; notes on the sites that were left out because
+        their rows do not sum to 1. None where the graph does not allow it.
+    """
+    marks = np.zeros((size, len(groups) + 1), np.float32)
+    marks[:, -1] = 1
+    for at, group in enumerate(groups):
+        marks[list(group), at] = 1
+    rows = RowSums(lambda _: marks, kinds=CROSS, layers=layers)
+    wanted = Wanted(layers, ("weights",), verify=False, kinds=CROSS)
+    try:
+        trace = rows.follow(prompt.feed(model, prompt.encode(model), wanted))
+        sums, sites, doubts = sound(rows.sums(), rows.sites)
+    except UnreducedError:
+        return None
+    bare = tuple(Attention(site) for site in sites)
+    said = tuple(dict.fromkeys((*trace.notes, *rows.notes)))
+    return replace(trace, attentions=bare, device=rows.device, notes=said), [one[..., :-1] for one in sums], doubts
+
+
+__all__ = ["CROSS", "cross", "cross_sites", "is_two_sided", "summed"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,9 +14,12 @@ from attnx.measure import alignment_error, links
 from attnx.measure.alignment_error import Counted, Errors, Gold
 from attnx.measure.words import merge
 from attnx.records import Array, Axis, Measurement, Trace
+from attnx.run.encdec import target_tokens
+from attnx.run.generate import Plan
 from attnx.run.prompt import Prompt
+from attnx.session.memory import LARGE
 from attnx.session.protocol import OpenModel
-from attnx.study.crossing import cross
+from attnx.study.crossing import cross, cross_sites, summed
 from attnx.study.request import Head
 from attnx.tokens.spaced import Cut, Words, readers
 from attnx.wording import Wording
@@ -49,19 +52,34 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-def pair(model: OpenModel, prompt: Prompt, cut: Cut = readers, when: When = "read") -> Pair:
-    """Run a translator on a text; it writes the translation, or is told it.
+def pair(
+    model: OpenModel,
+    prompt: Prompt,
+    cut: Cut = readers,
+    when: When = "read",
+    layers: Collection[int] | None = None,
+) -> Pair:
+    """Run a translator on a text and its translation, which it writes itself where none is given.
+
+    Of a long text each row is summed over source words inside the graph, so that no head's matrix leaves it.
 
     Args:
         model: An encoder-decoder.
         prompt: A text, and its `target` or how to `generate` it.
         cut: What counts as a word.
         when: Which row is a target word's.
+        layers: Only these layers.
 
     Raises:
         InputError: Nothing was written.
     """
-    trace, doubts = cross(model, prompt)
+    layers = _layers(model, layers)
+    found = _reduced(model, prompt, cut, layers)
+    sums: list[Array] | None = None
+    if found is None:
+        trace, doubts = cross(model, prompt, layers)
+    else:
+        trace, sums, doubts = found
     if trace.memory is None:
         raise InputError(
             f"what the encoder of {model.name} reads is not known", Wording("Give it a text[, or ids (<tokens>)].")
@@ -72,7 +90,10 @@ def pair(model: OpenModel, prompt: Prompt, cut: Cut = readers, when: When = "rea
     back = 0 if when == "read" else 1
     rows = [[at - back for at in pieces if at >= back] for _, pieces in target]
     columns = [list(pieces) for _, pieces in source]
-    parts = [merge(a.need("weights")[0], rows, columns) for a in trace.attentions]
+    if sums is None:
+        parts = [merge(a.need("weights")[0], rows, columns) for a in trace.attentions]
+    else:
+        parts = [merge(one, rows, None) for one in sums]
     heads = max(len(part) for part in parts)
     stacked = np.full((len(parts), heads, len(rows), len(columns)), np.nan)
     for layer, part in enumerate(parts):
@@ -88,6 +109,29 @@ def pair(model: OpenModel, prompt: Prompt, cut: Cut = readers, when: When = "rea
         "from a word the mean over its pieces, to a word the sum; special tokens left out",
     )  # fmt: skip
     return Pair(trace, source, target, measured, doubts)
+
+
+def _layers(model: OpenModel, layers: Collection[int] | None) -> Collection[int] | None:
+    """The layers that need running; all where one that is wanted is not there, which `choose` then says."""
+    have = {site.layer for site in cross_sites(model)}
+    return layers if layers is not None and have.issuperset(layers) else None
+
+
+def _reduced(
+    model: OpenModel, prompt: Prompt, cut: Cut, layers: Collection[int] | None
+) -> tuple[Trace, list[Array], tuple[str, ...]] | None:
+    """The trace and each site's weights on source words, [H,T,S], where the text is long and the graph allows it."""
+    memory = next(iter(prompt.encode(model)), None)
+    if memory is None:
+        return None
+    if prompt.target is not None:
+        length = len(target_tokens(model, prompt.target))
+    else:
+        length = prompt.generate.count if isinstance(prompt.generate, Plan) else prompt.generate or 0
+    heads = sum(site.heads or 1 for site in cross_sites(model) if layers is None or site.layer in layers)
+    if 4 * heads * length * len(memory) <= LARGE:
+        return None
+    return summed(model, prompt, [pieces for _, pieces in cut(memory)], len(memory), layers)
 
 
 def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None = None, every: bool = False) -> Chosen:
@@ -112,7 +156,7 @@ def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None =
     if heads:
         picked = [(at, h.head) for h in heads for at in kept if h.layer in (None, have[at])]
         for at, head in picked:
-            if head >= (count := one.trace.attentions[at].need("weights").shape[1]):
+            if head >= (count := int((~np.isnan(weights[at]).all(axis=(1, 2))).sum())):
                 raise UsageError(f"there is no head {head}", f"{labels[at]} has heads 0 to {count - 1}.")
         if not picked:
             raise UsageError(

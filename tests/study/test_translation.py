@@ -1,6 +1,7 @@
 """A translation aligned: words, rows and heads against the same model in numpy, in one file, two and three."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from attnx.errors import InputError, UsageError
 from attnx.measure import alignment_error, links
 from attnx.model import Model
 from attnx.run.prompt import Prompt
+from attnx.session.ort import Session
 from attnx.study import translation
 from attnx.study.crossing import cross, cross_sites
 from attnx.study.request import Head
@@ -107,6 +109,48 @@ def test_what_it_writes_itself(tmp_path: Path, form: str) -> None:
             for s, (_, keys) in enumerate(got.source):
                 want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
                 np.testing.assert_allclose(got.weights.values[layer, :, t, s], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_a_long_text_no_matrix_leaves_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Rows are summed over source words in the graph: the same numbers, told and written, of all layers and of one."""
+    monkeypatch.setattr(translation, "LARGE", 0)
+    model = opened(tmp_path, form)
+    shapes: list[tuple[int, ...]] = []
+    whole = Session.run
+
+    def run(self: Session, feed: Any, *more: Any) -> dict[str, np.ndarray]:
+        values = whole(self, feed, *more)
+        shapes.extend(v.shape[1:] for v in values.values() if v.ndim == 4 and v.shape[-1] != small.SIZE)
+        return values
+
+    monkeypatch.setattr(Session, "run", run)
+    told = Prompt(SOURCE, target=TARGET)
+    for cut, columns in ((spaced, SPACED), (readers, READ)):
+        for when, back in (("read", 0), ("written", 1)):
+            got = translation.pair(model, told, cut, when)  # type: ignore[arg-type]
+            np.testing.assert_allclose(got.weights.values, by_hand(columns, back), atol=1e-5)
+            assert set(shapes) == {(2, len(TARGET_IDS), len(columns) + 1)}
+            shapes.clear()
+    one = translation.pair(model, told, readers, "read", (1,))
+    assert one.weights.axes[0].labels == ("L1",)
+    np.testing.assert_allclose(one.weights.values, by_hand(READ)[1:], atol=1e-5)
+    np.testing.assert_allclose(translation.choose(one, (Head(1, 1),)).weights, by_hand(READ)[1, 1], atol=1e-5)
+    with pytest.raises(UsageError, match="no head 2"):
+        translation.choose(one, (Head(1, 2),))
+    monkeypatch.setattr(Session, "run", whole)
+    test_what_it_writes_itself(tmp_path / "writes", form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_where_rows_cannot_be_summed_the_matrices_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(translation, "LARGE", 0)
+    monkeypatch.setattr("attnx.run.row_sums.fits", lambda site, stat: False)
+    test_what_it_writes_itself(tmp_path, form)
 
 
 @pytest.mark.parametrize("form", FORMS)
