@@ -92,6 +92,8 @@ def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Promp
         if lines is not None:
             if number >= len(lines):
                 raise InputError(f"{targets} has {len(lines)} lines, and there are more texts", _SAME)
+            if not lines[number].strip():
+                raise InputError(f"line {number + 1} of {targets} is empty", _SAME)
             prompt = replace(prompt, target=lines[number])
         elif prompt.target is None and prompt.generate is None:
             prompt = replace(prompt, generate=plan(model, WRITES))
@@ -132,10 +134,10 @@ def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None
 def rendered(found: Aligned, asked: Asked) -> list[Any]:
     """What is shown of one sentence."""
     from attnx.view import align_tables as tables
-    from attnx.view.page import line
+    from attnx.view.page import counted, line
     from attnx.view.reporting import heading
 
-    title = f"{found.chosen.where} · {len(found.linked)} links"
+    title = f"{found.chosen.where} · {counted(len(found.linked), 'link')}"
     if asked.view in ("lines", "heatmap"):
         only = found.linked if asked.view == "lines" else None
         matrix = tables.linked_matrix(found.words, found.chosen.weights, only, title)

@@ -56,9 +56,9 @@ def written(found: Speech, form: str, by: str) -> str:
 def rendered(found: Speech) -> list[Any]:
     """The words as a table."""
     from attnx.view.align_tables import timed
-    from attnx.view.page import line
+    from attnx.view.page import counted, line
 
-    said = f"{found.model} · {found.seconds:.2f} s of sound · {len(found.words)} words · {found.device}"
+    said = f"{found.model} · {found.seconds:.2f} s of sound · {counted(len(found.words), 'word')} · {found.device}"
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)
     return [line(said), "", timed([(word.text, word.start, word.end) for word in found.words], heads)]
 

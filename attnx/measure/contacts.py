@@ -101,7 +101,7 @@ def read_gold(path: Path, letters: tuple[str, ...], start: int = 1) -> Array:
         if not fields or fields[0].startswith("#"):
             continue
         found = [fullmatch(r"([A-Za-z]?)(\d{1,6})", field, ASCII) for field in fields]
-        if number == 1 and not any(found):  # the names of the columns
+        if number == 1 and not any(map(str.isdigit, line)):  # the names of the columns
             continue
         if len(found) != 2 or None in found:
             raise InputError(

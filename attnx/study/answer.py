@@ -116,12 +116,12 @@ class Answer:
 
 
 def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sentence") -> Answer:
-    """Let a decoder write on from a prompt, or be told the answer, and see where its heads read.
+    """Let a decoder write on from a prompt, or take its answer as given, and see where its heads read.
 
     Args:
         model: A decoder.
         source: A text or tokens, and `target`, the answer, where it is known.
-        plan: How to write; None where the answer is told.
+        plan: How to write; None where the answer is given.
         how: How the prompt is cut into spans, see `prompts.cut`.
 
     Raises:

@@ -63,8 +63,8 @@ class Ear:
             model: The listener.
             sound: The sound.
             heads: Layer and head each, whose weights are read.
-            prompt: What is said to have been written before.
-            target: What is said in the sound, where that is known.
+            prompt: The text that came before the sound.
+            target: The transcript, where it is known.
             count: The most tokens that are written in a window.
         """
         self.model, self.sound = model, sound
@@ -109,11 +109,13 @@ class Ear:
         if self.target is not None:
             raise UsageError(
                 Wording(
-                    "<target> is what is said in {most:g} seconds at most, and the sound has {seconds:.1f}",
+                    "<target> transcribes {most:g} seconds of sound at most, and this one has {seconds:.1f}",
                     most=sound.span,
                     seconds=self.seconds,
                 ),
-                Wording("Cut the sound, or leave <target> out: the model then writes what it hears, window by window."),
+                Wording(
+                    "Cut the sound, or leave <target> out: the model then transcribes it itself, window by window."
+                ),
             )
         size = (sound.length or 0) // sound.hop
         whole = sound.spectra(sound.samples, len(sound.samples)).astype(sound.slot.dtype)
@@ -236,7 +238,7 @@ class Ear:
                 self.language = str(named[number]).strip("<|>")
 
     def _prompt(self) -> list[int]:
-        """The ids of what is said to have been written before: <|startofprev|>, then a space and the text."""
+        """The ids of the text that came before: <|startofprev|>, then a space and the text."""
         if self.prompt is None:
             return []
         tokenizer = self.model.tokenizer
@@ -271,7 +273,7 @@ class Ear:
         made = self._execute(decoder_steps(self.model, first, how, NOTHING, encoded, inputs))
         if made.ids[-1] not in self.stops:
             self.notes.append(
-                f"the text was cut off at {count} tokens of a window: the last one has no time of its own"
+                f"the text of a window was cut off after {count} tokens: the last one has no time of its own"
             )
         return list(made.ids)
 

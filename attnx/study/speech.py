@@ -62,9 +62,9 @@ class Request:
     heads: tuple[Head, ...] = ()
     """Those of the configuration, or the decoder's upper half, where none is named."""
     prompt: str | None = None
-    """What is said to have been written before."""
+    """The text that came before the sound."""
     target: str | None = None
-    """What is said in the sound, where that is known."""
+    """The transcript, where it is known."""
     count: int | None = None
     """The most tokens that are written in a window; as many as the model takes where None."""
 
@@ -108,7 +108,7 @@ def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple
 
 
 def time_words(model: OpenModel, path: Path, asked: Request, tell: Callable[[float], None] = lambda _: None) -> Speech:
-    """Listen to a sound, write what is said (or be told it), and find when.
+    """Transcribe a sound, or take its transcript, and find when each word is said.
 
     Args:
         model: An encoder-decoder that takes sound.
@@ -129,7 +129,7 @@ def time_words(model: OpenModel, path: Path, asked: Request, tell: Callable[[flo
         tell(min(part.start + sound.span, ear.seconds))
     ids = [number for part in parts for number in part.ids]
     if not ids:
-        raise InputError(f"{model.name} wrote nothing about {path}", Wording("Give what is said in it: <target=>."))
+        raise InputError(f"{model.name} wrote nothing about {path}", Wording("Give its transcript: <target=>."))
     tokens = from_ids(ids, model.tokenizer)
     ends = np.concatenate([part.ends + part.start for part in parts])
     words: list[Timed] = []

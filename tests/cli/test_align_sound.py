@@ -62,7 +62,7 @@ def test_table_and_subtitles(attnx: Run, tmp_path: Path) -> None:
         (("--save", "x.png"), "saved as .srt, .vtt or .json"),
         (("--force",), "would do nothing without --save"),
         (("--head", "7.0"), "no layer 7"),
-        (("a text",), "a text and a sound"),
+        (("a text",), "a text and a sound were given"),
     ],
 )
 def test_what_does_not_go_together(attnx: Run, options: tuple[str, ...], said: str) -> None:

@@ -71,6 +71,7 @@ def test_files_of_contacts(tmp_path: Path) -> None:
         ("0 7\n", "there is no residue 0"),
         ("1 7\nM1 K7\n", "residue 7 is A, not K"),
         ("1 7 0.9\n", "no pair of residues"),
+        ("1.0 7.0\n2 8\n", "line 1 .* is no pair of residues"),
         ("1 7\ni j\n", "no pair of residues"),
         ("3 3\n", "does not touch itself"),
         ("# nothing\n", "no contacts in it"),

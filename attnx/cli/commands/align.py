@@ -1,4 +1,4 @@
-"""`attnx align TEXT`: words to the words they translate, to seconds of sound; answers to their sources."""
+"""`attnx align TEXT`: link words to the words they translate, to seconds of sound, or answers to their sources."""
 
 from __future__ import annotations
 
@@ -32,53 +32,79 @@ def align(
     run: Start,
     head: HeadOption = None,
     layer: LayerOption = None,
-    every: Annotated[bool, typer.Option("--all", help="The mean of all heads.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Translation: average all heads of all layers.")] = False,
     view: Annotated[
         str | None,
-        typer.Option("--view", "-v", metavar="VIEW", help="table; lines, heatmap, pharaoh; srt, vtt; strip."),
+        typer.Option(
+            "--view",
+            "-v",
+            metavar="VIEW",
+            help="table; translation: lines, heatmap, pharaoh; sound: srt, vtt; answer: strip.",
+        ),
     ] = None,
     when: Annotated[
         str | None,
-        typer.Option("--when", metavar="WHEN", help="A target word's row: where it is read, or where it is written."),
+        typer.Option(
+            "--when",
+            metavar="WHEN",
+            help="Translation: use the row that reads a target word (read) or predicts it (written).",
+        ),
     ] = None,
     targets: Annotated[
-        Path | None, typer.Option("--targets", metavar="FILE", help="The translations of --file, a line each.")
+        Path | None, typer.Option("--targets", metavar="FILE", help="Translations of the texts in --file, one a line.")
     ] = None,
     back: Annotated[
-        str | None, typer.Option("--back", metavar="OTHER", help="A second translator, of the other direction.")
+        str | None, typer.Option("--back", metavar="OTHER", help="A second translator, for the opposite direction.")
     ] = None,
     symmetrise: Annotated[
-        str | None, typer.Option("--symmetrise", metavar="HOW", help="Of both: intersection, union or grow-diag.")
+        str | None,
+        typer.Option(
+            "--symmetrise", metavar="HOW", help="With --back: intersection, union or grow-diag (the default)."
+        ),
     ] = None,
     gold: Annotated[
         Path | None,
-        typer.Option("--gold", metavar="FILE", help="Gold links, 0-0 1-2 2p3, a line a sentence: the error rate."),
+        typer.Option(
+            "--gold", metavar="FILE", help="Gold links (0-0 1-2 2p3), one line a sentence: precision, recall, AER."
+        ),
     ] = None,
     gold_from: Annotated[
-        int | None, typer.Option("--gold-from", metavar="N", help="The number of the first word in --gold; else 0.")
+        int | None,
+        typer.Option("--gold-from", metavar="N", help="The number of the first word in --gold (default 0).", min=0),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="Of sound: what is said to have been written before.")
+        str | None,
+        typer.Option("--prompt", metavar="TEXT", help="Sound: the text that came before it, to guide the model."),
     ] = None,
     spans: Annotated[
         str | None,
-        typer.Option("--spans", metavar="SPANS", help="Parts of the prompt: sentence, paragraph, or a file of them."),
+        typer.Option(
+            "--spans", metavar="SPANS", help="Answer: split the prompt by sentence, paragraph, or as a file says."
+        ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="BY", help="An answer by sentence, word or whole; subtitles by line or word."),
+        typer.Option("--by", metavar="BY", help="Answer: sentence, word or whole. Subtitles: line or word."),
     ] = None,
     top: TopOption = None,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Say what each written word goes back to.
+    """Trace each word of the output: to source words, to seconds of sound, or to parts of the prompt.
 
-    A translator's cross-attention links target words to source words: as a table, as lines, in Pharaoh's format. It
-    writes the translation itself, or is told it (--target). --gold gives precision, recall and alignment error rate.
-    A listener's (--audio) gives each word its seconds: as a table, or as subtitles (--save FILE.srt, FILE.vtt).
-    A decoder's own attention shows which parts of its prompt an answer leaned on: as a table, or a strip.
+    With a translator, cross-attention links target words to source words. The model translates the text itself, or
+    takes your translation with --target. --gold measures the links against gold ones: precision, recall, AER.
+
+    With a speech model and --audio, each word gets its start and end: as a table, or as subtitles (--save FILE.srt).
+
+    With a decoder, its own attention shows which parts of the prompt an answer leaned on.
+
+      attnx align "The cat sat." -m TRANSLATOR --view pharaoh
+
+      attnx align --audio talk.wav -m WHISPER --save talk.srt
+
+      attnx align "The cat sat. It was tired." -m tiny-gpt --generate 6
     """
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
@@ -97,10 +123,12 @@ def align(
     heads = tuple(parse_head(text) for text in head or ())
     layers = None if layer is None else parse_layers(layer)
     agree(heads, layers)
+    if source.target is not None and not source.target.strip():
+        raise UsageError("the target is empty", "Give at least one word, in quotes.")
     if source.audio is not None:
         _idle("sound", given)
         if source.text is not None:
-            raise UsageError("there are a text and a sound", "What is said in the sound is given by --target TEXT.")
+            raise UsageError("a text and a sound were given", "Give the transcript of the sound with --target TEXT.")
         from attnx.cli.timed import UNITS, VIEWS, hear
         from attnx.study.speech import Request
 

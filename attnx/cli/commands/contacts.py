@@ -27,7 +27,8 @@ def contacts(
         typer.Option("--gold", metavar="FILE", help="Real contacts, two residues a line (12 57): precision by head."),
     ] = None,
     gold_from: Annotated[
-        int | None, typer.Option("--gold-from", metavar="N", help="The number of the first residue in --gold; else 1.")
+        int | None,
+        typer.Option("--gold-from", metavar="N", help="The number of the first residue in --gold (default 1).", min=0),
     ] = None,
     apart: Annotated[
         int, typer.Option("--apart", metavar="N", help="Count pairs that lie at least N residues apart.", min=1)
