@@ -55,7 +55,7 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSum
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
-    from attnx.graph.probe.mask_values import kept_by
+    from attnx.graph.masks.mask_values import kept_by
     from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
