@@ -3,13 +3,15 @@
     python scripts/make_examples.py [examples]
 
 translator: an encoder, a decoder and a decoder with its cache, over letters; its weights are random, so what it writes
-means nothing, and how it attends is real. eyes: one attention over 4 x 4 patches that looks at bright ones. ears: one
+means nothing, and how it attends is real. protein: an encoder over residues, random as well. listener: a Whisper with
+random weights, and 1.3 seconds of sound. eyes: one attention over 4 x 4 patches that looks at bright ones. ears: one
 attention over the frames of half a second of sound. With picture.png (one bright patch) and beep.wav (a beep after a
 quarter of a second).
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests import small_models, small_senses
+
+FAMILIES = Path(__file__).resolve().parents[1] / "tests" / "families"
 
 
 def main() -> None:
@@ -34,13 +38,17 @@ def main() -> None:
         decoder_with_past_model=small_models.cross_decoder(weights, cached=True),
     )
     small_senses.letters(translator)
+    protein = small_models.save(folder / "protein", model=small_models.encoder(small_models.weights(4)))
+    pieces = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWC"]
+    (protein / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    shutil.copytree(FAMILIES / "whisper-words", folder / "listener", dirs_exist_ok=True)
     small_senses.vit(folder / "eyes")
     small_senses.bright(folder / "picture.png", 2, 1)
     small_senses.listener(folder / "ears")
     samples = np.zeros(8000)
     samples[4000:4800] = np.sin(np.arange(800) * 0.9) * 0.5
     small_senses.write(folder / "beep.wav", (samples * 32767).astype("<i2").tobytes())
-    print(f"wrote translator, eyes, ears, picture.png and beep.wav into {folder}")
+    print(f"wrote translator, protein, listener, eyes, ears, picture.png and beep.wav into {folder}")
 
 
 if __name__ == "__main__":

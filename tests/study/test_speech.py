@@ -99,7 +99,7 @@ def test_longer_sounds_are_heard_in_windows(tmp_path: Path) -> None:
     begin = attnx.open(WORDS).tokenizer.token_id("<|0.00|>")
     assert any(number >= begin for number in got.tokens.ids)
     assert not any("<|" in word.text for word in got.words)
-    with pytest.raises(UsageError, match=r"2 seconds at most, and the sound has 5\.0"):
+    with pytest.raises(UsageError, match=r"transcribes 2 seconds of sound at most, and this one has 5\.0"):
         heard(WORDS, tmp_path, 5.0, target="the cat")
 
 
