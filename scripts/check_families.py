@@ -100,8 +100,13 @@ def translator_faults(folder: Path, about: dict[str, Any]) -> list[str]:
     ids, cross = _translated(folder, about["translates"], given["generate"])
     if got.trace.tokens.ids.tolist() != ids:
         return [f"wrote {got.trace.tokens.ids.tolist()}, not {ids}"]
+    return word_faults(got, cross)
+
+
+def word_faults(got: Any, weights: list[np.ndarray]) -> list[str]:
+    """What `attnx align` links words with that is not plain sums over cross-attention [H,T,S] of each layer."""
     found = []
-    for layer, a in enumerate(cross):
+    for layer, a in enumerate(weights):
         for t, (_, rows) in enumerate(got.target):
             for s, (_, keys) in enumerate(got.source):
                 want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
@@ -161,14 +166,7 @@ def aligned_faults(folder: Path, given: dict[str, Any], about: dict[str, Any], t
     weights = [truth[f"weights.{i}"][0] for i in sites]
     found: list[str] = []
     if is_two_sided(model):
-        got = pair(model, Prompt(**given))
-        for layer, a in enumerate(weights):
-            for t, (_, rows) in enumerate(got.target):
-                for s, (_, keys) in enumerate(got.source):
-                    want = a[:, list(rows)][..., list(keys)].sum(-1).mean(-1)
-                    gap = float(np.abs(got.weights.values[layer, : len(a), t, s] - want).max())
-                    found += [f"aligned, layer {layer}: words {t}, {s} are off by {gap:.2g}"] if gap > TOLERANCE else []
-        return found
+        return word_faults(pair(model, Prompt(**given)), weights)
     if about["sites"][0]["causal"] and "generate" in given:
         told = answer(model, Prompt(given["text"]), plan(model, given["generate"]), "paragraph")
         size, count = told.prompt, told.written
