@@ -119,7 +119,7 @@ class Matrix:
     def blocks(self, rows: int, columns: int) -> Matrix:
         """Average blocks of cells so that at most `rows` x `columns` are left.
 
-        Hidden and missing cells are left out of a block's mean; a block of nothing else is hidden.
+        Hidden and missing cells are left out of a block's mean; a block of hidden cells alone is hidden.
 
         Returns:
             A smaller matrix with a note that says how large the blocks are, or the matrix itself where it fits.
@@ -127,7 +127,8 @@ class Matrix:
         down, across = edges(len(self.queries), rows), edges(len(self.keys), columns)
         if len(down) == len(self.queries) and len(across) == len(self.keys):
             return self
-        values, hidden = block_means(self.shown, down, across)
+        values, _ = block_means(self.shown, down, across)
+        hidden = np.logical_and.reduceat(np.logical_and.reduceat(self.hidden, across, axis=1), down, axis=0)
         queries, keys = _merged(self.queries, down), _merged(self.keys, across)
         note = f"each cell is the mean of up to {queries.block} x {keys.block} (queries x keys)"
         return replace(self, values=values, hidden=hidden, queries=queries, keys=keys, notes=(*self.notes, note))

@@ -176,3 +176,16 @@ def test_scales_refuse() -> None:
 def test_a_measurement_keeps_its_notes() -> None:
     m = Measurement("x", "", (Axis("a", ("1",)), Axis("b", ("2",))), np.zeros((1, 1)), notes=("n",))
     assert of_measurement(m).notes == ("n",)
+
+
+def test_a_block_without_values_is_not_hidden() -> None:
+    """What the mask hides and what has no value stay apart, however many cells a block has."""
+    axes = (Axis("query", tuple("abcd")), Axis("key", tuple("abcd")))
+    values = np.arange(16.0).reshape(4, 4)
+    values[:2, :2] = np.nan
+    hidden = np.zeros((4, 4), bool)
+    hidden[:2, 2:] = True
+    whole = dataclasses.replace(of_measurement(Measurement("m", "", axes, values)), hidden=hidden)
+    small = whole.blocks(2, 2)
+    np.testing.assert_array_equal(small.hidden, [[False, True], [False, False]])
+    np.testing.assert_array_equal(small.values, [[np.nan, np.nan], [values[2:, :2].mean(), values[2:, 2:].mean()]])
