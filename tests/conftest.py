@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,11 @@ def _found_once(find: Any) -> Any:
     """Walks the graphs of the bundled models once: they have no branches, and nothing changes what was found."""
     bundled = cache(find)
 
-    def found(path: Path, choose: Any = None, outside: Any = None) -> Any:
-        return bundled(path, None, outside) if path.is_relative_to(BUNDLED) else find(path, choose, outside)
+    def found(path: Path, choose: Any = None, outside: Any = None, numbered: Any = None) -> Any:
+        if not path.is_relative_to(BUNDLED):
+            return find(path, choose, outside, numbered)
+        known = bundled(path, None, outside)
+        return known if numbered is None else replace(known, sites=numbered[0], fused_of=numbered[1])
 
     return found
 
