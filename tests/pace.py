@@ -44,6 +44,7 @@ EVERY: dict[str, int] = {
     "sites/test_registry.py::test_every_opset_gives_the_same": 7,
     "sites/test_sparse_attention.py::test_it_matches_the_kernel": 5,
     "test_bfloat16.py::test_bfloat16_is_computed_in_float32": 3,
+    "test_cli.py::test_a_reader_that_leaves_is_no_error": 2,
     "test_distributed.py::test_a_cluster_that_is_not_there": 3,
     "test_every_command.py::test_feeds": 11,
     "test_every_command.py::test_json_is_one_document_whatever_happens": 3,
