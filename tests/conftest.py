@@ -1,7 +1,9 @@
 """What every test needs: a cache of its own, so that none reads what another run of attnx left behind; one thread."""
 
+import compileall
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -78,6 +80,12 @@ def _opened_once(open_session: Any) -> Any:
         return (kept if own else open_session)(model, folder, device, **more)
 
     return opened
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile attnx where Python is told to keep no bytecode: else each of hundreds of processes would compile it."""
+    if sys.dont_write_bytecode and not hasattr(session.config, "workerinput"):
+        compileall.compile_dir(BUNDLED.parent / "attnx", quiet=2)
 
 
 @pytest.hookimpl(tryfirst=True)
