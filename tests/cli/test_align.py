@@ -43,6 +43,8 @@ def test_pharaoh_counts_what_stands_between_spaces(attnx: Run, model: Path, tmp_
     (tmp_path / "target").write_text(f"{TARGET}\n{TARGET}\n", encoding="utf-8")
     assert attnx("align", "--file", "source", "--targets", "target", *told).out == f"{line}\n{line}\n"
     (tmp_path / "target").write_text(f"{TARGET}\n", encoding="utf-8")
+    (tmp_path / "gap").write_text(f"{TARGET}\n \n", encoding="utf-8")
+    assert "line 2 of gap is empty" in attnx("align", "--file", "source", "--targets", "gap", *told, code=4).err
     assert "has 1 lines" in attnx("align", "--file", "source", "--targets", "target", *told, code=4).err
 
 
@@ -130,6 +132,8 @@ def test_gold(attnx: Run, model: Path, tmp_path: Path) -> None:
         (("--head", "0.7"), "there is no head 7"),
         (("--layer", "0", "--head", "1.0"), "which --layer leaves out"),
         (("--gold", "nowhere", "--view", "table"), "would do nothing with --gold"),
+        (("--gold", "nowhere", "--gold-from", "-1"), "invalid value for '--gold-from'"),
+        (("--target", " "), "the target is empty"),
     ],
 )
 def test_what_does_not_go_together(attnx: Run, model: Path, options: tuple[str, ...], said: str) -> None:

@@ -63,6 +63,7 @@ def test_table_and_subtitles(attnx: Run, tmp_path: Path) -> None:
         (("--force",), "would do nothing without --save"),
         (("--head", "7.0"), "no layer 7"),
         (("a text",), "a text and a sound were given"),
+        (("--target", ""), "the target is empty"),
     ],
 )
 def test_what_does_not_go_together(attnx: Run, options: tuple[str, ...], said: str) -> None:
