@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,8 @@ from attnx.study.request import Head
 from attnx.study.selection import trusted
 from attnx.wording import Wording
 
+AT_ONCE = 1 << 29
+"""Bytes of matrices that are fetched in one run: of a long protein the model is run once for some layers each."""
 GAPS = "-.*"
 """What stands for a residue besides letters: gaps of an alignment, a stop."""
 
@@ -98,53 +100,119 @@ def contacts(
             f"{model.name} has an encoder and a decoder, and contacts are read off one text's attention to itself",
             "Open the encoder's file by itself.",
         )
-    chosen = _chosen([site for site in model.sites if site.kind == "self"], heads, layers)
-    whole = heads and gold is None  # else every head is held against the contacts, whichever the map is of
-    by_layer: dict[int, list[int]] = {}
-    for layer, head in chosen:
-        by_layer.setdefault(layer, []).append(head)
-    only = tuple(by_layer) if gold is None and (heads or layers is not None) else None
-    wanted = Wanted(only, ("masked", "weights"), kinds=("self",), heads=by_layer if whole else None)
-    trace, doubts = trusted(execute(model, prompt, wanted))
-    places, letters = _residues(model, trace.tokens)
-    count = len(places)
-    if not len(measure.pairs(count, apart)[0]):
-        raise InputError(
-            f"no two residues lie {apart} positions apart: the protein has {count}",
-            Wording("Give a longer one[, or a smaller <apart>]."),
-        )
-    real = None if gold is None else measure.read_gold(gold, letters, start)
-    sums, used = np.zeros((count, count)), []
-    most = max(a.need("weights").shape[1] for a in trace.attentions)
-    rates = np.full((len(trace.attentions), most, len(measure.SHARES)), np.nan)
-    for at, attention in enumerate(trace.attentions):
-        weights, layer = attention.need("weights"), -1 if attention.site.layer is None else attention.site.layer
-        if weights.shape[2:] != (len(trace.tokens),) * 2:
-            raise UnsupportedError(
-                f"the rows and columns of {trace.labels[at]} are not the tokens of the protein",
-                Wording("<model.trace()> shows what they are."),
-            )
-        picked = by_layer[layer] if whole and layer in by_layer else range(weights.shape[1])
-        for place, head in enumerate(picked):
-            found = measure.corrected(weights[0, place][np.ix_(places, places)])
+    sites = [site for site in model.sites if site.kind == "self"]
+    chosen = _chosen(sites, heads, layers)
+    picks: dict[int, list[int]] | None = None
+    if heads and gold is None:  # else every head is held against the contacts, whichever the map is of
+        picks = {}
+        for layer, head in chosen:
+            picks.setdefault(layer, []).append(head)
+    only = tuple(picks) if picks is not None else layers if gold is None else None
+    wanted = Wanted(only, ("masked", "weights"), kinds=("self",), heads=picks)
+    maps = _Maps()
+    real: Array | None = None
+    for trace in maps.runs(model, prompt, wanted, sites):
+        if maps.first is trace:
+            maps.places, maps.letters = _residues(model, trace.tokens)
+            if not len(measure.pairs(len(maps.places), apart)[0]):
+                raise InputError(
+                    f"no two residues lie {apart} positions apart: the protein has {len(maps.places)}",
+                    Wording("Give a longer one[, or a smaller <apart>]."),
+                )
+            real = None if gold is None else measure.read_gold(gold, maps.letters, start)
+        for label, layer, head, found in maps.of(trace, picks):
             if real is not None:
-                rates[at, head] = measure.precision(found, real, apart)
+                maps.rates.setdefault(label, {})[head] = measure.precision(found, real, apart)
             if (layer, head) in chosen or (not heads and (layers is None or layer in layers)):
-                sums += found
-                used.append(f"{trace.labels[at]} H{head}")
-    if not used:
-        raise UsageError("none of the chosen heads can be trusted, so there is no map", doubts[0] if doubts else "")
-    names = tuple(f"{letter}{at}" for at, letter in enumerate(letters, 1))
-    axes = (Axis("residue", names), Axis("with residue", names))
-    made = Measurement(
-        "contacts", "", axes, sums / len(used), (None, None), measure.SOURCE, measure.FORMULA,
-    )  # fmt: skip
-    bare = Trace(trace.model, trace.device, trace.tokens, None, (), notes=trace.notes)
-    where = " ".join(used) if heads else f"mean of {len(used)} heads"
-    return Contacts(
-        bare, letters, tuple(places), made, where, apart,
-        None if real is None else _judged(trace, made.values, rates, real, apart), (*trace.notes, *doubts),
-    )  # fmt: skip
+                maps.add(found, f"{label} H{head}")
+    made = maps.mean()
+    where = " ".join(maps.used) if heads else f"mean of {len(maps.used)} heads"
+    judged = None if real is None else _judged(maps.rates, made.values, real, apart)
+    assert maps.first is not None
+    bare = replace(maps.first, attentions=(), sides={}, notes=tuple(maps.notes))
+    return Contacts(bare, maps.letters, tuple(maps.places), made, where, apart, judged, tuple(maps.notes))
+
+
+class _Maps:
+    """What the runs of one protein came to so far."""
+
+    def __init__(self) -> None:
+        self.first: Trace | None = None
+        self.places: list[int] = []
+        self.letters: tuple[str, ...] = ()
+        self.rates: dict[str, dict[int, Array]] = {}
+        """Precisions [3] by layer and head."""
+        self.used: list[str] = []
+        self.notes: dict[str, None] = {}
+        self._sum: Array | float = 0.0
+
+    def runs(self, model: OpenModel, prompt: Prompt, wanted: Wanted, sites: Sequence[Site]) -> Iterator[Trace]:
+        """Runs the layers, no more at a time than have matrices of `AT_ONCE` bytes: sites that can be trusted."""
+        length = len(next(iter(prompt.encode(model)), ()))
+        for group in _groups([site for site in sites if wanted.takes(site)], length):
+            try:
+                trace, doubts = trusted(execute(model, prompt, replace(wanted, layers=group)))
+            except UnsupportedError as error:
+                self.notes[error.message] = None
+                continue
+            self.first = self.first or trace
+            self.notes |= dict.fromkeys((*trace.notes, *doubts))
+            yield trace
+
+    def of(self, trace: Trace, picks: Mapping[int, Sequence[int]] | None) -> Iterator[tuple[str, int, int, Array]]:
+        """Label, layer and head of each head, and its corrected map [N,N].
+
+        Args:
+            trace: A run.
+            picks: By layer, the only heads that were kept; all where None.
+
+        Raises:
+            UnsupportedError: The rows and columns of a site are not the protein's tokens.
+        """
+        inside = np.ix_(self.places, self.places)
+        for label, attention in zip(trace.labels, trace.attentions, strict=True):
+            weights, layer = attention.need("weights"), -1 if attention.site.layer is None else attention.site.layer
+            if weights.shape[2:] != (len(trace.tokens),) * 2:
+                raise UnsupportedError(
+                    f"the rows and columns of {label} are not the tokens of the protein",
+                    Wording("<model.trace()> shows what they are."),
+                )
+            for at, head in enumerate(range(weights.shape[1]) if picks is None else picks[layer]):
+                yield label, layer, head, measure.corrected(weights[0, at][inside])
+
+    def add(self, found: Array, name: str) -> None:
+        """Count a head's map into the mean."""
+        self._sum = self._sum + found
+        self.used.append(name)
+
+    def mean(self) -> Measurement:
+        """The mean of the maps.
+
+        Raises:
+            UnsupportedError: There is none.
+        """
+        if not self.used:
+            raise UnsupportedError("none of the heads can be trusted, so there is no map", "; ".join(self.notes))
+        names = tuple(f"{letter}{at}" for at, letter in enumerate(self.letters, 1))
+        axes = (Axis("residue", names), Axis("with residue", names))
+        values = np.asarray(self._sum / len(self.used))
+        return Measurement("contacts", "", axes, values, (None, None), measure.SOURCE, measure.FORMULA)
+
+
+def _groups(sites: Sequence[Site], length: int) -> list[tuple[int, ...] | None]:
+    """The layers, in order, that are run together; all at once where a layer is not known."""
+    layers = [site.layer for site in sites if site.layer is not None]
+    if len(layers) < len(sites) or not sites:
+        return [None]
+    out: list[list[int]] = []
+    size = 0
+    for site, layer in zip(sites, layers, strict=True):
+        own = 8 * (site.heads or 1) * length * length  # masked scores and weights, 4 bytes each
+        size = size + own if out and size + own <= AT_ONCE else own
+        if size == own:
+            out.append([])
+        out[-1].append(layer)
+    return [tuple(group) for group in out]
 
 
 def _chosen(sites: Sequence[Site], heads: Sequence[Head], layers: Sequence[int] | None) -> list[tuple[int, int]]:
@@ -152,7 +220,8 @@ def _chosen(sites: Sequence[Site], heads: Sequence[Head], layers: Sequence[int] 
     have = {site.layer: site for site in sites if site.layer is not None}
     for asked in (*(layers or ()), *(head.layer for head in heads if head.layer is not None)):
         if asked not in have:
-            raise UsageError(f"there is no layer {asked}", f"The model has layers {min(have)} to {max(have)}.")
+            hint = f"The model has layers {min(have)} to {max(have)}." if have else "Its layers are not known."
+            raise UsageError(f"there is no layer {asked}", hint)
     out = []
     for head in heads:
         for layer, site in have.items():
@@ -191,16 +260,22 @@ def _residues(model: OpenModel, tokens: Tokens) -> tuple[list[int], tuple[str, .
     return places, tuple(letters)
 
 
-def _judged(trace: Trace, shown: Array, rates: Array, real: Array, apart: int) -> Judged:
+def _judged(rates: Mapping[str, Mapping[int, Array]], shown: Array, real: Array, apart: int) -> Judged:
+    """Precisions by layer and head, of the map that is shown, and by chance."""
     i, j = measure.pairs(len(real), apart)
+    count = 1 + max(head for own in rates.values() for head in own)
+    values = np.full((len(rates), count, len(measure.SHARES)), np.nan)
+    for at, own in enumerate(rates.values()):
+        for head, found in own.items():
+            values[at, head] = found
     names = tuple("L" if share == 1 else f"L/{share}" for share in measure.SHARES)
     axes = (
-        Axis("layer", trace.labels), Axis("head", tuple(f"H{at}" for at in range(rates.shape[1]))),
+        Axis("layer", tuple(rates)), Axis("head", tuple(f"H{at}" for at in range(count))),
         Axis("strongest pairs", names),
     )  # fmt: skip
     formula = "share of real contacts among the L, L/2 and L/5 strongest pairs of L residues"
     return Judged(
-        Measurement("precision", "share", axes, rates, (0.0, 1.0), "Rao et al. 2021, section 4", formula),
+        Measurement("precision", "share", axes, values, (0.0, 1.0), "Rao et al. 2021, section 4", formula),
         measure.precision(shown, real, apart), float(real[i, j].mean()), int(real[i, j].sum()),
         int(np.triu(real, 1).sum() - real[i, j].sum()), real,
     )  # fmt: skip

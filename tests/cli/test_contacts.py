@@ -2,10 +2,13 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from attnx.session.ort import Session
+from attnx.study import contacts as study
 from tests import small_models as small
 from tests.cli.conftest import Run
 from tests.measure.test_contacts import by_hand
@@ -85,6 +88,30 @@ def test_precision_by_head(attnx: Run, model: Path, tmp_path: Path) -> None:
     assert "precision against 4 real contacts" in out
     (line,) = [line for line in out.splitlines() if line.startswith("chance ")]
     assert line.split()[1] == f"{4 / len(far):.3f}"
+
+
+def test_of_a_long_protein_some_layers_are_run_at_a_time(
+    attnx: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same map and precisions, from one run a layer, none of which holds another layer's matrices."""
+    (tmp_path / "gold").write_text("1 9\n2 12\n")
+    asked = [("contacts", PROTEIN, "-m", model, *more, "--json") for more in ((), ("--gold", "gold"), ("--head", "1"))]
+    want = [attnx(*one).document for one in asked]
+    shapes: list[list[tuple[int, ...]]] = []
+    whole = Session.run
+
+    def run(self: Session, feed: Any, *more: Any) -> dict[str, np.ndarray]:
+        values = whole(self, feed, *more)
+        shapes.append([v.shape for v in values.values() if v.ndim == 4])
+        return values
+
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(study, "AT_ONCE", 0)
+    assert [attnx(*one).document for one in asked] == want
+    assert [len(one) for one in shapes] == [2] * 6  # masked scores and weights
+    monkeypatch.setattr(study, "AT_ONCE", 2 * 8 * 2 * (N + 2) ** 2)
+    assert attnx(*asked[0]).document == want[0]
+    assert [len(one) for one in shapes[6:]] == [4]
 
 
 def test_ids_have_no_text(attnx: Run, model: Path) -> None:
