@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import attnx
 from attnx.errors import InputError, ModelError, UsageError
+from attnx.feed import audio
 from attnx.feed.audio import patches_of, read_wav, resample
 from attnx.feed.extractors import Heard, find, rate_of
 from attnx.feed.patches import Grid
@@ -236,3 +237,17 @@ def test_a_spectrogram_cut_into_patches_names_them_by_their_place() -> None:
     named = heard.name(1214)
     assert (named.pieces[:3], named.pieces[-1]) == (("[CLS]", "[DIST]", "r0c0"), "r11c100")
     assert heard.name(4).pieces == ("0.00s", "2.56s", "5.12s", "7.68s")
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(1000, 800), (1000, 1600), (1102, 400)])
+def test_a_long_sound_is_resampled_in_stretches(rate: int, wanted: int) -> None:
+    """Tones below half of either rate are the same tones at the new one, where stretches meet too."""
+    seconds = 2 * audio.STRETCH + 7.3
+
+    def tones(at: np.ndarray) -> np.ndarray:
+        return 0.4 * np.sin(2 * np.pi * 37.3 * at) + 0.3 * np.sin(2 * np.pi * 121.7 * at + 1)
+
+    got = audio.resample(tones(np.arange(round(seconds * rate)) / rate), rate, wanted)
+    assert len(got) == round(round(seconds * rate) * wanted / rate)
+    gap = np.abs(got - tones(np.arange(len(got)) / wanted))
+    assert gap[2 * wanted : -2 * wanted].max() < 2e-3

@@ -24,6 +24,8 @@ _LONGEST = 1 << 28
 """Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
 _AT_ONCE = 1 << 20
 """Samples that are decoded together."""
+STRETCH, AROUND = 60, 4
+"""Seconds of a long sound that are resampled together, and seconds on either side that are resampled with them."""
 
 
 def sound_slot(slots: list[Slot]) -> Slot | None:
@@ -164,7 +166,20 @@ def read_wav(path: Path) -> tuple[Array, int]:
     try:
         with wave.open(str(path), "rb") as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
-            raw = file.readframes(file.getnframes())
+            if not 1 <= width <= 4 or not 1000 <= rate <= 768_000:
+                raise InputError(
+                    f"{path} says that it has {rate} samples a second of {8 * width} bits",
+                    "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
+                    "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
+                )
+            most = min(file.getnframes(), path.stat().st_size // (width * channels))  # a header may say anything
+            samples, there = np.empty(most), 0
+            while there < most:  # a stretch at a time: an hour has as many samples as fill a gigabyte
+                some = _decoded(file.readframes(min(_AT_ONCE, most - there)), width, channels)
+                if not len(some):
+                    break
+                samples[there : there + len(some)] = some
+                there += len(some)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
@@ -172,21 +187,9 @@ def read_wav(path: Path) -> tuple[Array, int]:
             f"{path} is no WAV file that can be read: {error}",
             "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
         ) from None
-    if not 1 <= width <= 4 or not 1000 <= rate <= 768_000:
-        raise InputError(
-            f"{path} says that it has {rate} samples a second of {8 * width} bits",
-            "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
-            "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
-        )
-    frame = width * channels
-    whole = len(raw) // frame
-    if not whole:
+    if not there:
         raise InputError(f"{path} is silent: it has no samples", "Give a WAV file with sound in it.")
-    samples = np.empty(whole)
-    for start in range(0, whole, _AT_ONCE):  # an hour has as many samples as fill half a gigabyte
-        some = _decoded(raw[start * frame : (start + _AT_ONCE) * frame], width, channels)
-        samples[start : start + len(some)] = some
-    return samples, rate
+    return samples[:there], rate
 
 
 def _decoded(raw: bytes, width: int, channels: int) -> Array:
@@ -202,12 +205,38 @@ def _decoded(raw: bytes, width: int, channels: int) -> Array:
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
-    """Samples at another rate, by cutting or widening the spectrum: nothing above half the lower rate is left."""
+    """Samples at another rate, by cutting or widening the spectrum: nothing above half the lower rate is left.
+
+    A long sound is done `STRETCH` seconds at a time, with `AROUND` seconds of what stands before and behind it.
+    """
     if rate == wanted:
         return samples
-    count = max(1, round(len(samples) * wanted / rate))
+    count = _count(len(samples), rate, wanted)
     if count > _LONGEST:
         raise InputError(
             f"the sound would have {count} samples at {wanted} a second, which is too many", "Give a shorter one."
         )
+    if len(samples) <= 2 * STRETCH * rate:
+        return _resampled(samples, rate, wanted)
+    out = np.empty(count)
+    for start in range(0, -(-len(samples) // rate), STRETCH):  # whole seconds: they have whole samples at either rate
+        first, last = max(0, start - AROUND), start + STRETCH + AROUND
+        stretch = samples[first * rate : last * rate].copy()
+        faded = np.sin(np.linspace(0, np.pi / 2, AROUND * rate)) ** 2  # else a cut rings far into the stretch
+        if first:
+            stretch[: len(faded)] *= faded
+        if last * rate < len(samples):
+            stretch[-len(faded) :] *= faded[::-1]
+        part = _resampled(np.pad(stretch, (0, -len(stretch) % rate)), rate, wanted)
+        kept = part[(start - first) * wanted :][: min(STRETCH * wanted, count - start * wanted)]
+        out[start * wanted : start * wanted + len(kept)] = kept
+    return out
+
+
+def _count(samples: int, rate: int, wanted: int) -> int:
+    return max(1, round(samples * wanted / rate))
+
+
+def _resampled(samples: Array, rate: int, wanted: int) -> Array:
+    count = _count(len(samples), rate, wanted)
     return np.asarray(np.fft.irfft(np.fft.rfft(samples), count) * (count / len(samples)))
