@@ -17,7 +17,7 @@ from attnx.interventions.running import Intervening
 from attnx.records import Array, Axis, Measurement, Tokens
 from attnx.run.logits import logits_at
 from attnx.session.protocol import OpenModel
-from attnx.study.readout import Kind, is_causal, masks_of, output_of, readout, softmax
+from attnx.study.readout import Kind, choice, masks_of, output_of, softmax
 from attnx.wording import Wording
 
 TOP = 5
@@ -111,13 +111,8 @@ def logit_lens(
     base = running.base("inputs")
     floats = {name: array for name, array in base.items() if array.dtype.kind == "f" and array.size}
     chosen = _positions(model, floats, tokens, at)
-    reads = [readout(model, base, tokens, answer=answer, at=position) for position in chosen]
+    reads = [choice(model, base, tokens, answer=answer, at=position) for position in chosen]
     read = reads[0]
-    if read.kind not in ("next token", "masked token", "label"):
-        raise UnsupportedError(
-            f"{model.name} gives no logits, so that no layer says anything",
-            "Export it with its language-model head (task text-generation or fill-mask).",
-        )
     output, layers = said_by_layer(running)
     if output != read.output:
         raise UnsupportedError(
@@ -157,13 +152,7 @@ def _positions(
             raise UsageError(f"{model.name} says nothing of single tokens", Wording("Leave out <at>."))
         return [None]
     if at is None:
-        masks = masks_of(tokens)
-        if not masks and not is_causal(model):
-            raise UsageError(
-                f"{model.name} answers at a mask, and the text has none",
-                Wording("Put the mask token into the text[, or choose a token: <at=>]."),
-            )
-        return list(masks) or [None]
+        return list(masks_of(tokens)) or [None]
     real = [position for position, is_real in enumerate(tokens.mask) if is_real]
     for position in at:
         if not 0 <= position < len(tokens):

@@ -186,13 +186,16 @@ def readout(
         if chosen is None:
             chosen = int(logits_at(floats[found], place, found).argmax())
         second = None if foil is None else named.entry(foil, "foil")
+        _differ(chosen, second, named)
         kind: Kind = "next token" if is_causal(model) and not masks else "masked token"
         return Readout(kind, found, place, chosen, second, named)
     labels = [n for n, a in floats.items() if a.ndim == 2 and "logits" in n.lower() and a.shape[-1] > 1]
     if labels:
         names = labels_of(model, floats[labels[0]].shape[-1])
         chosen = int(floats[labels[0]][0].argmax()) if answer is None else label_of(names, answer, "answer")
-        return Readout("label", labels[0], 0, chosen, None if foil is None else label_of(names, foil, "foil"), names)
+        second = None if foil is None else label_of(names, foil, "foil")
+        _differ(chosen, second, names)
+        return Readout("label", labels[0], 0, chosen, second, names)
     if answer is not None or foil is not None:
         raise UsageError(
             f"{model.name} gives no logits, so that it has no answer", Wording("Leave out <answer>[ and <foil>].")
@@ -206,6 +209,49 @@ def readout(
         shown = floats[best].ndim == 3 and position is not None
         return Readout("embedding", best, at, names=pieces, unpadded=real or (0,), of_token=shown)
     return Readout("outputs", "")
+
+
+def _differ(answer: int, foil: int | None, names: Mapping[int, str]) -> None:
+    if answer == foil:
+        raise UsageError(
+            f"the answer and the foil are both {names[answer]!r}, so that their logits do not differ",
+            Wording("Give another <foil=>, or another <answer=>."),
+        )
+
+
+def choice(
+    model: OpenModel,
+    outputs: Mapping[str, Array],
+    tokens: Tokens,
+    *,
+    answer: str | None = None,
+    foil: str | None = None,
+    at: int | None = None,
+) -> Readout:
+    """As `readout`, of a model that chooses among tokens or labels.
+
+    Raises:
+        UsageError: An answer or foil that is no token or label; a masked model without a mask, and no position.
+        UnsupportedError: The model chooses nothing.
+    """
+    if at is None and not masks_of(tokens) and output_of(model, outputs) is not None and not is_causal(model):
+        raise UsageError(
+            f"{model.name} answers at a mask, and the text has none",
+            Wording("Put the mask token into the text[, or choose a token: <at=>]."),
+        )
+    floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
+    if not any("logit" in name.lower() for name in floats) and output_of(model, floats) is None:
+        raise UnsupportedError(
+            f"{model.name} gives no logits, so that it chooses no token",
+            "Export it with its language-model head (task text-generation or fill-mask).",
+        )
+    read = readout(model, outputs, tokens, answer=answer, foil=foil, at=at)
+    if read.answer is None:
+        raise UnsupportedError(
+            f"{model.name} gives logits of no vocabulary and no labels of the text: " + ", ".join(floats),
+            "Export it with its language-model head (task text-generation or fill-mask).",
+        )
+    return read
 
 
 def output_of(model: OpenModel, outputs: Mapping[str, Array]) -> str | None:
@@ -247,5 +293,5 @@ def _relative(one: Array, two: Array) -> float:
 
 
 __all__ = [
-    "Change", "Kind", "Reading", "Readout", "is_causal", "masks_of", "output_of", "readout", "softmax",
+    "Change", "Kind", "Reading", "Readout", "choice", "is_causal", "masks_of", "output_of", "readout", "softmax",
 ]  # fmt: skip
