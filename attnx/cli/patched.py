@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | N
     notes = list(dict.fromkeys([*plans[0].trace.notes, *plans[1].trace.notes, *found.notes]))
     output.notes(notes)
     body = _document(plans, differ, found, running.device, notes)
-    views = _views(plans[0], differ, found, running.device, top)
+    views = _views(plans, differ, found, running.device, top)
     if save is not None:
         output.notes(saving.save(save, views=views, numbers=found.columns(), document=body, force=force))
     if clean.output.json:
@@ -103,14 +103,15 @@ def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | N
 
 def _patched(running: Intervening, meter: Meter, clean: Planned, asked: Asked) -> Patching:
     from attnx.cli import output
-    from attnx.study.patching import patch, tokens_of
+    from attnx.study.patch_places import tokens_of
+    from attnx.study.patching import patch
     from attnx.study.path_patching import patch_paths
     from attnx.study.selection import each_position
 
     with output.progress(None, "patches") as tell:
         if (paths := asked.paths) is not None:
             return patch_paths(
-                running, meter, senders=paths.senders, receivers=paths.receivers, into=paths.into,
+                running, meter, from_=paths.senders, to=paths.receivers, into=paths.into,
                 component=asked.component, freeze_mlps=paths.freeze_mlps, noising=asked.noising, tell=tell,
             )  # fmt: skip
         tokens, memory = clean.tokens, clean.trace.memory
@@ -129,28 +130,32 @@ def _what(found: Patching) -> str:
     return f"{of} {found.quantity} patched into the {into} run"
 
 
-def _views(clean: Planned, differ: Sequence[Difference], found: Patching, device: str, top: int) -> list[Any]:
+def _views(
+    plans: tuple[Planned, Planned], differ: Sequence[Difference], found: Patching, device: str, top: int
+) -> list[Any]:
     """The texts and where they differ, the patches that restore most, and a map."""
-    from dataclasses import replace
-
     from attnx.view.page import line
-    from attnx.view.reporting import text_of
+    from attnx.view.reporting import heading, text_of
     from attnx.view.table import table
 
-    text, tokens = text_of(clean.tokens), clean.tokens
-    views: list[Any] = [line(" · ".join((clean.trace.model, f"{len(tokens)} tokens", _what(found), device)))]
+    clean = plans[0]
+    text = text_of(clean.tokens)
+    views: list[Any] = [line(heading(replace(clean.trace, device=device), what=_what(found)))]
     views += [line(text)] if 0 < len(text) < 400 else []
-    views += [line(_differing(differ)), "", _table(found, top)]
+    views += [line(_differing(plans, differ)), "", _table(found, top)]
     made = found.map()
     if made is not None:
         views += ["", table(replace(made, formula="", source=""), diverging=bool((made.values < -0.05).any()))]
     return views
 
 
-def _differing(differ: Sequence[Difference]) -> str:
+def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> str:
     """Where clean and corrupt text differ, in a line."""
+    from attnx.study.two_texts import differing_inputs
+
     if not differ:
-        return "the two texts have the same tokens"
+        names = differing_inputs(*plans)
+        return f"clean and corrupt differ in {', '.join(names)}" if names else "the two texts have the same tokens"
     shown = [f"{one.position} {one.clean} → {one.corrupt}" for one in differ[:8]]
     more = f", and {len(differ) - 8} more" if len(differ) > 8 else ""
     return f"clean → corrupt: {', '.join(shown)}{more}"
@@ -161,13 +166,12 @@ def _table(found: Patching, top: int) -> Any:
     from attnx.view.columns import column, columns
 
     ranked = found.ranked[:top]
-    places = found.places
-
-    def name(at: int) -> str:
-        spot = ranked[at].spot
-        return spot.label + ("" if spot.position is None else f" {places[spot.position]}")
-
-    names = ["clean", "corrupt", *(name(at) for at in range(len(ranked)))]
+    spots = [one.spot for one in ranked]
+    labels = [
+        s.label if s.position is None else replace(s, position=None).label + f" @{found.place(s.position)}"
+        for s in spots
+    ]
+    names = ["clean", "corrupt", *labels]
     values = [found.clean, found.corrupt, *(one.value for one in ranked)]
     shares: list[float | None] = [None, None, *(one.share for one in ranked)]
     known = [share for share in shares if share is not None and share == share]

@@ -87,7 +87,7 @@ class Attribution:
         columns = [self.heads, *([] if self.cross_heads is None else [self.cross_heads])]
         names = [f"H{head}" for head in range(self.heads.shape[1])]
         if self.cross_heads is not None:
-            names += [f"cross H{head}" for head in range(self.cross_heads.shape[1])]
+            names += [f"cross {head}" for head in range(self.cross_heads.shape[1])]
         values = np.concatenate([*columns, self.mlps[:, None], self.attention_biases[:, None]], axis=1)
         return Measurement(
             f"added to {self.what}", "",

@@ -16,12 +16,11 @@ from attnx.interventions.plan import OF_HEADS, OF_LAYERS, OTHER, PATCHED, RUN, E
 from attnx.interventions.running import Intervening
 from attnx.records import Axis, Measurement, Site, Tokens
 from attnx.study.patch_metric import BARELY, NOTHING, Meter
+from attnx.study.patch_places import BY_KEY, component_of, count_of, places_of, sites_of, tokens_of
 from attnx.wording import Wording
 
 By = Literal["head", "position", "layer"]
 BY: tuple[By, ...] = ("head", "position", "layer")
-BY_KEY = ("key", "value")
-"""Quantities whose positions are those of keys, and whose heads are key/value heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,11 @@ class Patching:
         """What the share is called."""
         return "kept" if self.noising else "restored"
 
+    def place(self, position: int) -> str:
+        """A position and what stands there, where that is more than its number."""
+        piece = self.places[position]
+        return str(position) if piece == str(position) else f"{position} {piece}"
+
     def map(self) -> Measurement | None:
         """The share by layer and head, or by layer and position; None where there is no such map."""
         across = [one.spot.head if self.by == "head" else one.spot.position for one in self.effects]
@@ -98,7 +102,7 @@ class Patching:
                 values[layers.index(one.spot.layer), columns.index(at)] = one.share
         if np.isnan(values).all():
             return None
-        names = [f"H{at}" if self.by == "head" else f"{at} {self.places[at]}" for at in columns]
+        names = [f"H{at}" if self.by == "head" else self.place(at) for at in columns]
         axes = (Axis("layer", tuple(f"L{layer}" for layer in layers)), Axis(self.by, tuple(names)))
         return Measurement(f"share {self.heading}", "share", axes, values, formula=FORMULA, source=SOURCE)
 
@@ -166,9 +170,14 @@ def patch(
     way: By = by if by is not None else "position" if quantity in OF_LAYERS else "head"
     keyed = quantity in BY_KEY
     there = tokens_of(running, chosen, quantity, tokens, memory)
-    places = tuple(at for at, is_real in enumerate(there.mask) if is_real) if at is None else tuple(at)
-    if bad := [place for place in places if not 0 <= place < len(there)]:
-        raise UsageError(f"there is no position {bad[0]}", f"The text has {len(there)}, counted from 0.")
+    labels, offset = places_of(running, sites[0], quantity, there)
+    real = [place + offset for place, is_real in enumerate(there.mask) if is_real]
+    if at is not None:
+        places = tuple(place + offset for place in at)
+    else:
+        places = tuple(real if len(there) + offset == len(labels) and not offset else range(len(labels)))
+    if bad := [place for place in places if not 0 <= place < len(labels)]:
+        raise UsageError(f"there is no position {bad[0]}", f"There are {len(labels)}, counted from 0.")
     together = None if at is None else places
     found: list[tuple[Spot, Intervention]] = []
     run, source = (RUN, OTHER) if noising else (OTHER, RUN)
@@ -185,8 +194,7 @@ def patch(
         if tell is not None:
             tell(len(values))
     spots = [spot for spot, _ in found]
-    pieces = tuple(piece.strip() or piece for piece in there.pieces)
-    return told(running, meter, quantity, way, chosen, noising, spots, [values[s.label] for s in spots], pieces)
+    return told(running, meter, quantity, way, chosen, noising, spots, [values[s.label] for s in spots], labels)
 
 
 def told(
@@ -243,53 +251,4 @@ def _spots(
     return [Spot(spot.layer, spot.head, place) for spot in whole for place in places]
 
 
-def count_of(site: Site, keyed: bool) -> int:
-    """The heads of a site; the key/value heads of a quantity that belongs to keys."""
-    return (keyed and site.kv_heads) or site.heads or 1
-
-
-def tokens_of(
-    running: Intervening, component: Where | None, quantity: str, tokens: Tokens, memory: Tokens | None
-) -> Tokens:
-    """What stands at the positions of a quantity: of an encoder, and of the keys of a cross-attention, its own side."""
-    chosen = component_of(running, component)
-    reads = chosen == "encoder" or (chosen == "cross" and quantity in BY_KEY)
-    return memory if memory is not None and reads else tokens
-
-
-def component_of(running: Intervening, component: Where | None) -> Where:
-    """The attention that is meant: the decoder's, of several that are not named.
-
-    Raises:
-        UsageError: The model has no such attention.
-        UnsupportedError: It has none over tokens.
-    """
-    there = running.points.components()
-    if component is None and "decoder" in there:
-        return "decoder"
-    return component if component in there else _named(running, component)
-
-
-def _named(running: Intervening, component: Where | None) -> Where:
-    running.points.sites(component, ())
-    return next(iter(running.points.components()))
-
-
-def sites_of(
-    running: Intervening, component: Where, layers: Sequence[int] | None, heads: Sequence[int] = ()
-) -> list[Site]:
-    """The attentions of these layers, of these heads' layers, or of all; by layer.
-
-    Raises:
-        UsageError: A layer that is not there, or heads of other layers than those that are named.
-    """
-    if layers is not None and (outside := [layer for layer in heads if layer not in layers]):
-        raise UsageError(f"a head of layer {outside[0]} is named, and that layer is not", "Leave out one of them.")
-    wanted = list(heads) or (None if layers is None else list(layers))
-    return sorted(running.points.sites(component, wanted), key=lambda site: site.layer or 0)
-
-
-__all__ = [
-    "BY", "FORMULA", "By", "Patched", "Patching", "Spot", "component_of", "count_of", "patch", "sites_of", "told",
-    "tokens_of",
-]  # fmt: skip
+__all__ = ["BY", "FORMULA", "By", "Patched", "Patching", "Spot", "patch", "told"]

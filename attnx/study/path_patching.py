@@ -17,7 +17,8 @@ from attnx.interventions.points import Point
 from attnx.interventions.running import Intervening
 from attnx.records import Array, Site
 from attnx.study.patch_metric import Meter
-from attnx.study.patching import BY_KEY, Patching, Spot, component_of, count_of, sites_of, told
+from attnx.study.patch_places import BY_KEY, component_of, count_of, sites_of
+from attnx.study.patching import Patching, Spot, told
 from attnx.wording import Wording
 
 Into = Literal["query", "key", "value"]
@@ -28,8 +29,8 @@ def patch_paths(
     running: Intervening,
     meter: Meter,
     *,
-    senders: Sequence[tuple[int, int]] = (),
-    receivers: Sequence[tuple[int, int]] = (),
+    from_: Sequence[tuple[int, int]] = (),
+    to: Sequence[tuple[int, int]] = (),
     into: Into = "query",
     component: Where | None = None,
     freeze_mlps: bool = False,
@@ -45,8 +46,9 @@ def patch_paths(
     Args:
         running: The model with both feeds, of a batch of one: "inputs" is the clean one, "other" the corrupt one.
         meter: The number in which runs are compared.
-        senders: Layer and head of each; every head before the last receiver where there are none.
-        receivers: Layer and head (key/value head, where `into` is key or value); the answer where there are none.
+        from_: Layer and head of each sender; every head before the last receiver where there are none.
+        to: Layer and head of the receivers (key/value heads, where `into` is key or value); the answer where there are
+            none.
         into: What of the receivers takes the message.
         component: Which attention; None where there is one.
         freeze_mlps: Whether MLPs between them are held as well: the residual stream is the only path then. Wang et
@@ -60,6 +62,7 @@ def patch_paths(
     """
     if into not in INTO:
         raise UsageError(f"there is no part {into!r} of a head to patch", f"Choose from {', '.join(INTO)}.")
+    senders, receivers = from_, to
     chosen = component_of(running, component)
     every = sites_of(running, chosen, None)
     by_layer = {site.layer or 0: site for site in every}
@@ -68,7 +71,7 @@ def patch_paths(
     last = max((layer for layer, _ in receivers), default=len(every))
     if late := [one for one in senders if one[0] >= last]:
         raise UsageError(
-            f"L{late[0][0]} H{late[0][1]} is not before L{last}, and sends it nothing",
+            f"the sender L{late[0][0]} H{late[0][1]} is not before L{last}, and sends it nothing",
             Wording("Choose a later <to=>, or an earlier <from_=>."),
         )
     own = list(dict.fromkeys(senders)) or [

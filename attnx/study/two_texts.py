@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from attnx.errors import UsageError
 from attnx.interventions.feeds import Planned
 from attnx.records import Tokens
@@ -46,6 +48,11 @@ def differences(clean: Planned, corrupt: Planned) -> tuple[Difference, ...]:
     return tuple(found)
 
 
+def differing_inputs(clean: Planned, corrupt: Planned) -> tuple[str, ...]:
+    """Names of the graph's inputs that the two runs are not fed alike: what differs where no token does."""
+    return tuple(name for name, array in clean.feed.items() if not np.array_equal(array, corrupt.feed.get(name, ())))
+
+
 def _apart(one: Tokens, two: Tokens) -> str:
     """The two tokenisations, from where they begin to differ to where they end differing."""
     first = next((at for at, (a, b) in enumerate(zip(one.ids, two.ids, strict=False)) if a != b), None)
@@ -62,4 +69,4 @@ def _named(pieces: Sequence[str]) -> str:
     return " | ".join(shown if len(shown) <= MOST else [*shown[:MOST], "..."])
 
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "differing_inputs"]

@@ -167,7 +167,7 @@ def test_what_a_head_sends_to_later_heads(name: str, into, tmp_path: Path) -> No
     case = Case(name, tmp_path)
     receivers = [(1, 0), (1, 1)]
     reads = case.meter(answer="3", foil="5")
-    found = patch_paths(case.running, reads, receivers=receivers, into=into)
+    found = patch_paths(case.running, reads, to=receivers, into=into)
     senders = [(0, head) for head in range(4)]
     assert [(one.spot.layer, one.spot.head) for one in found.effects] == senders
     rows = [path(case, sender, receivers, into, "other", False) for sender in senders]
@@ -180,7 +180,7 @@ def test_what_a_head_sends_to_later_heads(name: str, into, tmp_path: Path) -> No
 def test_what_a_head_tells_the_answer(mlps: bool, tmp_path: Path) -> None:
     case = Case("pre", tmp_path)
     reads = case.meter(answer="3", foil="5")
-    found = patch_paths(case.running, reads, senders=[(0, 2), (1, 1)], freeze_mlps=mlps, noising=True)
+    found = patch_paths(case.running, reads, from_=[(0, 2), (1, 1)], freeze_mlps=mlps, noising=True)
     rows = [path(case, sender, [], "query", "inputs", mlps) for sender in ((0, 2), (1, 1))]
     held(found, shares(case, "inputs", rows, 3, 5))
 
@@ -218,10 +218,10 @@ def test_what_is_not_there(asked: dict, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"senders": [(1, 0)], "receivers": [(1, 1)]}, "not before L1"),
-        ({"senders": [(0, 9)]}, "no head 9"),
-        ({"receivers": [(4, 0)]}, "no layer 4"),
-        ({"receivers": [(1, 3)], "into": "key"}, "no key/value head 3"),
+        ({"from_": [(1, 0)], "to": [(1, 1)]}, "not before L1"),
+        ({"from_": [(0, 9)]}, "no head 9"),
+        ({"to": [(4, 0)]}, "no layer 4"),
+        ({"to": [(1, 3)], "into": "key"}, "no key/value head 3"),
         ({"into": "weights"}, "no part 'weights'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,14 +56,14 @@ def attribute(
     output.notes(notes)
     from attnx.view.json import document
     from attnx.view.page import line
-    from attnx.view.reporting import base, text_of
+    from attnx.view.reporting import base, heading, text_of
     from attnx.view.table import table
 
     body = document(
         "attnx/attribute", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes}
     )
-    text, count = text_of(planned.tokens), f"{len(planned.tokens)} tokens"
-    views: list[Any] = [line(" · ".join((opened.name, count, "direct logit attribution", running.device)))]
+    text = text_of(planned.tokens)
+    views: list[Any] = [line(heading(replace(planned.trace, device=running.device), what="direct logit attribution"))]
     views += [line(text)] if 0 < len(text) < 400 else []
     place = "" if found.readout.kind == "label" else f"{planned.tokens.pieces[found.readout.position].strip()}@"
     where = f" at {place}{found.readout.position}" if place else ""
@@ -93,7 +94,7 @@ def _ranking(found: Attribution, where: str, top: int) -> Any:
     return columns(
         f"{found.what}{where}: {found.logit:.3f}",
         [column("", names, whole=True), column("adds", added, bar=(-reach, reach))],
-        notes=[f"the parts sum to {found.logit - found.missed:.3f}, and {model}: {found.missed:.1g} is missed"],
+        notes=[f"the parts sum to {found.logit - found.missed:.3f}, and {model}: {abs(found.missed):.4f} is missed"],
     )
 
 

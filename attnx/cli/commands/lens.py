@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,11 +57,11 @@ def lens(
     output.notes(notes)
     from attnx.view.json import document
     from attnx.view.page import line
-    from attnx.view.reporting import base, text_of
+    from attnx.view.reporting import base, heading, text_of
 
     body = document("attnx/lens", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes})
-    text, count = text_of(planned.tokens), f"{len(planned.tokens)} tokens"
-    views: list[Any] = [line(" · ".join((opened.name, count, "logit lens", running.device)))]
+    text = text_of(planned.tokens)
+    views: list[Any] = [line(heading(replace(planned.trace, device=running.device), what="logit lens"))]
     views += [line(text)] if 0 < len(text) < 400 else []
     views += ["", *(_one(found) if len(found.positions) == 1 else _several(found))]
     if save is not None:
@@ -99,8 +100,6 @@ def _one(found: LogitLens) -> list[Any]:
 
 def _several(found: LogitLens) -> list[Any]:
     """Several positions: the first choices as words, then how likely the answer is."""
-    from dataclasses import replace
-
     import numpy as np
 
     from attnx.records import Axis
