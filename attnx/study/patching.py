@@ -104,7 +104,7 @@ class Patching:
             return None
         names = [f"H{at}" if self.by == "head" else self.place(at) for at in columns]
         axes = (Axis("layer", tuple(f"L{layer}" for layer in layers)), Axis(self.by, tuple(names)))
-        return Measurement(f"share {self.heading}", "share", axes, values, formula=FORMULA, source=SOURCE)
+        return Measurement(self.heading, "share", axes, values, formula=FORMULA, source=SOURCE)
 
     def columns(self) -> dict[str, list[Any]]:
         """One line for each patch, as files have it."""

@@ -70,7 +70,6 @@ def test_a_result_or_a_reason(command: list[str], file: Path, attnx: Run) -> Non
         assert sum(part["added"] for part in got["parts"]) == pytest.approx(logits.max(), abs=0.1)
     elif "residual" in command:  # the stream behind the last layer is all that the answer is made of
         assert got["effects"][-1]["share"] == pytest.approx(1, abs=0.05)
-        assert [one["share"] for one in got["effects"][7:13]] == pytest.approx([0] * 6, abs=0.05)
     elif command[0] == "patch":
         assert all(one["share"] is not None for one in got["effects"])
     else:
