@@ -75,7 +75,6 @@ def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | N
     from attnx.study.patch_metric import meter
     from attnx.study.selection import position
     from attnx.study.two_texts import differences
-    from attnx.view.page import line
 
     model = clean.opened
     (item,) = corrupt.items
@@ -93,12 +92,7 @@ def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | N
     output.notes(notes)
     body = _document(plans, differ, found, running.device, notes)
     views = _views(plans, differ, found, running.device, top)
-    if save is not None:
-        output.notes(saving.save(save, views=views, numbers=found.columns(), document=body, force=force))
-    if clean.output.json:
-        output.emit_json(body)
-        return
-    output.show(*views, *([line(f"wrote {save}", "dim")] if save is not None else []))
+    saving.give(views, found.columns(), body, json=clean.output.json, path=save, force=force)
 
 
 def _patched(running: Intervening, meter: Meter, clean: Planned, asked: Asked) -> Patching:
@@ -135,13 +129,10 @@ def _views(
 ) -> list[Any]:
     """The texts and where they differ, the patches that restore most, and a map."""
     from attnx.view.page import line
-    from attnx.view.reporting import heading, text_of
+    from attnx.view.reporting import opening
     from attnx.view.table import table
 
-    clean = plans[0]
-    text = text_of(clean.tokens)
-    views: list[Any] = [line(heading(replace(clean.trace, device=device), what=_what(found)))]
-    views += [line(text)] if 0 < len(text) < 400 else []
+    views: list[Any] = [*opening(plans[0].trace, what=_what(found), device=device)]
     views += [line(_differing(plans, differ)), "", _table(found, top)]
     made = found.map()
     if made is not None:

@@ -38,6 +38,27 @@ def check(path: Path | None, *, force: bool) -> None:
         raise UsageError(f"the folder of {path} does not exist", f"Create it: mkdir -p {path.parent}")
 
 
+def give(
+    views: Sequence[Any],
+    numbers: Numbers,
+    document: Mapping[str, Any],
+    *,
+    json: bool,
+    path: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Show a result, as JSON or as tables, and write it to a file where one is named; see `save`."""
+    from attnx.cli import output
+    from attnx.view.page import line
+
+    if path is not None:
+        output.notes(save(path, views=views, numbers=numbers, document=document, force=force))
+    if json:
+        output.emit_json(document)
+        return
+    output.show(*views, *([line(f"wrote {path}", "dim")] if path is not None else []))
+
+
 def save(
     path: Path, *, views: Sequence[Any], numbers: Numbers, document: Mapping[str, Any], force: bool
 ) -> tuple[str, ...]:
@@ -78,4 +99,4 @@ def save(
     return ()
 
 
-__all__ = ["check", "save"]
+__all__ = ["check", "give", "save"]

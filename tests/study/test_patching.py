@@ -229,3 +229,38 @@ def test_paths_that_are_not_there(asked: dict, said: str, tmp_path: Path) -> Non
     case = Case("grouped", tmp_path)
     with pytest.raises(UsageError, match=said):
         patch_paths(case.running, case.meter(answer="3", foil="5"), **asked)
+
+
+def test_positions_of_a_cache_come_before_those_of_the_text(tmp_path: Path) -> None:
+    """Two new tokens behind four that are cached: a token of the text is the same key as in a run of the whole."""
+    from tests import small_models
+    from tests.interventions.test_holds import _cached_feed as cached_feed
+
+    path = small_models.save(tmp_path, model=small_models.cached_decoder(small_models.weights()))
+    model = attnx.open(path, device="cpu")
+    slots = {slot.name: slot for slot in model.slots()}
+    one, two = np.array([[3, 5, 7, 2, 9, 4]]), np.array([[3, 5, 7, 2, 8, 4]])
+    given = model.trace(inputs=cached_feed(slots, one[:, :4], None), outputs=True).outputs
+    found = [
+        model.patch(cached_feed(slots, one, past), cached_feed(slots, two, past), quantity="value", by="position", **at)
+        for past, at in ((None, {}), (given, {}), (given, {"at": [0]}))
+    ]
+    assert found[1].places[:4] == ("past 0", "past 1", "past 2", "past 3")
+    whole = [one.share for one in found[0].effects]
+    assert [one.share for one in found[1].effects] == pytest.approx(whole, abs=1e-4)
+    assert [one.spot.position for one in found[2].effects] == [4, 4]  # a line for each layer
+    assert [one.share for one in found[2].effects] == pytest.approx([whole[4], whole[10]], abs=1e-4)
+    assert abs(whole[4]) > 1e-3
+
+
+def test_patches_of_a_picture_are_numbered(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "families" / "dinov2"
+    model = attnx.open(folder, device="cpu")
+    (slot,) = model.slots()
+    clean = np.random.default_rng(0).normal(size=(1, 3, 28, 28)).astype(np.float32)
+    corrupt = clean.copy()
+    corrupt[..., :14, :14] += 1
+    found = model.patch({slot.name: clean}, {slot.name: corrupt}, quantity="residual", layers=[0])
+    assert found.places == tuple(map(str, range(len(found.effects))))
+    assert len(found.effects) > 1
+    assert found.place(1) == "1"

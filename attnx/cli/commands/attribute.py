@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,25 +54,17 @@ def attribute(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
-    from attnx.view.page import line
-    from attnx.view.reporting import base, heading, text_of
+    from attnx.view.reporting import base, opening
     from attnx.view.table import table
 
     body = document(
         "attnx/attribute", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes}
     )
-    text = text_of(planned.tokens)
-    views: list[Any] = [line(heading(replace(planned.trace, device=running.device), what="direct logit attribution"))]
-    views += [line(text)] if 0 < len(text) < 400 else []
+    views: list[Any] = [*opening(planned.trace, what="direct logit attribution", device=running.device)]
     place = "" if found.readout.kind == "label" else f"{planned.tokens.pieces[found.readout.position].strip()}@"
     where = f" at {place}{found.readout.position}" if place else ""
     views += ["", _ranking(found, where, top or TOP), "", table(found.map(), diverging=True)]
-    if save is not None:
-        output.notes(saving.save(save, views=views, numbers=found.columns(), document=body, force=force))
-    if run.output.json:
-        output.emit_json(body)
-        return
-    output.show(*views, *([line(f"wrote {save}", "dim")] if save is not None else []))
+    saving.give(views, found.columns(), body, json=run.output.json, path=save, force=force)
 
 
 def _ranking(found: Attribution, where: str, top: int) -> Any:

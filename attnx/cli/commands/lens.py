@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,20 +55,12 @@ def lens(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
-    from attnx.view.page import line
-    from attnx.view.reporting import base, heading, text_of
+    from attnx.view.reporting import base, opening
 
     body = document("attnx/lens", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes})
-    text = text_of(planned.tokens)
-    views: list[Any] = [line(heading(replace(planned.trace, device=running.device), what="logit lens"))]
-    views += [line(text)] if 0 < len(text) < 400 else []
+    views: list[Any] = [*opening(planned.trace, what="logit lens", device=running.device)]
     views += ["", *(_one(found) if len(found.positions) == 1 else _several(found))]
-    if save is not None:
-        output.notes(saving.save(save, views=views, numbers=found.columns(), document=body, force=force))
-    if run.output.json:
-        output.emit_json(body)
-        return
-    output.show(*views, *([line(f"wrote {save}", "dim")] if save is not None else []))
+    saving.give(views, found.columns(), body, json=run.output.json, path=save, force=force)
 
 
 def _one(found: LogitLens) -> list[Any]:
@@ -100,6 +91,8 @@ def _one(found: LogitLens) -> list[Any]:
 
 def _several(found: LogitLens) -> list[Any]:
     """Several positions: the first choices as words, then how likely the answer is."""
+    from dataclasses import replace
+
     import numpy as np
 
     from attnx.records import Axis
