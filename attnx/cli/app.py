@@ -29,7 +29,7 @@ ORDER = (
 
 
 def names() -> list[str]:
-    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+    """Names of the commands: attnx/cli/commands/NAME.py holds a function NAME."""
     there = {module.name for module in iter_modules(commands.__path__)}
     return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
 
