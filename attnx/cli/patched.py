@@ -147,7 +147,8 @@ def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> 
     if not differ:
         names = differing_inputs(*plans)
         return f"clean and corrupt differ in {', '.join(names)}" if names else "the two texts have the same tokens"
-    shown = [f"{one.position} {one.clean} → {one.corrupt}" for one in differ[:8]]
+    sided = any(one.side == "encoder" for one in differ)
+    shown = [f"{f'{one.side} ' if sided else ''}{one.position} {one.clean} → {one.corrupt}" for one in differ[:8]]
     more = f", and {len(differ) - 8} more" if len(differ) > 8 else ""
     return f"clean → corrupt: {', '.join(shown)}{more}"
 

@@ -6,7 +6,7 @@ Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,11 @@ def logit_lens(
     base = running.base("inputs")
     floats = {name: array for name, array in base.items() if array.dtype.kind == "f" and array.size}
     chosen = _positions(model, floats, tokens, at)
-    reads = [choice(model, base, tokens, answer=answer, at=position) for position in chosen]
-    read = reads[0]
+    read = choice(model, base, tokens, answer=answer, at=chosen[0])
+    reads = [read]
+    for position in (at for at in chosen[1:] if at is not None):
+        here = replace(read, position=position)
+        reads.append(here if answer is not None else replace(here, answer=int(here.logits(base).argmax())))
     output, layers = said_by_layer(running)
     if output != read.output:
         raise UnsupportedError(
@@ -148,10 +151,10 @@ def _positions(
     """The positions that are read; one of None is where the model answers by itself."""
     name = output_of(model, outputs)
     if name is None:
-        if at is not None:
+        if at:
             raise UsageError(f"{model.name} says nothing of single tokens", Wording("Leave out <at>."))
         return [None]
-    if at is None:
+    if not at:
         return list(masks_of(tokens)) or [None]
     real = [position for position, is_real in enumerate(tokens.mask) if is_real]
     for position in at:

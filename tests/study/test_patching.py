@@ -14,7 +14,9 @@ from attnx.study.patch_metric import meter
 from attnx.study.patching import Patching, patch
 from attnx.study.path_patching import patch_paths
 from attnx.tokens.axes import labelled
+from tests import small_models
 from tests.interventions import models
+from tests.interventions.test_holds import cached_feed
 from tests.study.said import Stub
 
 Array = np.ndarray
@@ -233,9 +235,6 @@ def test_paths_that_are_not_there(asked: dict, said: str, tmp_path: Path) -> Non
 
 def test_positions_of_a_cache_come_before_those_of_the_text(tmp_path: Path) -> None:
     """Two new tokens behind four that are cached: a token of the text is the same key as in a run of the whole."""
-    from tests import small_models
-    from tests.interventions.test_holds import _cached_feed as cached_feed
-
     path = small_models.save(tmp_path, model=small_models.cached_decoder(small_models.weights()))
     model = attnx.open(path, device="cpu")
     slots = {slot.name: slot for slot in model.slots()}
@@ -264,3 +263,22 @@ def test_patches_of_a_picture_are_numbered(tmp_path: Path) -> None:
     assert found.places == tuple(map(str, range(len(found.effects))))
     assert len(found.effects) > 1
     assert found.place(1) == "1"
+
+
+def test_the_two_sides_of_a_translator(tmp_path: Path) -> None:
+    """The encoder's last stream is all that its decoder knows of the source; each side has its own positions."""
+    model = attnx.open(small_models.save(tmp_path, model=small_models.one_file(small_models.weights())), device="cpu")
+    one, two, target = np.array([[3, 5, 7, 2]]), np.array([[3, 5, 8, 2]]), np.array([[4, 9, 6]])
+    clean, corrupt = (
+        {"input_ids": ids, "attention_mask": np.ones_like(ids), "decoder_input_ids": target} for ids in (one, two)
+    )
+    ran = [small_models.encoder_decoder(small_models.weights(), ids, target).logits[0, -1] for ids in (one, two)]
+    read = {"answer": "3", "foil": "5"}
+    whole = model.patch(clean, corrupt, quantity="residual", component="encoder", by="layer", **read)
+    assert (whole.clean, whole.corrupt) == pytest.approx([row[3] - row[5] for row in ran], abs=1e-4)
+    assert [one.share for one in whole.effects] == pytest.approx([1, 1], abs=1e-4)
+    keys = model.patch(clean, corrupt, quantity="key", component="cross", by="position", layers=[0], **read)
+    assert [one.spot.position for one in keys.effects] == [0, 1, 2, 3]
+    asked = model.patch(clean, corrupt, quantity="query", component="cross", by="position", layers=[0], **read)
+    assert [one.share for one in asked.effects] == pytest.approx([0, 0, 0], abs=1e-4)  # nothing differs before
+    assert max(abs(one.share) for one in keys.effects) > 1e-3

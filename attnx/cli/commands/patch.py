@@ -79,14 +79,14 @@ def patch(
 ) -> None:
     """Show which activations carry what makes two texts differ.
 
-    The corrupt text is run with one activation of the clean run in it, and how much of the clean answer that restores
-    is shown: 0 as corrupt, 1 as clean. TEXT is the clean text.
+    The corrupt text is run with one activation of the clean run (of TEXT) in it, and how much of the clean answer that
+    restores is shown: 0 as corrupt, 1 as clean.
 
-    For example: attnx patch "The cat sat. The cat" "The dog ran. The cat" -m tiny-gpt
+    For example: attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt
 
-    Layers by positions: attnx patch CLEAN CORRUPT --what residual
+    Layers by positions: attnx patch TEXT CORRUPT --what residual
 
-    What one head sends a later one: attnx patch CLEAN CORRUPT --from 0.3 --to 2.5
+    From one head to a later one: attnx patch TEXT CORRUPT --from 0.3 --to 2.5
     """
     from attnx.cli import patched, saving
     from attnx.cli.unused_options import refuse
@@ -105,7 +105,7 @@ def patch(
     if to is None:
         refuse("without --to", {"--into": into})
     if corrupt is None and other_inputs is None and other_ids is None:
-        raise UsageError("there is no corrupt text", 'attnx patch "The cat sat. The cat" "The dog ran. The cat"')
+        raise UsageError("there is no corrupt text", 'attnx patch "The cat sat. The cat" "The dog ran. The dog"')
     takes = _one_of("--into", into, INTO) or "query"
     paths = patched.Paths(_heads("--from", from_), _heads("--to", to), takes, freeze_mlps)
     asked = patched.Asked(
