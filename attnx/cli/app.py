@@ -22,8 +22,8 @@ from attnx.version import __version__
 from attnx.wording import Wording
 
 ORDER = (
-    "inspect", "coref", "align", "contacts", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate",
-    "explore", "report", "trace", "sites", "scan", "cost", "models", "pull", "doctor",
+    "inspect", "coref", "align", "contacts", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "patch",
+    "lens", "attribute", "explore", "report", "trace", "sites", "scan", "cost", "models", "pull", "doctor",
 )  # fmt: skip
 """How help lists commands; one that is not named here comes after them."""
 
