@@ -9,6 +9,7 @@ from functools import cached_property
 from attnx.errors import UnsupportedError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
+from attnx.graph.axes.paths import depends
 from attnx.interventions.cells import Tensor
 from attnx.interventions.editing import Edited, edit
 from attnx.interventions.points import Key, Point, Points
@@ -70,6 +71,7 @@ class Unedited:
             raise UsageError(f"the model has no output {unknown[0]!r}", f"It has {', '.join(found.graph.outputs)}.")
         self.notes: list[str] = []
         self._plain: Session | None = None
+        self._device = "cpu"
         self._alone: str | None = interacting({node.op_type for node in found.graph.nodes})
 
     # Unedited runs
@@ -82,7 +84,7 @@ class Unedited:
     @property
     def device(self) -> str:
         """What the unedited model really ran on."""
-        return "cpu" if self._plain is None else self._plain.device
+        return self._device
 
     def feed(self, name: str) -> Mapping[str, Array]:
         """A feed by name."""
@@ -105,25 +107,33 @@ class Unedited:
         """The model's own outputs on a feed, nothing edited; after edited runs, as the same session gives them."""
         of = self.state(name)
         if of.outputs is None:
-            if self._plain is None:
-                self._plain = self.model.sessions.plain(self._known)
-            of.outputs = self._plain.run(of.feed, self.outputs)
+            of.outputs = self._opened().run(of.feed, self.outputs)
         return of.outputs
+
+    def _opened(self) -> Session:
+        """A session on the model as it is."""
+        if self._plain is None:
+            self._plain = self.model.sessions.plain(self._known)
+            self._device = self._plain.device
+        return self._plain
+
+    def close_plain(self) -> None:
+        """Let go of the weights that the session on the model as it is holds; it is opened again where it is needed."""
+        self._plain = None
 
     def output(self, name: str, output: str) -> Array:
         """One of the model's own outputs on a feed, be it among those that are given or not."""
         if output in self.outputs:
             return self.base(name)[output]
-        if self._plain is None:
-            self._plain = self.model.sessions.plain(self._known)
-        return self._plain.run(self.state(name).feed, [output])[output]
+        return self._opened().run(self.state(name).feed, [output])[output]
 
     @cached_property
     def exact(self) -> bool:
         """Whether the model computes in float32 with ONNX's own operators."""
         graph = self.points.wide.graph
         marks = ("Quant", "QLinear", "Integer", "NBits")
-        halves = any(fact.dtype in (10, 16) for fact in graph.facts.values())
+        # Weights that are stored in half precision and widened once are constants in float32.
+        halves = any(fact.dtype in (10, 16) and depends(graph, name) for name, fact in graph.facts.items())
         return not halves and not any(mark in node.op_type for node in graph.nodes for mark in marks)
 
     def tensor(self, name: str, point: Point) -> Tensor:
@@ -169,11 +179,20 @@ class Unedited:
             length = max((a.shape[-1] for a in of.feed.values() if a.ndim > 1), default=1)
             one = max((s.heads or 1) for s in left) * length * length * 16 * self.batch(name)
             some, left = left[: max(1, HELD // max(one, 1))], left[max(1, HELD // max(one, 1)) :]
-            session, tapped = self.model.sessions.session(self._known, some, CHECKED, False)
+            # Nothing opened: what else the graph gives is what the file gives.
+            whole = of.outputs is None and not any(self.points.wide.found.fused_of.get(s.index) for s in some)
+            session, tapped = self.model.sessions.session(self._known, some, CHECKED, whole)
             feed = feeding.check(session.inputs, {s.name: of.feed[s.name] for s in session.inputs})
-            readings = read(some, tapped, session.run(feed), CHECKED)
-            for attention in checked(readings, CHECKED):
+            names = {name for taps in tapped.taps.values() for name in taps.values()} | set(
+                self.outputs if whole else ()
+            )
+            values = session.run(feed, [name for name in session.outputs if name in names])
+            if whole:
+                of.outputs = {name: values[name] for name in self.outputs}
+                self._device = session.device
+            for attention in checked(read(some, tapped, values, CHECKED), CHECKED):
                 of.attentions[attention.site.index] = attention
+            self.model.sessions.close(session)
         return of.attentions
 
     def check(self, name: str, sites: Sequence[Site]) -> None:

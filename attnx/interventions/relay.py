@@ -1,0 +1,265 @@
+"""Edited runs handed from one section of layers to the next: a run joins where its first change lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from attnx.interventions.batches import Effect, filled, repeated, untouched
+from attnx.interventions.cells import Row, Tensor, cells_in
+from attnx.interventions.changes import Changes, Slip
+from attnx.interventions.editing import Edited, edit
+from attnx.interventions.plan import Intervention
+from attnx.interventions.rows import Batch, batch_of, fitting, split
+from attnx.interventions.sections import Section, batch_axis
+from attnx.interventions.unedited import Unedited
+from attnx.layout import axis_of
+from attnx.records import Array
+from attnx.run.check import TOLERANCE, difference
+from attnx.session.ort import Session
+
+HELD = 256 << 20
+"""Bytes of residual streams that are held between two sections."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A section, opened."""
+
+    edited: Edited
+    session: Session
+
+    def run(self, given: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        """Some of its outputs; what it takes no input for is left out."""
+        got = self.session.run({s.name: given[s.name] for s in self.session.inputs}, names)
+        return [got[name] for name in names]
+
+
+@dataclass(slots=True)
+class Parts:
+    """Sections that stay open for the next runs with the same hooks; together they hold the weights about once."""
+
+    opened: dict[object, Part] = field(default_factory=dict)
+
+    def keep(self, keys: Sequence[object]) -> None:
+        """Close all others."""
+        for key in [key for key in self.opened if key not in keys]:
+            del self.opened[key]
+
+
+class Relay:
+    """Runs interventions on one feed through sections.
+
+    Args:
+        all_: The model and its feeds.
+        name: The feed.
+        changes: What is changed.
+        sections: Of the model.
+        parts: Those that are open.
+        at: Output -> the one position that it is wanted at; all outputs at all positions where None.
+    """
+
+    def __init__(
+        self,
+        all_: Unedited,
+        name: str,
+        changes: Changes,
+        sections: Sequence[Section],
+        parts: Parts,
+        at: Mapping[str, int] | None,
+    ) -> None:
+        self._all, self._name, self._changes, self._sections, self._parts = all_, name, changes, sections, parts
+        self._of, self._at = all_.state(name), at
+        self._base = all_.base(name)
+        self.outputs = tuple(all_.outputs if at is None else at)
+        found = batch_of(all_.slots, self._of.feed)
+        self._batch = found if isinstance(found, Batch) else None
+        self._keys = [self._key(section) for section in sections]
+        self._narrow = at is not None
+        parts.keep(self._keys)
+
+    def _key(self, section: Section) -> object:
+        ends = tuple(None if p is None else p.place.value for p in (section.begin, section.end))
+        return ends, tuple(hook.name for hook in section.hooks), self.outputs if section.end is None else ()
+
+    def run(self, interventions: Sequence[Intervention]) -> Iterator[Effect] | None:
+        """Run interventions; None where the sections do not give what the model gives."""
+        left = list(range(len(interventions)))
+        first = self._some(left[: self._held(len(left))])
+        if first is None:
+            return None
+        return self._effects(interventions, left, first)
+
+    def _effects(
+        self, interventions: Sequence[Intervention], left: Sequence[int], first: dict[int | None, dict[str, Array]]
+    ) -> Iterator[Effect]:
+        done: dict[int | None, dict[str, Array]] | None = first
+        at, count = 0, self._held(len(left))
+        while at < len(left):
+            some = left[at : at + count]
+            done = done if done is not None else self._some(some)
+            assert done is not None, "the same sections gave what the model gives"
+            for i in some:
+                yield Effect(interventions[i].id, done.pop(i), done[None])
+            done, at = None, at + count
+
+    def _held(self, count: int) -> int:
+        """How many runs are under way at once."""
+        sizes = [self._of.tensors[s.begin.key] for s in self._sections if s.begin and s.begin.key in self._of.tensors]
+        if not sizes:
+            return count  # not known before the first runs
+        return max(1, HELD // (8 * max(cells_in(tensor) for tensor in sizes)))
+
+    def _some(self, runs: Sequence[int]) -> dict[int | None, dict[str, Array]] | None:
+        """The outputs of some runs, and under None those of one in which nothing is changed."""
+        streams: dict[int | None, Array] = {}
+        joined: list[int] = []
+        for number, section in enumerate(self._sections):
+            joined += [i for i in section.interventions if i in set(runs)]
+            part = self._opened(number)
+            self._learn(section, part, streams.get(None))
+            order: list[int | None] = [None, *joined]
+            if section.end is not None:
+                got = self._through(section, part, order, streams, (part.edited.taken[section.end.key],))
+                streams = {i: values[0] for i, values in got.items()}
+                continue
+            tail = section.begin is not None and not section.hooks
+            for narrow in (True, False) if self._narrow and tail else (False,):
+                found = self._last(section, part, order, streams, narrow)
+                if found is not None:
+                    return found
+                self._narrow = False
+        return None
+
+    def _last(
+        self,
+        section: Section,
+        part: Part,
+        order: Sequence[int | None],
+        streams: Mapping[int | None, Array],
+        narrow: bool,
+    ) -> dict[int | None, dict[str, Array]] | None:
+        """What the last section gives; None where that is not what the model gives."""
+        want = {name: self._cut(name, self._base[name]) for name in self.outputs}
+        if narrow:
+            cut = self._positions(section, streams)
+            if cut is None:
+                return None
+            streams = cut
+        got = self._through(section, part, order, streams, self.outputs, narrow=narrow)
+        done = {i: dict(zip(self.outputs, values, strict=True)) for i, values in got.items()}
+        if not narrow:
+            done = {i: {n: self._cut(n, array) for n, array in values.items()} for i, values in done.items()}
+        for name, array in want.items():
+            mine = done[None][name]
+            if array.dtype.kind == "f" and not difference(mine, array) <= TOLERANCE["float32"]:
+                return None
+        return done
+
+    def _cut(self, name: str, array: Array) -> Array:
+        """An output at the position where it is wanted."""
+        if self._at is None or array.ndim != 3:
+            return array
+        at = min(self._at[name], array.shape[1] - 1)
+        return np.ascontiguousarray(array[:, at : at + 1])
+
+    def _positions(self, section: Section, streams: Mapping[int | None, Array]) -> dict[int | None, Array] | None:
+        """Streams at the one position that outputs are wanted at; None where they have no axis for it."""
+        assert section.begin is not None
+        axis = axis_of(section.begin.place.layout, "q")
+        positions = set((self._at or {}).values())
+        if axis is None or len(positions) != 1 or any(self._base[name].ndim != 3 for name in self.outputs):
+            return None
+        (at,) = positions
+        if any(self._base[name].shape[1] != streams[None].shape[axis] for name in self.outputs):
+            return None
+        return {i: np.take(stream, [at], axis) for i, stream in streams.items()}
+
+    def _through(
+        self,
+        section: Section,
+        part: Part,
+        order: Sequence[int | None],
+        streams: Mapping[int | None, Array],
+        names: Sequence[str],
+        narrow: bool = False,
+    ) -> dict[int | None, tuple[Array, ...]]:
+        """Some runs through one section; those that join it begin as the one in which nothing is changed."""
+        among = {(hook.point.key, hook.mode) for hook in section.hooks}
+        size = 1 if self._batch is None else self._size(section, narrow)
+        done: dict[int | None, tuple[Array, ...]] = {}
+        for start in range(0, len(order), size):
+            some = order[start : start + size]
+            rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]
+            given = {**repeated(self._of, self._batch, len(some)), **filled(self._of, section.hooks, rows)}
+            if section.begin is not None:
+                axis = batch_axis(section.begin)
+                assert axis is not None
+                given[section.begin.place.value] = np.concatenate([streams.get(i, streams[None]) for i in some], axis)
+            got = part.run(given, names)
+            pieces = [self._apart(section, *both, len(some), narrow) for both in zip(names, got, strict=True)]
+            done |= dict(zip(some, zip(*pieces, strict=True), strict=True))
+        return done
+
+    def _apart(self, section: Section, name: str, array: Array, times: int, narrow: bool) -> list[Array]:
+        """What each of several runs gave."""
+        if section.end is not None:
+            axis = batch_axis(section.end)
+            assert axis is not None
+            return np.split(array, times, axis)
+        shape = self._base[name].shape
+        return split(array, (shape[0], 1, *shape[2:]) if narrow else shape, times)
+
+    def _size(self, section: Section, narrow: bool) -> int:
+        assert self._batch is not None
+        tensors = [self._of.tensors[hook.point.key] for hook in section.hooks]
+        cells = max([*self._matrices, *(cells_in(tensor) for tensor in tensors)], default=1)
+        out = sum(0 if narrow else self._base[name].nbytes for name in self.outputs) if section.end is None else 0
+        return fitting(cells, out, self._batch.size)
+
+    @cached_property
+    def _matrices(self) -> list[int]:
+        """Cells of the weights of attentions that were looked at."""
+        weights = [a.weights for a in self._of.attentions.values() if a.weights is not None]
+        return [array.size for array in weights]
+
+    def _opened(self, number: int) -> Part:
+        """A section's session."""
+        key, section = self._keys[number], self._sections[number]
+        if key not in self._parts.opened:
+            edited = edit(
+                self._all.points.wide,
+                section.hooks,
+                outputs=self.outputs if section.end is None else (),
+                take=() if section.end is None else (section.end,),
+                measure=[hook.point for hook in section.hooks],
+                begin=None if section.begin is None else section.begin.place.value,
+            )
+            self._parts.opened[key] = Part(edited, self._all.open(edited))
+        return self._parts.opened[key]
+
+    def _learn(self, section: Section, part: Part, stream: Array | None) -> None:
+        """The shapes of what is changed in a section, by a run in which nothing is."""
+        begin = section.begin
+        if begin is not None and stream is not None and begin.key not in self._of.tensors:
+            self._of.tensors[begin.key] = Tensor(begin, stream.shape, self._all.batch(self._name))
+        missing = [hook for hook in section.hooks if hook.point.key not in self._of.tensors]
+        if not missing:
+            return
+        given: dict[str, Array] = dict(self._of.feed)
+        ranks = {slot.name: len(slot.shape) for slot in part.session.inputs}
+        for hook in section.hooks:
+            if hook.mask in ranks:
+                given |= untouched(hook, ranks[hook.mask])
+        if begin is not None and stream is not None:
+            given[begin.place.value] = stream
+        names = [part.edited.shapes[hook.point.key] for hook in missing]
+        for hook, found in zip(missing, part.run(given, names), strict=True):
+            shape = tuple(int(n) for n in found)
+            self._of.tensors[hook.point.key] = Tensor(hook.point, shape, self._all.batch(self._name))
+
+
+__all__ = ["Part", "Parts", "Relay"]
