@@ -67,6 +67,14 @@ def filled(of: State, hooks: Sequence[Hook], rows: Sequence[Mapping[Slip, Row]])
     return given
 
 
+def position_of(array: Array, at: int) -> Array:
+    """An output at one position, the last where it has fewer; whole where it has none ([B,N])."""
+    if array.ndim != 3:
+        return array
+    at = min(at, array.shape[1] - 1)
+    return array[:, at : at + 1]
+
+
 class Batches:
     """Runs the rows of one feed, as many at once as fit."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
-from attnx.interventions.batches import Effect, filled, repeated, untouched
+from attnx.errors import RunError
+from attnx.interventions.batches import Effect, filled, position_of, repeated, untouched
 from attnx.interventions.cells import Row, Tensor, cells_in
 from attnx.interventions.changes import Changes, Slip
 from attnx.interventions.editing import Edited, edit
@@ -23,6 +25,12 @@ from attnx.session.ort import Session
 
 HELD = 256 << 20
 """Bytes of residual streams that are held between two sections."""
+KEPT = 64 << 20
+"""Weights of models whose sections stay open between runs."""
+
+
+class DiffersError(Exception):
+    """The sections of a model do not give what it gives."""
 
 
 @dataclass(slots=True)
@@ -40,11 +48,11 @@ class Part:
 
 @dataclass(slots=True)
 class Parts:
-    """Sections that stay open for the next runs with the same hooks; together they hold the weights about once."""
+    """Sections that stay open, of small models for the next runs with the same hooks."""
 
     opened: dict[object, Part] = field(default_factory=dict)
 
-    def keep(self, keys: Sequence[object]) -> None:
+    def keep(self, keys: Collection[object]) -> None:
         """Close all others."""
         for key in [key for key in self.opened if key not in keys]:
             del self.opened[key]
@@ -79,32 +87,25 @@ class Relay:
         self._batch = found if isinstance(found, Batch) else None
         self._keys = [self._key(section) for section in sections]
         self._narrow = at is not None
+        self._small = sum(prod(t.dims) for t in all_.points.wide.graph.proto.graph.initializer) <= KEPT
         parts.keep(self._keys)
 
     def _key(self, section: Section) -> object:
         ends = tuple(None if p is None else p.place.value for p in (section.begin, section.end))
         return ends, tuple(hook.name for hook in section.hooks), self.outputs if section.end is None else ()
 
-    def run(self, interventions: Sequence[Intervention]) -> Iterator[Effect] | None:
-        """Run interventions; None where the sections do not give what the model gives."""
-        left = list(range(len(interventions)))
-        first = self._some(left[: self._held(len(left))])
-        if first is None:
-            return None
-        return self._effects(interventions, left, first)
+    def run(self, interventions: Sequence[Intervention]) -> Iterator[Effect]:
+        """Run interventions, in the order given.
 
-    def _effects(
-        self, interventions: Sequence[Intervention], left: Sequence[int], first: dict[int | None, dict[str, Array]]
-    ) -> Iterator[Effect]:
-        done: dict[int | None, dict[str, Array]] | None = first
-        at, count = 0, self._held(len(left))
-        while at < len(left):
-            some = left[at : at + count]
-            done = done if done is not None else self._some(some)
-            assert done is not None, "the same sections gave what the model gives"
-            for i in some:
-                yield Effect(interventions[i].id, done.pop(i), done[None])
-            done, at = None, at + count
+        Raises:
+            DiffersError: The sections do not give what the model gives; before any effect.
+        """
+        at = 0
+        while at < len(interventions):
+            count = self._held(len(interventions))
+            for i, values, base in self._some(range(at, min(at + count, len(interventions)))):
+                yield Effect(interventions[i].id, values, base)
+            at += count
 
     def _held(self, count: int) -> int:
         """How many runs are under way at once."""
@@ -113,26 +114,26 @@ class Relay:
             return count  # not known before the first runs
         return max(1, HELD // (8 * max(cells_in(tensor) for tensor in sizes)))
 
-    def _some(self, runs: Sequence[int]) -> dict[int | None, dict[str, Array]] | None:
-        """The outputs of some runs, and under None those of one in which nothing is changed."""
+    def _some(self, runs: range) -> Iterator[tuple[int, dict[str, Array], dict[str, Array]]]:
+        """Some runs: their outputs, and those of one in which nothing is changed."""
         streams: dict[int | None, Array] = {}
         joined: list[int] = []
         for number, section in enumerate(self._sections):
-            joined += [i for i in section.interventions if i in set(runs)]
+            joined = sorted([*joined, *(i for i in section.interventions if i in runs)])
             part = self._opened(number)
             self._learn(section, part, streams.get(None))
             order: list[int | None] = [None, *joined]
             if section.end is not None:
-                got = self._through(section, part, order, streams, (part.edited.taken[section.end.key],))
-                streams = {i: values[0] for i, values in got.items()}
+                names = (part.edited.taken[section.end.key],)
+                streams = {i: values[0] for i, values in self._through(section, part, order, streams, names)}
                 continue
-            tail = section.begin is not None and not section.hooks
-            for narrow in (True, False) if self._narrow and tail else (False,):
-                found = self._last(section, part, order, streams, narrow)
-                if found is not None:
-                    return found
-                self._narrow = False
-        return None
+            if self._narrow and section.begin is not None and not section.hooks:
+                try:
+                    yield from self._last(section, part, order, self._positions(section, streams), True)
+                    return
+                except (DiffersError, RunError):
+                    self._narrow = False
+            yield from self._last(section, part, order, streams, False)
 
     def _last(
         self,
@@ -141,42 +142,50 @@ class Relay:
         order: Sequence[int | None],
         streams: Mapping[int | None, Array],
         narrow: bool,
-    ) -> dict[int | None, dict[str, Array]] | None:
-        """What the last section gives; None where that is not what the model gives."""
-        want = {name: self._cut(name, self._base[name]) for name in self.outputs}
-        if narrow:
-            cut = self._positions(section, streams)
-            if cut is None:
-                return None
-            streams = cut
-        got = self._through(section, part, order, streams, self.outputs, narrow=narrow)
-        done = {i: dict(zip(self.outputs, values, strict=True)) for i, values in got.items()}
-        if not narrow:
-            done = {i: {n: self._cut(n, array) for n, array in values.items()} for i, values in done.items()}
-        for name, array in want.items():
-            mine = done[None][name]
-            if array.dtype.kind == "f" and not difference(mine, array) <= TOLERANCE["float32"]:
-                return None
-        return done
+    ) -> Iterator[tuple[int, dict[str, Array], dict[str, Array]]]:
+        """What the last section gives.
+
+        Raises:
+            DiffersError: That is not what the model gives.
+        """
+        base: dict[str, Array] = {}
+        for i, values in self._through(section, part, order, streams, self.outputs, narrow=narrow):
+            outputs = {n: self._cut(n, array) for n, array in zip(self.outputs, values, strict=True)}
+            if i is not None:
+                yield i, outputs, base
+                continue
+            base = outputs
+            for name, array in outputs.items():
+                want = self._cut(name, self._base[name])
+                if array.dtype.kind == "f" and not difference(array, want) <= TOLERANCE["float32"]:
+                    raise DiffersError
 
     def _cut(self, name: str, array: Array) -> Array:
         """An output at the position where it is wanted."""
-        if self._at is None or array.ndim != 3:
-            return array
-        at = min(self._at[name], array.shape[1] - 1)
-        return np.ascontiguousarray(array[:, at : at + 1])
+        return array if self._at is None else np.ascontiguousarray(position_of(array, self._at[name]))
 
-    def _positions(self, section: Section, streams: Mapping[int | None, Array]) -> dict[int | None, Array] | None:
-        """Streams at the one position that outputs are wanted at; None where they have no axis for it."""
+    def _positions(self, section: Section, streams: Mapping[int | None, Array]) -> dict[int | None, Array]:
+        """Streams at the one position that outputs are wanted at.
+
+        Raises:
+            DiffersError: They, or the outputs, have no axis for it.
+        """
         assert section.begin is not None
         axis = axis_of(section.begin.place.layout, "q")
         positions = set((self._at or {}).values())
         if axis is None or len(positions) != 1 or any(self._base[name].ndim != 3 for name in self.outputs):
-            return None
-        (at,) = positions
+            raise DiffersError
         if any(self._base[name].shape[1] != streams[None].shape[axis] for name in self.outputs):
-            return None
-        return {i: np.take(stream, [at], axis) for i, stream in streams.items()}
+            raise DiffersError
+        return {i: np.take(stream, [*positions], axis) for i, stream in streams.items()}
+
+    def _feed(self, times: int, narrow: bool) -> dict[str, Array]:
+        """The model's own inputs; `narrow`: at one position, for what reads the sizes of the others off them."""
+        given = repeated(self._of, self._batch, times)
+        if not narrow:
+            return given
+        length = next(self._base[name].shape[1] for name in self.outputs)
+        return {n: a[:, :1] if a.ndim > 1 and a.shape[1] == length else a for n, a in given.items()}
 
     def _through(
         self,
@@ -186,23 +195,21 @@ class Relay:
         streams: Mapping[int | None, Array],
         names: Sequence[str],
         narrow: bool = False,
-    ) -> dict[int | None, tuple[Array, ...]]:
+    ) -> Iterator[tuple[int | None, tuple[Array, ...]]]:
         """Some runs through one section; those that join it begin as the one in which nothing is changed."""
         among = {(hook.point.key, hook.mode) for hook in section.hooks}
         size = 1 if self._batch is None else self._size(section, narrow)
-        done: dict[int | None, tuple[Array, ...]] = {}
         for start in range(0, len(order), size):
             some = order[start : start + size]
             rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]
-            given = {**repeated(self._of, self._batch, len(some)), **filled(self._of, section.hooks, rows)}
+            given = {**self._feed(len(some), narrow), **filled(self._of, section.hooks, rows)}
             if section.begin is not None:
                 axis = batch_axis(section.begin)
                 assert axis is not None
                 given[section.begin.place.value] = np.concatenate([streams.get(i, streams[None]) for i in some], axis)
             got = part.run(given, names)
             pieces = [self._apart(section, *both, len(some), narrow) for both in zip(names, got, strict=True)]
-            done |= dict(zip(some, zip(*pieces, strict=True), strict=True))
-        return done
+            yield from zip(some, zip(*pieces, strict=True), strict=True)
 
     def _apart(self, section: Section, name: str, array: Array, times: int, narrow: bool) -> list[Array]:
         """What each of several runs gave."""
@@ -230,6 +237,8 @@ class Relay:
         """A section's session."""
         key, section = self._keys[number], self._sections[number]
         if key not in self._parts.opened:
+            if not self._small:
+                self._parts.keep(())  # each holds weights and working memory
             edited = edit(
                 self._all.points.wide,
                 section.hooks,
@@ -262,4 +271,4 @@ class Relay:
             self._of.tensors[hook.point.key] = Tensor(hook.point, shape, self._all.batch(self._name))
 
 
-__all__ = ["Part", "Parts", "Relay"]
+__all__ = ["DiffersError", "Parts", "Relay"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from attnx.interventions.batches import Batches, Effect
+from attnx.interventions.batches import Batches, Effect, position_of
 from attnx.interventions.changes import Changes
 from attnx.interventions.editing import Edited, Hook, edit
 from attnx.interventions.plan import Intervention
 from attnx.interventions.points import Point
-from attnx.interventions.relay import Parts, Relay
+from attnx.interventions.relay import DiffersError, Parts, Relay
 from attnx.interventions.sections import sections
 from attnx.interventions.unedited import Unedited
 from attnx.records import Array
@@ -65,10 +65,11 @@ class Intervening(Unedited):
             if changes.taking:
                 changes.survey(())
             self.close()
-            effects = Relay(self, name, changes, cut, self._parts, at).run(interventions)
-            if effects is not None:
-                yield from effects
+            try:
+                yield from Relay(self, name, changes, cut, self._parts, at).run(interventions)
                 return
+            except DiffersError:
+                self._parts = Parts()
         rows = changes.rows(take)
         edited, session = self._edited(changes.hooks, take, len(rows) > 1)
         for effect in Batches(self, name, session, edited, take).run(interventions, rows):
@@ -93,14 +94,6 @@ def _at(effect: Effect, at: Mapping[str, int]) -> Effect:
     """An effect with outputs at one position alone."""
     outputs, base = ({name: position_of(of[name], p) for name, p in at.items()} for of in (effect.outputs, effect.base))
     return Effect(effect.id, outputs, base, effect.taken)
-
-
-def position_of(array: Array, at: int) -> Array:
-    """An output at one position, the last where it has fewer; whole where it has none ([B,N])."""
-    if array.ndim != 3:
-        return array
-    at = min(at, array.shape[1] - 1)
-    return array[:, at : at + 1]
 
 
 __all__ = ["Effect", "Intervening"]

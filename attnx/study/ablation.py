@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -161,8 +161,11 @@ def ablate(
 
     plan = [Intervention(str(number), tuple(edits(place))) for number, place in enumerate(where)]
     found: dict[str, Change] = {}
-    for effect in running.run(plan):
-        found[effect.id] = read.change(base, effect.outputs)
+    # Of a choice by position, the one position that is read.
+    at = {read.output: read.position} if read.kind in ("next token", "masked token") else None
+    narrow = read if at is None else replace(read, position=0)
+    for effect in running.run(plan, at=at):
+        found[effect.id] = narrow.change(effect.base, effect.outputs)
         if tell is not None:
             tell(len(found))
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
