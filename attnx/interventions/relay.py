@@ -199,6 +199,7 @@ class Relay:
         """Some runs through one section; those that join it begin as the one in which nothing is changed."""
         among = {(hook.point.key, hook.mode) for hook in section.hooks}
         size = 1 if self._batch is None else self._size(section, narrow)
+        size = -(-len(order) // -(-len(order) // size))  # as many batches, each about as long
         for start in range(0, len(order), size):
             some = order[start : start + size]
             rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
     from attnx.interventions.unedited import Unedited
 
-OPENING = 2e9
+OPENING = 1e9
 """Operations that opening one more session takes as long as, about."""
 MOST = 12
 """Sections at most: more save little."""

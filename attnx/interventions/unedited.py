@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.feed import fill as feeding
@@ -22,10 +23,17 @@ from attnx.session.ort import Session, Slot, open_session
 from attnx.session.protocol import OpenModel
 from attnx.wording import Wording
 
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
 CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 """Arrays by which a site is trusted, and by which what a query may see is known."""
 HELD = 256 << 20
 """Bytes of matrices that are looked at in one run to see that sites can be trusted."""
+_MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
+"""Operators that round nothing: numbers that are looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
 
 
@@ -132,9 +140,10 @@ class Unedited:
         """Whether the model computes in float32 with ONNX's own operators."""
         graph = self.points.wide.graph
         marks = ("Quant", "QLinear", "Integer", "NBits")
-        # Weights that are stored in half precision and widened once are constants in float32.
-        halves = any(fact.dtype in (10, 16) and depends(graph, name) for name, fact in graph.facts.items())
-        return not halves and not any(mark in node.op_type for node in graph.nodes for mark in marks)
+        return not any(
+            any(mark in node.op_type for mark in marks) or (node.op_type not in _MOVES and _halves(graph, node))
+            for node in graph.nodes
+        )
 
     def tensor(self, name: str, point: Point) -> Tensor:
         """A surveyed point's tensor."""
@@ -228,3 +237,9 @@ class Unedited:
     def alone(self) -> str | None:
         """Why rows of one batch would not be what they are alone; None where nothing says so."""
         return self._alone
+
+
+def _halves(graph: Graph, node: NodeProto) -> bool:
+    """Whether a node computes in half precision from data; constants are computed once, and are what they are."""
+    facts = (graph.facts.get(name) for name in node.output if depends(graph, name))
+    return any(fact is not None and fact.dtype in (10, 16) for fact in facts)
