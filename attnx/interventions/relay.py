@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
@@ -25,8 +24,6 @@ from attnx.session.ort import Session
 
 HELD = 256 << 20
 """Bytes of residual streams that are held between two sections."""
-KEPT = 64 << 20
-"""Weights of models whose sections stay open between runs."""
 
 
 class DiffersError(Exception):
@@ -87,7 +84,6 @@ class Relay:
         self._batch = found if isinstance(found, Batch) else None
         self._keys = [self._key(section) for section in sections]
         self._narrow = at is not None
-        self._small = sum(prod(t.dims) for t in all_.points.wide.graph.proto.graph.initializer) <= KEPT
         parts.keep(self._keys)
 
     def _key(self, section: Section) -> object:
@@ -238,7 +234,7 @@ class Relay:
         """A section's session."""
         key, section = self._keys[number], self._sections[number]
         if key not in self._parts.opened:
-            if not self._small:
+            if not self._all.small:
                 self._parts.keep(())  # each holds weights and working memory
             edited = edit(
                 self._all.points.wide,

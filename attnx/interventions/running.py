@@ -10,7 +10,7 @@ from attnx.interventions.editing import Edited, Hook, edit
 from attnx.interventions.plan import Intervention
 from attnx.interventions.points import Point
 from attnx.interventions.relay import DiffersError, Parts, Relay
-from attnx.interventions.sections import sections
+from attnx.interventions.sections import Section, sections
 from attnx.interventions.unedited import Unedited
 from attnx.records import Array
 from attnx.session.ort import Session
@@ -26,6 +26,7 @@ class Intervening(Unedited):
         super().__init__(model, feeds, outputs)
         self._parts = Parts()
         self._whole: tuple[object, Edited, Session] | None = None
+        self._cut: tuple[object, Sequence[Section]] | None = None
 
     def run(
         self,
@@ -61,7 +62,7 @@ class Intervening(Unedited):
         if changes.touched:
             self.check(name, changes.touched)
         self.base(name)
-        if not take and (cut := sections(self, name, changes, at is not None)):
+        if not take and (cut := self._sections(name, changes, at)):
             if changes.taking:
                 changes.survey(())
             self.close()
@@ -74,6 +75,13 @@ class Intervening(Unedited):
         edited, session = self._edited(changes.hooks, take, len(rows) > 1)
         for effect in Batches(self, name, session, edited, take).run(interventions, rows):
             yield effect if at is None else _at(effect, at)
+
+    def _sections(self, name: str, changes: Changes, at: Mapping[str, int] | None) -> Sequence[Section]:
+        """Where the model is cut; the same for the same changes of other feeds."""
+        key = (tuple(hook.name for hook in changes.hooks), tuple(map(tuple, changes.sites)), at is not None)
+        if self._cut is None or self._cut[0] != key:
+            self._cut = (key, sections(self, name, changes, at is not None))
+        return self._cut[1]
 
     def close(self) -> None:
         """Let go of the sessions on the whole model, and of the weights that they hold."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
@@ -32,6 +33,8 @@ CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 """Arrays by which a site is trusted, and by which what a query may see is known."""
 HELD = 256 << 20
 """Bytes of matrices that are looked at in one run to see that sites can be trusted."""
+SMALL = 64 << 20
+"""Weights of models of which several sessions stay open."""
 _MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
 """Operators that round nothing: numbers that are looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
@@ -71,8 +74,7 @@ class Unedited:
         self.points = Points(widen(found))
         self._feeds: dict[str, State] = {}
         for name, feed in feeds.items():
-            lookups.check(model, self._known, feed)
-            self._feeds[name] = State(feeding.check(list(self._known.inputs), feed))
+            self.put(name, feed)
         own = [name for name in found.graph.outputs if not any(word in name.lower() for word in _CACHES)]
         self.outputs: tuple[str, ...] = tuple(own or found.graph.outputs) if outputs is None else tuple(outputs)
         if unknown := [name for name in self.outputs if name not in found.graph.outputs]:
@@ -97,6 +99,11 @@ class Unedited:
     def feed(self, name: str) -> Mapping[str, Array]:
         """A feed by name."""
         return self.state(name).feed
+
+    def put(self, name: str, feed: Mapping[str, Array]) -> None:
+        """Run on another feed under a name from now on; sessions stay open."""
+        lookups.check(self.model, self._known, feed)
+        self._feeds[name] = State(feeding.check(list(self._known.inputs), feed))
 
     def state(self, name: str) -> State:
         """What is known of a feed and its unedited run.
@@ -134,6 +141,12 @@ class Unedited:
         if output in self.outputs:
             return self.base(name)[output]
         return self._opened().run(self.state(name).feed, [output])[output]
+
+    @cached_property
+    def small(self) -> bool:
+        """Whether several sessions may hold the weights at once."""
+        weights: int = sum(prod(t.dims) for t in self.points.wide.graph.proto.graph.initializer)
+        return weights <= SMALL
 
     @cached_property
     def exact(self) -> bool:
@@ -201,7 +214,8 @@ class Unedited:
                 self._device = session.device
             for attention in checked(read(some, tapped, values, CHECKED), CHECKED):
                 of.attentions[attention.site.index] = attention
-            self.model.sessions.close(session)
+            if not self.small:
+                self.model.sessions.close(session)
         return of.attentions
 
     def check(self, name: str, sites: Sequence[Site]) -> None:
