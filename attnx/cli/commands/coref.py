@@ -88,7 +88,7 @@ def coref(
         words = ", ".join(dict.fromkeys(c.text for one in found for c in one.candidates))
         notes.append(f"every content word is a candidate: {words}; --to WORD,WORD names those that are meant")
     alone = dict.fromkeys(one.candidates[0].text for one in found if len(one.candidates) == 1)
-    if alone:
+    if alone and not causal:
         notes.append(f"{' and '.join(alone)} is the only candidate, so every head points at it: --to takes two or more")
     output.notes(notes)
     matters: list[Any] = [[] for _ in found]
