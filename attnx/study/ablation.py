@@ -174,10 +174,17 @@ def ablate(
 def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:
     """Run interventions, and read of each what the model says: its id, and how far that lies from the unedited run."""
     # Of a choice by position, the one position that is read.
-    at = {read.output: read.position} if read.kind in ("next token", "masked token") else None
+    by_position = read.kind in ("next token", "masked token") and plan and _by_position(running, read, plan[0].run)
+    at = {read.output: read.position} if by_position else None
     narrow = read if at is None else replace(read, position=0)
     for effect in running.run(plan, at=at):
         yield effect.id, narrow.change(effect.base, effect.outputs)
+
+
+def _by_position(running: Intervening, read: Readout, name: str) -> bool:
+    """Whether an output is [1,Q,V]; a sequence may stand before the batch, or its last position alone be there."""
+    shape = running.base(name)[read.output].shape
+    return len(shape) == 3 and shape[0] == 1
 
 
 def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
