@@ -42,7 +42,7 @@ class Explorer(App[None]):
             ("up,k", "move(-1,0,0)"), ("down,j", "move(1,0,0)"), ("left,h", "move(0,-1,0)"), ("right,l", "move(0,1,0)"),
             ("n,tab", "move(0,0,1)"), ("p,shift+tab", "move(0,0,-1)"),
             *((str(i + 1), f"stage({i})") for i in range(len(STAGES))),
-            ("m", "measure(1)"), ("M", "measure(-1)"), ("v", "view"), ("c", "scale"),
+            ("m", "measure(1)"), ("M", "measure(-1)"), ("a", "ablate"), ("v", "view"), ("c", "scale"),
             ("x", "flip('mute')"), ("z", "flip('sinks')"), ("w", "words"),
             ("slash", "ask('find')"), ("e", "ask('text')"), ("s", "ask('save')"),
             ("question_mark", "help"), ("escape", "leave"), ("q", "quit"),
@@ -187,6 +187,26 @@ class Explorer(App[None]):
     def action_measure(self, step: int) -> None:
         """Colour the grid by another measure."""
         self.desk.measure = (self.desk.measure + step) % len(self.desk.table.measures)
+        self.draw()
+
+    def action_ablate(self) -> None:
+        """Ablate every head, beside, and colour the grid by how far the model's answer moves."""
+        reader = self.desk.reader
+        found: list[Any] = []
+        if self._at_work:
+            self.desk.note = "the model is still running: once more in a moment"
+            self.draw()
+            return
+
+        def done(error: AttnxError | None) -> None:
+            if error is not None:
+                self.desk.note = self._worded(error.message)
+            elif reader is self.desk.reader:
+                self.desk.add(found[0])
+            self.draw()
+
+        self.desk.note = "ablating every head ..."
+        self._beside(lambda: found.append(self.desk.effects()), done)
         self.draw()
 
     def action_view(self) -> None:

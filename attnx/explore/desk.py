@@ -136,6 +136,22 @@ class Desk:
             self._matrix = (key, self._drawn())
         return self._matrix[1]
 
+    def effects(self) -> Measurement:
+        """How far the model's answer moves when a head is ablated, for every head: the model is run for each.
+
+        Raises:
+            AttnxError: The model's heads cannot be ablated.
+        """
+        from attnx.study.head_effects import effects
+
+        return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])[0]
+
+    def add(self, measure: Measurement) -> None:
+        """Colour the grid by a measure that the table did not have."""
+        kept = tuple(one for one in self.table.measures if one.name != measure.name)
+        self.reader.table = replace(self.table, measures=(*kept, measure))
+        self.measure = len(kept)
+
     def _drawn(self) -> Matrix:
         trace = self.trace()
         attention = trace.attentions[0]

@@ -9,7 +9,7 @@ Screen { layout: vertical; layers: base over; }
 #status { height: 1; background: $panel; }
 .few #status { background: transparent; text-style: reverse; }
 Input { layer: over; dock: bottom; display: none; height: 3; }
-#help { layer: over; display: none; border: round $primary; width: 62; height: 16; padding: 0 1;
+#help { layer: over; display: none; border: round $primary; width: 62; height: 17; padding: 0 1;
   max-width: 100%; max-height: 100%; }
 #help.shown { display: block; }
 """
@@ -21,6 +21,7 @@ n p            next and previous token (also tab)
 1 2 3 4 5      weights, softmax without scaling,
                scores, scaled, masked
 m M            the measure that colours the grid
+a              ablate every head: does it matter?
 v              heatmap, lines, numbers
 c              colours: linear, log, each row its own
 w              pieces or words

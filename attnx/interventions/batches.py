@@ -10,11 +10,11 @@ import numpy as np
 from attnx.errors import RunError
 from attnx.interventions.cells import Row, cells_in, merged
 from attnx.interventions.changes import Slip
-from attnx.interventions.editing import Edited
+from attnx.interventions.editing import Edited, Hook
 from attnx.interventions.plan import Intervention
 from attnx.interventions.points import Point
 from attnx.interventions.rows import Batch, batch_of, fitting, split
-from attnx.interventions.unedited import Unedited
+from attnx.interventions.unedited import State, Unedited
 from attnx.records import Array
 from attnx.run.check import TOLERANCE, difference
 from attnx.session.ort import Session
@@ -31,6 +31,48 @@ class Effect:
     """The same of a run in which nothing was changed, in the same session."""
     taken: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     """What was asked for besides, by the title of its point."""
+
+
+def repeated(of: State, batch: Batch | None, times: int) -> dict[str, Array]:
+    """A feed for so many runs at once."""
+    return dict(of.feed) if batch is None else batch.repeat(of.feed, times)
+
+
+def untouched(hook: Hook, rank: int) -> dict[str, Array]:
+    """The inputs of a hook that changes nothing."""
+    given: dict[str, Array] = {hook.mask: np.zeros((1,) * rank, bool)}
+    if hook.values is not None:
+        given[hook.values] = np.zeros((1,) * rank, np.float32)
+    return given
+
+
+def filled(of: State, hooks: Sequence[Hook], rows: Sequence[Mapping[Slip, Row]]) -> dict[str, Array]:
+    """The inputs of hooks: what each of several runs changes there."""
+    given: dict[str, Array] = {}
+    times = len(rows)
+    for hook in hooks:
+        mine = [row.get((hook.point.key, hook.mode)) for row in rows]
+        tensor = of.tensors[hook.point.key]
+        if not any(mine):
+            given |= untouched(hook, len(tensor.shape))
+            continue
+        mask, values = merged(mine, tensor)
+        given[hook.mask] = mask
+        if hook.mode == "mean" and hook.values is not None:
+            empty = np.zeros((tensor.sizes["b"], tensor.sizes["q"]), np.float32)
+            over = [empty if m is None or m.over is None else m.over for m in mine]
+            given[hook.values] = tensor.laid(np.concatenate(over)[:, None, :, None], times)
+        elif hook.values is not None:
+            given[hook.values] = np.zeros((1,) * len(tensor.shape), np.float32) if values is None else values
+    return given
+
+
+def position_of(array: Array, at: int) -> Array:
+    """An output at one position, the last where it has fewer; whole where it has none ([B,N])."""
+    if array.ndim != 3:
+        return array
+    at = min(at, array.shape[1] - 1)
+    return array[:, at : at + 1]
 
 
 class Batches:
@@ -134,26 +176,7 @@ class Batches:
     def _values(self, rows: Sequence[Mapping[Slip, Row]]) -> list[dict[str, Array]]:
         """One batch."""
         times = len(rows)
-        feed = self._of.feed if self._batch is None else self._batch.repeat(self._of.feed, times)
-        given = {name: array for name, array in feed.items() if name in self._names}
-        for hook in self._hooks:
-            tensor = self._of.tensors[hook.point.key]
-            mine = [row.get((hook.point.key, hook.mode)) for row in rows]
-            rank = len(tensor.shape)
-            if not any(mine):
-                given[hook.mask] = np.zeros((1,) * rank, bool)
-                if hook.values is not None:
-                    given[hook.values] = np.zeros((1,) * rank, np.float32)
-                continue
-            mask, values = merged(mine, tensor)
-            given[hook.mask] = mask
-            if hook.mode == "mean" and hook.values is not None:
-                own = tensor.sizes["b"]
-                queries = tensor.sizes["q"]
-                over = [np.zeros((own, queries), np.float32) if m is None or m.over is None else m.over for m in mine]
-                given[hook.values] = tensor.laid(np.concatenate(over)[:, None, :, None], times)
-            elif hook.values is not None:
-                given[hook.values] = np.zeros((1,) * rank, np.float32) if values is None else values
+        given = {**repeated(self._of, self._batch, times), **filled(self._of, self._hooks, rows)}
         got = self._session.run({name: array for name, array in given.items() if name in self._names})
         parts: list[dict[str, Array]] = [{} for _ in rows]
         base = self._all.base(self._name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -73,6 +73,25 @@ class Changes:
         return list(self._hooks.values())
 
     @property
+    def sites(self) -> list[list[int]]:
+        """Of each intervention, the attentions in whose layers it changes something, by index."""
+        return [[site.index for _, site, _ in used] for used in self._used]
+
+    def hooks_by(self, layer_of: Callable[[int], int]) -> dict[int, list[Hook]]:
+        """Hooks by the layer of the attention that they are named by."""
+        found: dict[int, dict[Slip, Hook]] = {}
+        for used in self._used:
+            for _, site, hooks in used:
+                found.setdefault(layer_of(site.index), {}).update({(h.point.key, h.mode): h for h in hooks})
+        return {layer: list(hooks.values()) for layer, hooks in found.items()}
+
+    @property
+    def taking(self) -> bool:
+        """Whether tensors of unedited runs are needed, and not their shapes alone."""
+        patched = any(e.kind == "patch" and e.values is None for used in self._used for e, _, _ in used)
+        return patched or any(self._kv(hook.point) for hook in self.hooks if hook.point.quantity in ("key", "value"))
+
+    @property
     def touched(self) -> list[Site]:
         """The attentions whose own tensors are changed."""
         found = {
@@ -85,10 +104,14 @@ class Changes:
 
     def rows(self, take: Sequence[Point]) -> list[dict[Slip, Row]]:
         """What each intervention changes at each hook; `take`: points whose shapes are needed besides."""
-        self._survey(take)
+        self.survey(take)
         return [self._rows(used) for used in self._used]
 
-    def _survey(self, more: Sequence[Point]) -> None:
+    def row(self, intervention: int, among: Collection[Slip]) -> dict[Slip, Row]:
+        """What one intervention changes at some hooks, whose shapes are known."""
+        return self._rows(self._used[intervention], among)
+
+    def survey(self, more: Sequence[Point]) -> None:
         """Shapes of all that is changed, and the tensors that are patched in."""
         everything, name = self._all, self._name
         sources: dict[str, list[Point]] = {}
@@ -113,13 +136,17 @@ class Changes:
         site = self._site_of.get(point.site) if point.site is not None else None
         return None if site is None else site.kv_heads
 
-    def _rows(self, used: Sequence[tuple[Edit, Site, list[Hook]]]) -> dict[Slip, Row]:
-        """What one intervention changes at each hook."""
+    def _rows(
+        self, used: Sequence[tuple[Edit, Site, list[Hook]]], among: Collection[Slip] | None = None
+    ) -> dict[Slip, Row]:
+        """What one intervention changes at each hook, or at some."""
         rows: dict[Slip, Row] = {}
         of = self._all.state(self._name)
         for e, site, hooks in used:
             for hook in hooks:
                 key = (hook.point.key, hook.mode)
+                if among is not None and key not in among:
+                    continue
                 row = self._row(e, site, hook, of.tensors[hook.point.key])
                 rows[key] = row if key not in rows else _over(rows[key], row)
         return rows

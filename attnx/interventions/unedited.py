@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
+from attnx.graph.axes.paths import depends
 from attnx.interventions.cells import Tensor
 from attnx.interventions.editing import Edited, edit
 from attnx.interventions.points import Key, Point, Points
@@ -21,10 +24,19 @@ from attnx.session.ort import Session, Slot, open_session
 from attnx.session.protocol import OpenModel
 from attnx.wording import Wording
 
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from attnx.graph.shapes.index import Graph
+
 CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 """Arrays by which a site is trusted, and by which what a query may see is known."""
 HELD = 256 << 20
 """Bytes of matrices that are looked at in one run to see that sites can be trusted."""
+SMALL = 64 << 20
+"""Weights of models of which several sessions stay open."""
+_MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
+"""Operators that round nothing: numbers that are looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
 
 
@@ -62,14 +74,14 @@ class Unedited:
         self.points = Points(widen(found))
         self._feeds: dict[str, State] = {}
         for name, feed in feeds.items():
-            lookups.check(model, self._known, feed)
-            self._feeds[name] = State(feeding.check(list(self._known.inputs), feed))
+            self.put(name, feed)
         own = [name for name in found.graph.outputs if not any(word in name.lower() for word in _CACHES)]
         self.outputs: tuple[str, ...] = tuple(own or found.graph.outputs) if outputs is None else tuple(outputs)
         if unknown := [name for name in self.outputs if name not in found.graph.outputs]:
             raise UsageError(f"the model has no output {unknown[0]!r}", f"It has {', '.join(found.graph.outputs)}.")
         self.notes: list[str] = []
         self._plain: Session | None = None
+        self._device = "cpu"
         self._alone: str | None = interacting({node.op_type for node in found.graph.nodes})
 
     # Unedited runs
@@ -82,11 +94,16 @@ class Unedited:
     @property
     def device(self) -> str:
         """What the unedited model really ran on."""
-        return "cpu" if self._plain is None else self._plain.device
+        return self._device
 
     def feed(self, name: str) -> Mapping[str, Array]:
         """A feed by name."""
         return self.state(name).feed
+
+    def put(self, name: str, feed: Mapping[str, Array]) -> None:
+        """Run on another feed under a name from now on; sessions stay open."""
+        lookups.check(self.model, self._known, feed)
+        self._feeds[name] = State(feeding.check(list(self._known.inputs), feed))
 
     def state(self, name: str) -> State:
         """What is known of a feed and its unedited run.
@@ -105,26 +122,41 @@ class Unedited:
         """The model's own outputs on a feed, nothing edited; after edited runs, as the same session gives them."""
         of = self.state(name)
         if of.outputs is None:
-            if self._plain is None:
-                self._plain = self.model.sessions.plain(self._known)
-            of.outputs = self._plain.run(of.feed, self.outputs)
+            of.outputs = self._opened().run(of.feed, self.outputs)
         return of.outputs
+
+    def _opened(self) -> Session:
+        """A session on the model as it is."""
+        if self._plain is None:
+            self._plain = self.model.sessions.plain(self._known)
+            self._device = self._plain.device
+        return self._plain
+
+    def close_plain(self) -> None:
+        """Let go of the weights that the session on the model as it is holds; it is opened again where it is needed."""
+        self._plain = None
 
     def output(self, name: str, output: str) -> Array:
         """One of the model's own outputs on a feed, be it among those that are given or not."""
         if output in self.outputs:
             return self.base(name)[output]
-        if self._plain is None:
-            self._plain = self.model.sessions.plain(self._known)
-        return self._plain.run(self.state(name).feed, [output])[output]
+        return self._opened().run(self.state(name).feed, [output])[output]
+
+    @cached_property
+    def small(self) -> bool:
+        """Whether several sessions may hold the weights at once."""
+        weights: int = sum(prod(t.dims) for t in self.points.wide.graph.proto.graph.initializer)
+        return weights <= SMALL
 
     @cached_property
     def exact(self) -> bool:
         """Whether the model computes in float32 with ONNX's own operators."""
         graph = self.points.wide.graph
         marks = ("Quant", "QLinear", "Integer", "NBits")
-        halves = any(fact.dtype in (10, 16) for fact in graph.facts.values())
-        return not halves and not any(mark in node.op_type for node in graph.nodes for mark in marks)
+        return not any(
+            any(mark in node.op_type for mark in marks) or (node.op_type not in _MOVES and _halves(graph, node))
+            for node in graph.nodes
+        )
 
     def tensor(self, name: str, point: Point) -> Tensor:
         """A surveyed point's tensor."""
@@ -169,11 +201,21 @@ class Unedited:
             length = max((a.shape[-1] for a in of.feed.values() if a.ndim > 1), default=1)
             one = max((s.heads or 1) for s in left) * length * length * 16 * self.batch(name)
             some, left = left[: max(1, HELD // max(one, 1))], left[max(1, HELD // max(one, 1)) :]
-            session, tapped = self.model.sessions.session(self._known, some, CHECKED, False)
+            # Nothing opened: what else the graph gives is what the file gives.
+            whole = of.outputs is None and not any(self.points.wide.found.fused_of.get(s.index) for s in some)
+            session, tapped = self.model.sessions.session(self._known, some, CHECKED, whole)
             feed = feeding.check(session.inputs, {s.name: of.feed[s.name] for s in session.inputs})
-            readings = read(some, tapped, session.run(feed), CHECKED)
-            for attention in checked(readings, CHECKED):
+            names = {name for taps in tapped.taps.values() for name in taps.values()} | set(
+                self.outputs if whole else ()
+            )
+            values = session.run(feed, [name for name in session.outputs if name in names])
+            if whole:
+                of.outputs = {name: values[name] for name in self.outputs}
+                self._device = session.device
+            for attention in checked(read(some, tapped, values, CHECKED), CHECKED):
                 of.attentions[attention.site.index] = attention
+            if not self.small:
+                self.model.sessions.close(session)
         return of.attentions
 
     def check(self, name: str, sites: Sequence[Site]) -> None:
@@ -209,3 +251,9 @@ class Unedited:
     def alone(self) -> str | None:
         """Why rows of one batch would not be what they are alone; None where nothing says so."""
         return self._alone
+
+
+def _halves(graph: Graph, node: NodeProto) -> bool:
+    """Whether a node computes in half precision from data; constants are computed once, and are what they are."""
+    facts = (graph.facts.get(name) for name in node.output if depends(graph, name))
+    return any(fact is not None and fact.dtype in (10, 16) for fact in facts)

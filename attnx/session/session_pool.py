@@ -193,6 +193,12 @@ class SessionPool:
             del self._sessions[next(iter(self._sessions))]
         return have
 
+    def close(self, session: Session) -> None:
+        """Let go of a session, and of the weights that it holds."""
+        with self._opens:
+            for key in [key for key, have in self._sessions.items() if have.session is session]:
+                del self._sessions[key]
+
     def lanes(self) -> int:
         """How many batches run at once on the CPU, each in a thread of the caller's."""
         return min(LANES, self._processors())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -161,14 +161,30 @@ def ablate(
 
     plan = [Intervention(str(number), tuple(edits(place))) for number, place in enumerate(where)]
     found: dict[str, Change] = {}
-    for effect in running.run(plan):
-        found[effect.id] = read.change(base, effect.outputs)
+    for name, change in changed(running, read, plan):
+        found[name] = change
         if tell is not None:
             tell(len(found))
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
     numbers = tuple(site.layer for site in sites if site.layer is not None)
     most = max((site.heads or 1) for site in sites)
     return Ablation(read, read.change(base, base), effects, chosen, numbers, most, tuple(running.notes))
+
+
+def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:
+    """Run interventions, and read of each what the model says: its id, and how far that lies from the unedited run."""
+    # Of a choice by position, the one position that is read.
+    by_position = read.kind in ("next token", "masked token") and plan and _by_position(running, read, plan[0].run)
+    at = {read.output: read.position} if by_position else None
+    narrow = read if at is None else replace(read, position=0)
+    for effect in running.run(plan, at=at):
+        yield effect.id, narrow.change(effect.base, effect.outputs)
+
+
+def _by_position(running: Intervening, read: Readout, name: str) -> bool:
+    """Whether an output is [1,Q,V]; a sequence may stand before the batch, or its last position alone be there."""
+    shape = running.base(name)[read.output].shape
+    return len(shape) == 3 and shape[0] == 1
 
 
 def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
@@ -221,4 +237,4 @@ def _component(there: Mapping[Where, Sequence[Site]], component: Where | None) -
     return "decoder" if "decoder" in there else next(iter(there))
 
 
-__all__ = ["Ablation", "Effect", "Place", "ablate", "component_of", "corpus_means", "places", "single_heads"]
+__all__ = ["Ablation", "Effect", "Place", "ablate", "changed", "component_of", "corpus_means", "places", "single_heads"]

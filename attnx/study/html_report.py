@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,12 @@ from attnx.measure import describe_heads
 from attnx.measure import heads as head_measures
 from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.looks import gathered, strongest_pair
-from attnx.measure.rows import head_labels
-from attnx.records import Array, Axis, Site, Trace
+from attnx.measure.rows import head_axes, head_labels
+from attnx.records import Array, Axis, Measurement, Site, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
+from attnx.study.head_effects import effects
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.selection import head_of, of_sort, position, trusted
 from attnx.tokens.spans import Mention
@@ -61,6 +62,8 @@ def compose(
     to: str | None = None,
     head: str | None = None,
     query: str | None = None,
+    causal: bool = False,
+    tell: Callable[[int], None] | None = None,
 ) -> tuple[Page, Report]:
     """Run the model and put its page together.
 
@@ -70,6 +73,8 @@ def compose(
         layers: Only these layers.
         site: Only this sort of attention.
         from_, to, head, query: See `contents`.
+        causal: Ablate every head by itself, and show how far the model's answer moves beside what the head does.
+        tell: Called with how many heads have been ablated.
 
     Returns:
         The page, and the report that it shows.
@@ -77,6 +82,8 @@ def compose(
     sites = model.find(prompt.inputs).sites
     # A mask may come in as an input; where none does and no token is padding, it is not read unless it turns out that
     # weights do not follow without it.
+    effect: Measurement | None = None
+    said: tuple[str, ...] = ()
     for quantities in dict.fromkeys((fewer(sites) if prompt.inputs is None else wanted(sites), wanted(sites))):
         trace, doubts = trusted(of_sort(execute(model, prompt, Wanted(layers, quantities)), site))
         light = "masked" not in quantities
@@ -84,6 +91,10 @@ def compose(
             continue
         shown = contents(trace, from_=from_, to=to, head=head, query=query)
         shown = replace(shown, notes=(*doubts, *shown.notes))
+        if causal:
+            if effect is None:
+                effect, said = effects(model, prompt, trace, _axes(trace), tell)
+            shown = replace(shown, measures=(effect, *shown.measures), notes=(*shown.notes, *said))
         page = report(shown)
         if not light or not {"weights", "roots"} & set(page.packed):
             break
@@ -125,6 +136,12 @@ def contents(
         chosen=(site, number, where),
         notes=(*notes, *dict.fromkeys(note for m in (table.measures if table else ()) for note in m.notes)),
     )
+
+
+def _axes(trace: Trace) -> Measurement:
+    """A measure [S,H] of nothing yet."""
+    axes = head_axes(trace, [attention.site.heads or 1 for attention in trace.attentions])
+    return Measurement("", "", axes, np.full([len(axis.labels) for axis in axes], np.nan))
 
 
 def _heads(trace: Trace) -> HeadTable:

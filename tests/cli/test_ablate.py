@@ -1,5 +1,8 @@
 """`attnx ablate`: the ranking is that of the model's own outputs, of runs that are edited elsewhere in the tests."""
 
+import csv
+import json
+
 import numpy as np
 import pytest
 
@@ -105,3 +108,20 @@ def test_the_screen_fits(attnx: Run) -> None:
 
 def _open(name: str):
     return attnx.open(name)
+
+
+def test_effects_are_saved_a_line_a_head(attnx: Run, tmp_path) -> None:
+    path = tmp_path / "effects.csv"
+    done = attnx("ablate", CAT, "-m", "tiny-gpt", "--save", str(path), "--json")
+    assert f"wrote {path}" in done.err
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    effects = done.document["effects"]
+    assert [(row["label"], row["layer"], row["head"]) for row in rows[:2]] == [("L0 H0", "0", "0"), ("L0 H1", "0", "1")]
+    assert [float(row["effect"]) for row in rows] == pytest.approx([effect["moved"] for effect in effects])
+    assert [float(row["p(sat)"]) for row in rows] == pytest.approx([e["scores"]["p(sat)"] for e in effects])
+    assert {row["measure"] for row in rows} == {"KL"}
+    assert attnx("ablate", CAT, "-m", "tiny-gpt", "--save", str(path), code=2).err.count("exists") == 1
+    whole = tmp_path / "effects.json"
+    attnx("ablate", CAT, "-m", "tiny-gpt", "--head", "0.3", "--save", str(whole))
+    assert [effect["label"] for effect in json.loads(whole.read_text())["effects"]] == ["L0 H3"]

@@ -234,3 +234,68 @@ def test_what_a_verdict_is_read_by_is_never_cut(attnx: Run, monkeypatch: pytest.
     assert "…" not in shown
     for verdict in verdicts:
         assert f"\n{verdict['method']} " in shown
+
+
+def test_cutting_where_a_head_points_says_whether_it_matters(attnx: Run, tmp_path: Path) -> None:
+    path = tmp_path / "effects.csv"
+    done = attnx("coref", ANIMAL, "--to", "animal", "--causal", "--save", str(path), "--json")
+    ((one,),) = done.document["causal"]
+    assert one["ranked"][0] == [5, 11]
+    weights = bundled(ANIMAL).weights
+    np.testing.assert_allclose(values(one["weights"]), weights[:, :, IT, 2], atol=1e-5)
+    moved = values(one["moved"])
+    edge = attnx("ablate", ANIMAL, "--edge", "it:animal", "--json").document
+    np.testing.assert_allclose(moved, values(edge["map"]), atol=1e-6)
+    assert moved[5, 11] == pytest.approx(0.114, abs=0.001)
+    assert np.partition(moved.ravel(), -2)[-2] < 0.01
+    others = weights[5, 11, IT].copy()
+    others[[0, 2, IT, 15]] = 0  # special tokens, the word itself and where it points are no other words
+    assert values(one["other_weights"])[5, 11] == pytest.approx(others.sum(), abs=1e-5), (
+        "all others together weigh less"
+    )
+    assert values(one["other_moved"])[5, 11] < 0.1 * moved[5, 11]
+    lines = path.read_text().splitlines()
+    assert lines[0] == "word,word_at,to,to_at,layer,head,weight,effect,other_weight,other_effect,measure"
+    assert len(lines) == 1 + 72
+    row = dict(zip(lines[0].split(","), lines[1 + 5 * 12 + 11].split(",")[:10], strict=False))
+    assert (row["layer"], row["head"]) == ("5", "11")
+    assert float(row["effect"]) == pytest.approx(moved[5, 11])
+
+
+def test_over_a_dataset_heads_that_point_are_held_against_controls(attnx: Run, tmp_path: Path) -> None:
+    data = tmp_path / "pairs.jsonl"
+    lines = [
+        {"text": "The cat saw a dog because it ran.", "pronoun": [26, 28], "candidates": [[4, 7], [14, 17]]},
+        {"text": "The cat saw a dog because it hid.", "pronoun": [26, 28], "candidates": [[4, 7], [14, 17]]},
+        {"text": "The boy met a man when he was sad.", "pronoun": [23, 25], "candidates": [[4, 7], [14, 17]]},
+    ]
+    data.write_text("\n".join(json.dumps({**line, "answer": 0, "pair": str(at)}) for at, line in enumerate(lines)))
+    got = attnx("coref", "--dataset", str(data), "--causal", "-m", "tiny-gpt", "--json").document
+    rows = dict(zip(got["comparison"]["axes"][0]["labels"], values(got["comparison"]), strict=True))
+    each = []
+    for line in lines:
+        word, to = ("he" if " he " in line["text"] else "it"), line["text"].split()[1]
+        args = ["--from", word, "--to", to, "--causal", "-m", "tiny-gpt", "--json"]
+        ((one,),) = attnx("coref", line["text"], *args).document["causal"]
+        each.append((values(one["weights"]), values(one["moved"]), values(one["other_moved"])))
+    tops = [np.unravel_index(int(w.argmax()), w.shape) for w, _, _ in each]
+    pointing = [moved[at] for at, (_, moved, _) in zip(tops, each, strict=True)]
+    assert rows["head that points most"][0] == pytest.approx(np.mean(pointing), rel=1e-3)
+    others = [other[at] for at, (_, _, other) in zip(tops, each, strict=True)]
+    assert rows["as much weight, other words"][0] == pytest.approx(np.mean(others), rel=1e-3)
+    np.testing.assert_allclose(values(got["effects"]), np.mean([m for _, m, _ in each], axis=0), rtol=2e-3, atol=1e-6)
+    said = attnx("coref", "--dataset", str(data), "--causal", "-m", "tiny-gpt").out
+    assert said.startswith("The head that points most")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([ANIMAL, "--causal", "--contrast", WIDE], "--contrast would do nothing with --causal"),
+        ([ANIMAL, "--save", "x.png"], "saved as .csv or .json"),
+        ([ANIMAL, "--force"], "--force would do nothing without --save"),
+    ],
+)
+def test_causal_options_that_do_not_go_together(attnx: Run, args: list[str], said: str) -> None:
+    done = attnx("coref", *args, code=2)
+    assert said in done.err

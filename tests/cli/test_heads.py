@@ -205,3 +205,22 @@ def test_a_head_is_missed_under_the_option_that_named_it(attnx: Run, head: str) 
     done = attnx("heads", ANIMAL, "--similar", head, code=2)
     assert f"--similar {head!r}" in done.err
     assert "--head" not in done.err
+
+
+@pytest.mark.parametrize(("model", "text"), [("tiny-gpt", "The cat sat on the mat. The cat"), ("minilm", ANIMAL)])
+def test_effects_are_those_of_ablate(attnx: Run, model: str, text: str) -> None:
+    got = attnx("heads", text, "-m", model, "--causal", "--json").document
+    effect = next(measure for measure in got["measures"] if measure["name"] == "effect")
+    want = attnx("ablate", text, "-m", model, "--json").document["map"]
+    np.testing.assert_allclose(np.array(effect["values"]), np.array(want["values"]), atol=2e-6)
+    best = np.unravel_index(int(np.array(want["values"]).argmax()), np.array(want["values"]).shape)
+    out = attnx("heads", text, "-m", model, "--causal", "--top", "1").out
+    assert f"L{best[0]} H{best[1]} " in out
+    assert "by effect" in out
+
+
+def test_effects_are_of_one_text(attnx: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("A cat slept.\nA dog ran.\n")
+    assert "--causal" in attnx("heads", "--file", str(tmp_path / "two.txt"), "--causal", code=2).err
+    assert "no measure of heads" in attnx("heads", ANIMAL, "--sort", "effect", code=2).err
+    assert "--causal would do nothing" in attnx("heads", ANIMAL, "--similar", "5.11", "--causal", code=2).err

@@ -25,6 +25,7 @@ from attnx.explore.app import Explorer
 from attnx.explore.desk import UNSCALED, Desk
 from attnx.explore.pane import Pane
 from attnx.explore.reader import Reader
+from attnx.interventions.plan import Edit, Intervention
 
 TEXT = "The animal didn't cross the street because it was too tired."
 
@@ -146,6 +147,33 @@ def test_help_opens_and_closes(model: attnx.Model) -> None:
         assert not app.query_one("#help", Static).has_class("shown")
 
     drive(Desk(model, TEXT), steps)
+
+
+def test_every_head_is_ablated_on_a_key(model: attnx.Model) -> None:
+    edits = [Intervention(f"{n}.{h}", (Edit("ablate", (n,), (h,)),)) for n, h in ((5, 11), (2, 3))]
+    results = model.run_with(edits, TEXT)
+    (name,) = results.unedited["inputs"]
+    base = results.unedited["inputs"][name][0].mean(0).astype(float)
+    seen: list[attnx.Measurement] = []
+
+    async def steps(app: Explorer, pilot: Pilot[None]) -> None:
+        before = len(app.desk.table.measures)
+        await pilot.press("a")
+        await settled(app, pilot)
+        assert app.desk.measurement.name == "effect"
+        assert len(app.desk.table.measures) == before + 1
+        assert "effect" in screen(app)
+        seen.append(app.desk.measurement)
+        await pilot.press("a")  # once more: in place of the first
+        await settled(app, pilot)
+        assert len(app.desk.table.measures) == before + 1
+
+    drive(Desk(model, TEXT), steps)
+    for edit in edits:
+        layer, head = map(int, edit.id.split("."))
+        other = results.effects[edit.id].outputs[name][0].mean(0).astype(float)
+        apart = 1 - base @ other / np.linalg.norm(base) / np.linalg.norm(other)
+        assert seen[0].values[layer, head] == pytest.approx(apart, abs=2e-6)
 
 
 def test_the_view_is_saved(model: attnx.Model, tmp_path: Path) -> None:

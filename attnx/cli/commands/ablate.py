@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import HeadOption, LayerOption, SiteOption, TopOption, starts
+from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 from attnx.interventions.plan import COMPONENTS, Method, Where
 
@@ -50,6 +50,8 @@ def ablate(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Show what ablating a head, or cutting one edge of attention, does to what the model says.
 
@@ -61,7 +63,7 @@ def ablate(
 
     One edge: attnx ablate "The animal slept because it was tired." --edge it:animal
     """
-    from attnx.cli import output
+    from attnx.cli import output, tidy
     from attnx.errors import UsageError
     from attnx.interventions.feeds import plan_run
     from attnx.interventions.running import Intervening
@@ -84,6 +86,7 @@ def ablate(
             raise UsageError(f"--head {text} names no layer", f"Give layer and head: 0.{one.head}.")
         heads.append((one.layer, one.head))
     layers = None if layer is None else parse_layers(layer)
+    tidy.check(save, force)
     opened = run.opened
     planned = plan_run(opened, run.prompt)
     running = Intervening(opened, {"inputs": planned.feed})
@@ -103,7 +106,7 @@ def ablate(
     what = _what(method, reference, edge, at)
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
-    if run.output.json:
+    if run.output.json or save is not None:
         from attnx.view.json import document
         from attnx.view.reporting import base
 
@@ -121,7 +124,11 @@ def ablate(
             "map": _map(found),
             "notes": notes,
         }
-        output.emit_json(document("attnx/ablate", body))
+        whole = document("attnx/ablate", body)
+        if save is not None:
+            tidy.save(save, _rows(found, what), whole, force=force)
+        if run.output.json:
+            output.emit_json(whole)
         return
     from attnx.view.page import line
     from attnx.view.reporting import text_of
@@ -218,6 +225,25 @@ def _map(found: Ablation) -> Measurement | None:
         Axis("head", tuple(f"H{head}" for head in range(found.heads))),
     )
     return Measurement(found.readout.heading, "", axes, values, formula=found.readout.formula)
+
+
+def _rows(found: Ablation, what: str) -> list[dict[str, Any]]:
+    """A line a change: layer and head (empty where it is several), how far it moves the answer, what is said."""
+    return [
+        {
+            "label": effect.place.label,
+            "component": found.component,
+            "layer": effect.place.layer,
+            "head": effect.place.head,
+            "effect": effect.change.moved,
+            "measure": found.readout.heading,
+            "first": effect.change.reading.first or None,
+            "kept": effect.change.kept,
+            **effect.change.reading.scores,
+            "change": what,
+        }
+        for effect in found.effects
+    ]
 
 
 def _object(effect: Effect) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import TopOption, starts
+from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
     from attnx.measure.coreference import Coreference
     from attnx.model import Model
+    from attnx.records import Measurement
 
 TOP = 8
 """Heads that are listed where --top does not say."""
@@ -38,10 +40,22 @@ def coref(
             help="Accuracy over a dataset: .jsonl, Winograd .xml or .json, GAP .tsv, WinoBias; pairs: our own.",
         ),
     ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Whether it matters: cut that attention, one head at a time.")
+    ] = False,
     top: TopOption = None,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
-    """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
-    from attnx.cli import output
+    """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say.
+
+    With --causal: whether that matters. The attention from the pronoun to the noun is cut before the softmax, one head
+    at a time, and what moves is shown: the pronoun's own vector in an encoder, the next token in a decoder. The
+    controls are as much weight cut to other words of the same head, and the same edge in the other heads.
+
+    For example: attnx coref "The animal slept because it was tired." --to animal --causal
+    """
+    from attnx.cli import output, tidy
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
 
@@ -49,9 +63,14 @@ def coref(
         if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
         refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
-        _dataset(run.open(), dataset, run.output.json)
+        tidy.check(save, force)
+        _dataset(run.open(), dataset, run.output.json, causal, save, force)
         return
+    if causal:
+        refuse("with --causal", {"--contrast": contrast})
+    tidy.check(save, force)
 
+    from attnx.cli import mattering
     from attnx.cli.inputs import take
     from attnx.cli.option_groups import Source
     from attnx.study.antecedents import resolve
@@ -69,29 +88,45 @@ def coref(
         words = ", ".join(dict.fromkeys(c.text for one in found for c in one.candidates))
         notes.append(f"every content word is a candidate: {words}; --to WORD,WORD names those that are meant")
     alone = dict.fromkeys(one.candidates[0].text for one in found if len(one.candidates) == 1)
-    if alone:
+    if alone and not causal:
         notes.append(f"{' and '.join(alone)} is the only candidate, so every head points at it: --to takes two or more")
     output.notes(notes)
+    matters: list[Any] = [[] for _ in found]
+    if causal:
+        matters, more = mattering.of_pronouns(opened, run.prompt, found, to is not None)
+        output.notes(more)
+        notes += more
     pairs = None
     if contrast is not None:
         pairs = _contrasted(opened, contrast, found, run.source.target)
-    if run.output.json:
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
             **base(trace),
             "pronouns": [_object(one) for one in found],
             "contrast": None if pairs is None else [_contrast_object(two, moved) for two, moved in pairs],
+            "causal": [[mattering.object_of(one) for one in mine] for mine in matters] if causal else None,
             "notes": notes,
         }
-        output.emit_json(document("attnx/coref", body))
-        return
+        whole = document("attnx/coref", body)
+        if save is not None:
+            rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
+            pointed = [row for one in found for row in mattering.mention_rows(one)]
+            tidy.save(save, rows if causal else pointed, whole, force=force)
+        if run.output.json:
+            output.emit_json(whole)
+        if run.output.json or save is not None:
+            return
     from attnx.view import coref_tables as tables
     from attnx.view.page import line
 
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
+        shown += mattering.show(matters[at], top or TOP)
+        if causal and matters[at]:
+            continue
         if len(one.unseen) == len(one.candidates):
             shown += ["", tables.unseen(one)]
             continue
@@ -157,9 +192,13 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
     }
 
 
-def _dataset(opened: Model, name: str, json: bool) -> None:
-    """Accuracy of every head and method over a dataset."""
-    from attnx.cli import output
+def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | None, force: bool) -> None:
+    """Accuracy of every head and method over a dataset; or whether heads that point matter."""
+    from attnx.cli import output, tidy
+
+    if causal:
+        _dataset_causal(opened, name, json, save, force)
+        return
     from attnx.measure import coref_data
     from attnx.study.judging import judge
 
@@ -170,7 +209,7 @@ def _dataset(opened: Model, name: str, json: bool) -> None:
     output.notes(notes[:5])
     if len(notes) > 5:
         output.note(f"{len(notes) - 5} more examples were left out")
-    if json:
+    if json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -184,8 +223,57 @@ def _dataset(opened: Model, name: str, json: bool) -> None:
             "chosen": found.chosen,
             "notes": [*found.notes, *notes],
         }
-        output.emit_json(document("attnx/coref", body))
+        whole = document("attnx/coref", body)
+        if save is not None:
+            tidy.save(save, _by_head({"accuracy": found.heads}), whole, force=force)
+        if json:
+            output.emit_json(whole)
         return
     from attnx.view import coref_tables as tables
 
     output.show(tables.accuracy(opened.name, data.name, found))
+
+
+def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, force: bool) -> None:
+    """Whether heads that point also matter, over a dataset."""
+    from attnx.cli import mattering, output, tidy
+
+    found, called, notes = mattering.over_dataset(opened, name)
+    output.notes(notes[:5])
+    if len(notes) > 5:
+        output.note(f"{len(notes) - 5} more examples were left out")
+    if json or save is not None:
+        from attnx.view.json import document
+
+        body: dict[str, Any] = {
+            "model": opened.name,
+            "dataset": called,
+            "examples": found.examples,
+            "groups": found.groups,
+            "comparison": found.comparison,
+            "effects": found.heads,
+            "weights": found.weights,
+            "cut": found.cut,
+            "notes": [*found.notes, *notes],
+        }
+        whole = document("attnx/coref", body)
+        if save is not None:
+            tidy.save(save, _by_head({"weight": found.weights, "effect": found.heads}), whole, force=force)
+        if json:
+            output.emit_json(whole)
+        return
+    from attnx.view import mattering_tables as tables
+    from attnx.view.page import line
+
+    output.show(line(tables.answer_over(found)), "", tables.over(opened.name, called, found))
+
+
+def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:
+    """A line a head."""
+    first = next(iter(measures.values()))
+    layers, heads = (axis.labels for axis in first.axes)
+    return [
+        {"layer": layer[1:], "head": head[1:], **{name: float(m.values[s, h]) for name, m in measures.items()}}
+        for s, layer in enumerate(layers)
+        for h, head in enumerate(heads)
+    ]

@@ -21,6 +21,8 @@ TOP = 12
 """Heads that the table lists where --top and --all do not say."""
 SORT = "largest weight"
 """What they are listed by where --sort does not say."""
+EFFECT = "effect"
+"""The measure that --causal adds."""
 SHORT = {
     "previous-token": "prev",
     "next-token": "next",
@@ -55,12 +57,16 @@ def heads(
     site: SiteOption = None,
     top: TopOption = None,
     every: Annotated[bool, typer.Option("--all", help="List every head.")] = False,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Whether it matters: ablate each head, and show how far the answer moves.")
+    ] = False,
 ) -> None:
     """Say what every head does, by measures with a stated formula, and name it where a threshold is passed.
 
     Over one text, or over every line of a file (means and their spread). The measures are largest weight, entropy,
     entropy share, mean distance, locality, confidence, previous, next, self, first, special, punctuation, sink,
-    duplicate and induction; attnx scan takes them by the same names.
+    duplicate and induction; attnx scan takes them by the same names. With --causal there is one more, effect: every
+    head is set to 0 by itself, and the heads that the model needs most come first.
     """
     import numpy as np
 
@@ -78,19 +84,28 @@ def heads(
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
     if similar is not None:
-        refuse("with --similar", {"--sort": sort, "--map": show_map, "--probe": probe, "--all": every})
+        refuse(
+            "with --similar",
+            {"--sort": sort, "--map": show_map, "--probe": probe, "--all": every, "--causal": causal},
+        )
     if show_map is not None:
         refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
     if every:
         refuse("with --all", {"--top": top})
     # The probe brings tokens of its own: without a text, it is all there is to measure.
     alone = probe is not None and not run.any_given
-    usual = "induction" if alone else SORT
-    sort = usual if sort is None else measure_of("--sort", sort)
-    show_map = None if show_map is None else measure_of("--map", show_map)
+    usual = EFFECT if causal else "induction" if alone else SORT
+
+    def named(option: str, name: str) -> str:
+        return EFFECT if causal and name.strip().lower() == EFFECT else measure_of(option, name)
+
+    sort = usual if sort is None else named("--sort", sort)
+    show_map = None if show_map is None else named("--map", show_map)
     items = [] if alone else run.items
     if similar is not None:
         only(items, "--similar")
+    if causal and not alone:
+        only(items, "--causal")
     layers = None if layer is None else parse_layers(layer)
     opened = run.open() if alone else run.opened
     means, said = measure.Means(), dict[str, None]()
@@ -116,6 +131,21 @@ def heads(
             probed, _, note = _probed(opened, layers, lambda one: of_sort(one, site))
             table = measure.with_measure(table, probed.measure("induction"))
             said[f"induction: measured on {note}; the other measures on the text"] = None
+    if causal:
+        from attnx.measure import induction
+        from attnx.run.prompt import Prompt
+        from attnx.study.head_effects import effects
+
+        like = table.measures[0]
+        with output.progress(int((~np.isnan(like.values)).sum()), "heads") as tell:
+            prompt = Prompt(tokens=induction.probe(opened.tokenizer)) if alone else run.prompt
+            effect, doubts = effects(opened, prompt, trace, like, tell)
+        table = replace(
+            table,
+            measures=(*table.measures, effect),
+            spread=(*table.spread, replace(effect, values=np.full_like(effect.values, np.nan))) if table.spread else (),
+        )
+        said.update(dict.fromkeys(doubts))
     near = likeness.similar(trace, *head_of(trace, similar, argument="similar")) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
     chosen = table.measure(sort)
@@ -150,7 +180,7 @@ def heads(
         shown.append(_nearest(near, top or TOP))
         notes = list(said)  # those of measures are of what is not shown
     elif mapped is not None:
-        shown.append(numbers(mapped))
+        shown.append(numbers(mapped, decimals=3 if mapped.name == EFFECT else 2))
         notes = list(said)
         if len(mapped.axes[0].labels) > 1 and not np.isnan(mapped.values).all():
             shown += ["", sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)]
@@ -188,6 +218,7 @@ def _map(table: HeadTable) -> Columns:
 
 
 _TABLE = {
+    "effect": "effect",
     "largest weight": "largest",
     "entropy": "entropy",
     "mean distance": "distance",
@@ -227,7 +258,10 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
         column("head", [f"{layers[s]} {names[h]}" for s, h in kept], whole=True),
         column("kind", [table.kinds[s][h].removesuffix("-token") for s, h in kept], whole=True),
     ]
+    known = {measure.name for measure in table.measures}
     for name in dict.fromkeys((sort, *_TABLE)):
+        if name not in known:
+            continue
         values = table.measure(name).values
         if np.isnan(values).all():
             continue
@@ -237,12 +271,16 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
             cells: list[Any] = [f"{number(values[s, h])}±{number(deviation[s, h])}" for s, h in kept]
             parts.append(column(_TABLE.get(name, name), cells, whole=True, spare=spare))
         else:
-            parts.append(column(_TABLE.get(name, name), [values[s, h] for s, h in kept], decimals=2, spare=spare))
+            decimals = 4 if name == EFFECT else 2
+            parts.append(
+                column(_TABLE.get(name, name), [values[s, h] for s, h in kept], decimals=decimals, spare=spare)
+            )
     left = len(places) - len(kept)
     found = (re.findall(r"[A-Z][\w ]*?(?: et al\.| and [A-Z]\w+)? \d{4}", m.source) for m in table.measures)
     papers = dict.fromkeys(paper for papers in found for paper in papers)
     said = [
         f"by {sort}" + (f"; {left} more heads: --all" if left else "") + "; --map MEASURE shows one and its formula",
+        *([f"effect: {table.measure(EFFECT).formula}"] if EFFECT in known else []),
         "; ".join(f"{name}: {table.measure(name).formula}" for name in ("entropy", "mean distance")),
         f"Sources: {', '.join(papers)}",
     ]

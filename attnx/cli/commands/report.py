@@ -29,6 +29,9 @@ def report(
     ] = None,
     layer: LayerOption = None,
     site: SiteOption = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Ablate every head as well: how far the answer moves, as one more map.")
+    ] = False,
     force: ForceOption = False,
 ) -> None:
     """Write a page that shows everything at once, in one file that opens anywhere.
@@ -48,7 +51,11 @@ def report(
         raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
     assert run.items  # before anything else is looked at
     layers = parse_layers(layer) if layer else None
-    page, shown = compose(run.opened, run.prompt, layers, site, from_=from_, to=to, head=head, query=query)
+    with output.progress(None, "heads ablated", quiet=not causal) as tell:
+        page, shown = compose(
+            run.opened, run.prompt, layers, site,
+            from_=from_, to=to, head=head, query=query, causal=causal, tell=tell,
+        )  # fmt: skip
     write(out, page.content, force=force)
     output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
     output.note(f"wrote {out}: {_size(len(page.content))}, {page.heads} heads, weights within {page.error:.1g}")

@@ -1,0 +1,162 @@
+"""A model in sections of layers: what lies before a change is run once, and what follows it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.paths import above, depends, reaches
+from attnx.interventions.changes import Changes
+from attnx.interventions.editing import Hook
+from attnx.interventions.points import Point
+from attnx.interventions.stream import LostError, Stack
+from attnx.layout import parse
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+    from attnx.interventions.unedited import Unedited
+
+OPENING = 1e9
+"""Operations that opening one more session takes as long as, about."""
+MOST = 12
+"""Sections at most: more save little."""
+AGAIN = 0.1
+"""Share of the weights that may be multiplied with again in each section (positions, masks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Layers that are run together."""
+
+    begin: Point | None
+    """The residual stream at which it begins; None at the model's inputs."""
+    end: Point | None
+    """The stream at which it ends; None at the model's outputs."""
+    hooks: tuple[Hook, ...]
+    interventions: tuple[int, ...]
+    """Those whose first change lies in it; they join the others here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A place between two layers."""
+
+    layer: int
+    """The first layer behind it; the number of layers behind the last."""
+    point: Point
+
+
+def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Section]:
+    """Where to cut a model so that as little as possible is run twice; nothing where that saves nothing.
+
+    Args:
+        all_: The model and its feeds.
+        name: The feed.
+        changes: What is changed.
+        tail: Whether what follows the last layer is a section of its own.
+    """
+    if not all_.exact or all_.alone is not None:
+        return []  # how integers round depends on how many rows a run has, and on which
+    try:
+        stack, layers = _stack_of(all_, changes)
+    except LostError:
+        return []
+    first = [min(found) for found in layers]
+    graph = all_.points.wide.graph
+    weights = _weights(graph)
+    tokens = max((array.size for array in all_.feed(name).values() if array.ndim < 3), default=1)
+    saved = 2.0 * sum(weights.values()) * tokens * sum(first) / len(stack.layers)
+    count = min(MOST, round(sqrt(saved / OPENING)), len(set(first)))
+    wanted = sorted(set(first) - {0})
+    if count < 1 or (count < 2 and not wanted):
+        return []
+    step = max(1.0, len(wanted) / count)
+    chosen = [wanted[int(at * step)] for at in range(count) if int(at * step) < len(wanted)]
+    cuts = [_Cut(n, Point("stream", "residual", stack.layers[n].given, "bqd")) for n in chosen]
+    out = stack.layers[-1].out
+    if tail and out is not None:
+        cuts.append(_Cut(len(stack.layers), Point("stream", "residual", out, "bqd")))
+    holds: list[_Cut] = []
+    by_layer = changes.hooks_by(lambda site: stack_layer(stack, site))
+    for cut in cuts:
+        before = [h for n, hooks in by_layer.items() if n < cut.layer for h in hooks]
+        behind = [h for n, hooks in by_layer.items() if n >= cut.layer for h in hooks]
+        if _cuts(all_, cut.point, before, behind, weights):
+            holds.append(cut)
+    if not holds:
+        return []
+    found: list[Section] = []
+    begin: Point | None = None
+    low = 0
+    for end, high in [*((cut.point, cut.layer) for cut in holds), (None, len(stack.layers) + 1)]:
+        inside = tuple(h for n, hooks in sorted(by_layer.items()) if low <= n < high for h in hooks)
+        mine = tuple(i for i, layer in enumerate(first) if low <= layer < high)
+        found.append(Section(begin, end, inside, mine))
+        begin, low = end, high
+    return found
+
+
+def stack_layer(stack: Stack, site: int) -> int:
+    """The layer of a stack that a site stands in."""
+    return next(n for n, sites in enumerate(stack.sites) if site in sites)
+
+
+def _stack_of(all_: Unedited, changes: Changes) -> tuple[Stack, list[list[int]]]:
+    """The stack in which all changes are made, and the layers of each intervention.
+
+    Raises:
+        LostError: They are made in no stack, or in several.
+    """
+    streams = all_.points.streams
+    placed = [[streams.of(site) for site in sites] for sites in changes.sites]
+    stacks = {id(stack): stack for found in placed for stack, _ in found}
+    if len(stacks) != 1 or not all(placed):
+        raise LostError("what is changed is in no single stack of layers")
+    return next(iter(stacks.values())), [[number for _, number in found] for found in placed]
+
+
+def _cuts(
+    all_: Unedited, point: Point, before: Sequence[Hook], behind: Sequence[Hook], weights: Mapping[str, int]
+) -> bool:
+    """Whether what follows a tensor is made of it and of what no change before it reaches, at little cost."""
+    graph, value = all_.points.wide.graph, point.place.value
+    if batch_axis(point) is None or value in all_.points.wide.found.graph.outputs or not depends(graph, value):
+        return False
+    earlier = {h.point.place.value for h in before} - {value}
+    if any(reaches(graph, name, earlier, {value}) for name in all_.outputs):
+        return False  # a change goes another way too
+    if reaches(graph, value, {h.point.place.value for h in behind} - {value}):
+        return False  # what is changed behind it was made before it
+    return _again(graph, all_.outputs, value, weights) <= AGAIN * sum(weights.values())
+
+
+def _again(graph: Graph, outputs: Collection[str], value: str, weights: Mapping[str, int]) -> int:
+    """How many weights what follows a tensor multiplies with besides those behind it."""
+    needed = above(graph, outputs, {value})
+    made = {value}
+    for node in graph.nodes:
+        if not made.isdisjoint(node.input):
+            made.update(name for name in node.output if name)
+    again = 0
+    for node in graph.nodes:
+        if made.isdisjoint(node.output) and not needed.isdisjoint(node.output):
+            again += sum(weights.get(name, 0) for name in node.input if any(depends(graph, o) for o in node.output))
+    return again
+
+
+def _weights(graph: Graph) -> dict[str, int]:
+    """The numbers in each weight that data are multiplied with; tables that are looked up in cost nothing."""
+    looked_up = {node.input[0] for node in graph.nodes if node.op_type.startswith("Gather")}
+    sizes = {t.name: prod(t.dims) for t in graph.proto.graph.initializer if len(t.dims) > 1}
+    return {name: size for name, size in sizes.items() if name not in looked_up}
+
+
+def batch_axis(point: Point) -> int | None:
+    """The axis of a stream along which the runs of a batch follow one another; None where there is none such."""
+    axes = [i for i, axis in enumerate(parse(point.place.layout)) if [name for name, _ in axis][:1] == ["b"]]
+    return axes[0] if len(axes) == 1 else None
+
+
+__all__ = ["Section", "batch_axis", "sections"]

@@ -1,0 +1,130 @@
+"""Runs that share what lies before their first change give what runs of the whole model give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import attnx
+from attnx.interventions import sections
+from attnx.interventions.changes import Changes
+from attnx.interventions.plan import Edit, Intervention
+from attnx.interventions.running import Intervening
+from tests.interventions import models
+
+LAYERS = 4
+
+
+def opened(name: str, folder: Path, layers: int = LAYERS) -> tuple[models.Kind, dict[str, np.ndarray], Intervening]:
+    kind = replace(models.KINDS[name], layers=layers)
+    w = models.weights(kind)
+    feeds = dict(zip(("inputs", "other"), models.feeds(kind), strict=True))
+    model = attnx.open(models.build(kind, w, folder), device="cpu")
+    return kind, w, Intervening(model, feeds)
+
+
+def heads(layers: int = LAYERS) -> list[Intervention]:
+    return [
+        Intervention(f"{layer}.{head}", (Edit("ablate", (layer,), (head,)),))
+        for layer in range(layers)
+        for head in range(models.HEADS)
+    ]
+
+
+def cut(all_: Intervening, steps: list[Intervention], tail: bool = False) -> list[sections.Section]:
+    return sections.sections(all_, "inputs", Changes(all_, "inputs", steps), tail)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections even where they save next to nothing."""
+    monkeypatch.setattr(sections, "OPENING", 1.0)
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_shared_layers_change_nothing(name: str, tmp_path: Path, eager: None) -> None:
+    kind, w, all_ = opened(name, tmp_path)
+    steps = [*heads(), Intervention("both", (Edit("ablate", (1,), (0,)), Edit("knockout", (3,), (1,), (5,), (2,))))]
+    steps.append(Intervention("mlp", (Edit("patch", (1,), None, (2, 3), quantity="mlp"),)))
+    steps.append(Intervention("stream", (Edit("patch", (1,), None, (2,), quantity="residual"),)))
+    assert len(cut(all_, steps)) == LAYERS, "a section a layer"
+    got = {effect.id: effect for effect in all_.run(steps)}
+    assert list(got) == [step.id for step in steps]
+    feed = all_.feed("inputs")
+    mask = feed["attention_mask"]
+    plain = models.run(kind, w, feed["input_ids"], mask, lambda _n, _l, a: a)
+    for layer in range(LAYERS):
+        for head in range(models.HEADS):
+            hook = models.edited(kind, mask, "zero", (layer,), (head,))
+            want = models.run(kind, w, feed["input_ids"], mask, hook)
+            np.testing.assert_allclose(got[f"{layer}.{head}"].outputs["logits"], want, atol=3e-5)
+    np.testing.assert_allclose(got["0.0"].base["logits"], plain, atol=3e-5)
+    alone = {one.id: one for step in steps for one in all_.run([step])}
+    for step in steps:
+        np.testing.assert_allclose(got[step.id].outputs["logits"], alone[step.id].outputs["logits"], atol=2e-5)
+
+
+def test_the_whole_model_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same operators on the same numbers, in batches of other sizes: rounding alone differs."""
+    _, _, all_ = opened("pre", tmp_path)
+    whole = {effect.id: effect.outputs["logits"] for effect in all_.run(heads())}
+    monkeypatch.setattr(sections, "OPENING", 1.0)
+    assert cut(all_, heads())
+    for effect in all_.run(heads()):
+        np.testing.assert_allclose(effect.outputs["logits"], whole[effect.id], rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_outputs_at_one_position_are_those_of_all(name: str, tmp_path: Path, eager: None) -> None:
+    _, _, all_ = opened(name, tmp_path)
+    whole = {effect.id: effect for effect in all_.run(heads())}
+    position = 4
+    for effect in all_.run(heads(), at={"logits": position}):
+        every = whole[effect.id].outputs["logits"]
+        at = min(position, every.shape[1] - 1)
+        assert effect.outputs["logits"].shape == every[:, at : at + 1].shape
+        np.testing.assert_allclose(effect.outputs["logits"], every[:, at : at + 1], atol=2e-5)
+        np.testing.assert_allclose(effect.base["logits"], whole[effect.id].base["logits"][:, at : at + 1], atol=2e-5)
+
+
+def test_without_savings_the_model_stays_whole(tmp_path: Path) -> None:
+    _, _, all_ = opened("pre", tmp_path)
+    assert not cut(all_, heads()), "a tiny model is opened once"
+
+
+def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, eager: None) -> None:
+    """A tensor of an early layer is an output: behind a cut it would be that of the unedited run."""
+    kind, w, all_ = opened("pre", tmp_path)
+    assert len(cut(all_, heads())) == LAYERS
+    proto = onnx.load(all_.model.path)
+    early = all_.points.of(all_.points.components()["decoder"][1], "context")[0].place.value
+    proto.graph.output.append(onnx.helper.make_empty_tensor_value_info(early))
+    onnx.save(proto, tmp_path / "early.onnx")
+    feeds = {"inputs": all_.feed("inputs")}
+    other = Intervening(attnx.open(tmp_path / "early.onnx", device="cpu"), feeds)
+    found = cut(other, heads())
+    assert [len(s.interventions) for s in found] == [4, 12], "the first layer reaches no other way"
+    mask = feeds["inputs"]["attention_mask"]
+    for effect in other.run(heads()):
+        layer, head = map(int, effect.id.split("."))
+        seen = Seen(models.edited(kind, mask, "zero", (layer,), (head,)))
+        models.run(kind, w, feeds["inputs"]["input_ids"], mask, seen)
+        np.testing.assert_allclose(np.sort(effect.outputs[early], None), np.sort(seen.contexts[1], None), atol=3e-5)
+
+
+class Seen:
+    """A hook that keeps the contexts that it gives back."""
+
+    def __init__(self, hook: models.Hook) -> None:
+        self.hook = hook
+        self.contexts: dict[int, np.ndarray] = {}
+
+    def __call__(self, name: str, layer: int, array: np.ndarray) -> np.ndarray:
+        array = self.hook(name, layer, array)
+        if name == "context":
+            self.contexts[layer] = array
+        return array
