@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.atoms import Atom, Axes, atoms_of, leaves, split_alike
 from attnx.graph.axes.axes import forward
 from attnx.graph.axes.origins import streams
-from attnx.graph.axes.paths import Way
+from attnx.graph.axes.paths import Step, Way, depends, ways_back
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -46,6 +46,28 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)
+
+
+def unmixed(graph: Graph, candidate: Candidate, over: tuple[int, ...]) -> Candidate | None:
+    """The product behind one whose key is scores already: that one mixes heads, by numbers stored or made of the text.
+
+    Scores have an axis that is normalised, of one operand of their product, and one of the other that rows differ by.
+
+    Returns:
+        None where the key is a key.
+    """
+    mix = candidate.way.product
+    step = Step(mix.node, candidate.key, mix.out)
+    for way in ways_back(graph, candidate.key):
+        p = way.product
+        if not (depends(graph, p.left) and depends(graph, p.right)):
+            continue
+        found = follow(graph, Way(p, [*way.steps, step, *candidate.way.steps]), over)
+        if found is not None and not (atoms_of(found.query_axes) - atoms_of(found.key_axes)).isdisjoint(
+            atoms_of(found.axes)
+        ):
+            return found
+    return None
 
 
 def content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candidate:

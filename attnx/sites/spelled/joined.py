@@ -179,6 +179,7 @@ def _joined(graph: Graph, ends: _Ends, parts: Sequence[Finding]) -> Finding:
     finding.causal = first.causal if len({f.causal for f in parts}) == 1 else None
     finding.window = first.window if len({f.window for f in parts}) == 1 else None
     finding.bias = next((f.bias for f in parts if f.bias), None)
+    finding.heads_mixed = any(f.heads_mixed for f in parts)
     finding.sink, finding.gated = any(f.sink for f in parts), any(f.gated for f in parts)
     finding.absent = tuple(dict.fromkeys(name for f in parts for name in f.absent))
     finding.notes = [*dict.fromkeys(note for f in parts for note in f.notes), _note(len(parts))]
