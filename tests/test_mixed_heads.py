@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 import attnx
 from attnx.errors import UnsupportedError
@@ -115,3 +116,15 @@ def test_heads_that_are_not_mixed_are_not_called_so(tmp_path: Path) -> None:
     (site,) = attnx.open(path, device="cpu").sites
     assert not site.heads_mixed
     assert site.bias == "by position, one a head"
+
+
+def test_a_bias_that_is_looked_up_for_each_cell_is_not_one_by_position(tmp_path: Path) -> None:
+    """Distances between atoms are fed: which cell has which is not known of the graph."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    distances = g.input("distances", ["b", "s", "s"], TensorProto.INT64)
+    q, k, v = qkv(g, x)
+    looked_up = g.op("Transpose", g.op("Gather", g.weight(8, H), distances), perm=[0, 3, 1, 2])
+    weights = g.softmax(str(g.op("Add", g.scores(q, k), looked_up)))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", weights, v))))
+    assert [site.bias for site in attnx.open(path, device="cpu").sites] == ["bias, one a head"]
