@@ -22,14 +22,14 @@ from attnx.version import __version__
 from attnx.wording import Wording
 
 ORDER = (
-    "inspect", "coref", "align", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "explore", "report",
-    "trace", "sites", "scan", "cost", "models", "pull", "doctor",
+    "inspect", "coref", "align", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "patch", "lens",
+    "attribute", "explore", "report", "trace", "sites", "scan", "cost", "models", "pull", "doctor",
 )  # fmt: skip
 """How help lists commands; one that is not named here comes after them."""
 
 
 def names() -> list[str]:
-    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+    """Names of the commands: attnx/cli/commands/NAME.py holds a function NAME."""
     there = {module.name for module in iter_modules(commands.__path__)}
     return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
 

@@ -161,6 +161,21 @@ def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
     return found[0]
 
 
+def each_position(tokens: Tokens, texts: Sequence[str], *, argument: str = "at") -> tuple[int, ...]:
+    """The positions of tokens that are looked at one by one: "it", "3", "it..tired", or "all" that are no padding.
+
+    Raises:
+        UsageError: There is no such token, or it is a word of several pieces.
+    """
+    found: list[int] = []
+    for text in texts:
+        if text == "all":
+            found += [at for at, is_real in enumerate(tokens.mask) if is_real]
+        else:
+            found += positions(tokens, text, argument=argument)
+    return tuple(dict.fromkeys(found))
+
+
 def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
     """The position of the query among the tokens that look, or those of several that are taken together.
 
@@ -178,6 +193,7 @@ def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
 
 
 __all__ = [
+    "each_position",
     "head_of",
     "layers_of",
     "of_sort",
