@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 OPEN = {
-    "bigbird_block_sparse": "its blocks are shown apart, not as one matrix over tokens",
     "dynamic-quantize-lstm": "its truth was taken on a processor without VNNI (it holds with PROCESSOR=avx2)",
 }
 

@@ -111,6 +111,8 @@ class Site:
     """What is added to the scaled scores besides a mask ("ALiBi", "relative position", "bias"), if anything."""
     sink: bool = False
     """Whether the softmax has a sink, so that rows sum to less than 1."""
+    heads_mixed: bool = False
+    """Whether each head's masked scores are a mix of all heads' (talking heads): masked - capped is then no bias."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each quantity lives; what is absent is computed from what is there."""
     gated: bool = False
@@ -215,6 +217,11 @@ class Attention:
             UnsupportedError: It was not traced, or does not exist at this site.
         """
         array: Array | None = getattr(self, quantity)
+        if array is None and quantity == "bias" and self.site.heads_mixed:
+            raise UnsupportedError(
+                f"{self.site.label} has no bias that could be told: its heads are mixed before the softmax",
+                "The masked scores are the mix; scores and scaled are of single heads.",
+            )
         if array is None:
             there = [name for name in QUANTITIES if getattr(self, name) is not None]
             raise UnsupportedError(

@@ -20,11 +20,12 @@ import family_pictures
 import family_recurrent
 import family_speech
 import family_texts
+import family_unusual
 from family_parts import slim
 
 FAMILIES: dict[str, Callable[[Path], None]] = {
     **family_texts.FAMILIES, **family_speech.FAMILIES, **family_pictures.FAMILIES, **family_diffusion.FAMILIES,
-    **family_recurrent.FAMILIES,
+    **family_recurrent.FAMILIES, **family_unusual.FAMILIES,
 }  # fmt: skip
 
 

@@ -70,6 +70,19 @@ def test_global_tokens_of_an_encoder_do_not_make_it_a_decoder(tmp_path: Path) ->
     assert got[4] == ("self", "encoder")
 
 
+def test_global_tokens_among_the_keys_of_the_text_itself(tmp_path: Path) -> None:
+    """Pegasus-X as it is exported: the text's own keys stand beside those of the global tokens."""
+    g = G()
+    x = g.input("x", [1, "s", 16])
+    tokens = g.weight(1, 3, 16)
+    for _ in range(2):
+        both = str(g.op("Concat", tokens, x, axis=1))
+        tokens, x = attend(g, tokens, both), attend(g, x, both)
+    both = str(g.op("Concat", tokens, x, axis=1))
+    made = found(g, tmp_path, attend(g, x, both))
+    assert {site.component for site in made} == {"encoder"}
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_is_looked_at_is_the_encoder_though_it_hides_the_future(causal: bool, tmp_path: Path) -> None:
     """A streaming encoder beside a decoder, causal or not."""

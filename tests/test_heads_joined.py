@@ -207,3 +207,18 @@ def test_what_joins_tokens_joins_no_heads(tmp_path: Path) -> None:
         outs.append(g.op("MatMul", weights[-1], v))
     sites = attnx.open(g.save(tmp_path, str(g.op("Concat", *outs, axis=1))), device="cpu").sites
     assert all(s.heads == 1 for s in sites)
+
+
+def test_rollout_says_which_layers_it_does_not_follow(tmp_path: Path) -> None:
+    """Class attention (CaiT): the first position alone asks; its layer is of the same kind, and over one query."""
+    g = G()
+    m, x = Made(g, [[]], [[]], [[]]), g.input("x", ["b", S, W])
+    x = str(g.op("Add", x, listed(m, x)))
+    first = str(g.op("Slice", x, *(g.const([n], np.int64) for n in (0, 1, 1))))
+    q, k, v = g.linear(first, D, W), g.linear(x, D, W), g.linear(x, D, W)
+    weights = g.softmax(str(g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1]))))
+    path = g.save(tmp_path, str(g.op("MatMul", weights, v)))
+    trace = traced(path, np.random.default_rng(5).standard_normal((1, S, W)).astype(np.float32))
+    found = rollout(trace)
+    assert found.values.shape == (1, S, S)
+    assert found.notes == ("not followed: L1, which is over other queries than these",)

@@ -239,8 +239,10 @@ class Unedited:
     def open(self, edited: Edited, many: bool = True) -> Session:
         """A session on an edited model; `many`: for more than a run or two."""
         sessions, tapped = self.model.sessions, edited.tapped
-        thorough = many or not tapped.plain
-        return open_session(tapped.model, tapped.folder, sessions.device, thorough=thorough, threads=sessions.threads)
+        return open_session(
+            tapped.model, tapped.folder, sessions.device, thorough=many or not tapped.plain, exact=tapped.rounded,
+            threads=sessions.threads,
+        )  # fmt: skip
 
     @property
     def slots(self) -> Sequence[Slot]:

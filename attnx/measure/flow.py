@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, layers, mixed
+from attnx.measure.layered import EXPERIMENTAL, layers, left_out, mixed
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
@@ -62,7 +62,7 @@ def flow(
         bounds=(0.0, 1.0),
         source=SOURCE,
         formula=f"max-flow through {1 - residual:g} A + {residual:g} I, rows normalised",
-        notes=(EXPERIMENTAL,) if relative else (),
+        notes=(*left_out(trace, text), *((EXPERIMENTAL,) if relative else ())),
     )
 
 

@@ -48,6 +48,17 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
     return tuple(names), np.stack(means), np.stack(uniform), text
 
 
+def left_out(trace: Trace, text: Tokens) -> tuple[str, ...]:
+    """A note on self-attentions between those over the text that are over something else, which is not followed."""
+    pairs = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "self"]
+    over = {a.site.component for _, a in pairs if trace.queries_of(a) is text}
+    others = [label for label, a in pairs if a.site.component in over and trace.queries_of(a) is not text]
+    if not others:
+        return ()
+    said = f"{', '.join(others[:3])}{f' and {len(others) - 3} more' if len(others) > 3 else ''}"
+    return (f"not followed: {said}, which {'is' if len(others) == 1 else 'are'} over other queries than these",)
+
+
 def by_layer(attentions: Sequence[Attention]) -> list[list[Attention]]:
     """Sites that stand side by side in one layer, together; all others alone."""
     groups: list[list[Attention]] = []

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, mixed
+from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -43,7 +43,8 @@ def rollout(
     if relative:
         even = _product(uniform, residual)
         values = normalise(np.where(even > 0, values / np.where(even > 0, even, 1.0), 0.0))
-    return _measured(labels, text, values, "rollout", relative, residual)
+    notes = (*left_out(trace, text), *((EXPERIMENTAL,) if relative else ()))
+    return _measured(labels, text, values, "rollout", notes, residual)
 
 
 def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Measurement:
@@ -162,7 +163,7 @@ def _product(matrices: Array, residual: float) -> Array:
 
 
 def _measured(
-    labels: tuple[str, ...], text: Tokens, values: Array, name: str, relative: bool, residual: float
+    labels: tuple[str, ...], text: Tokens, values: Array, name: str, notes: tuple[str, ...], residual: float
 ) -> Measurement:
     return Measurement(
         name=name,
@@ -172,5 +173,5 @@ def _measured(
         bounds=(0.0, 1.0),
         source=SOURCE,
         formula=f"R_l = ({1 - residual:g} A_l + {residual:g} I) R_(l-1), A_l the mean of the heads",
-        notes=(EXPERIMENTAL,) if relative else (),
+        notes=notes,
     )

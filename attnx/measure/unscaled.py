@@ -75,6 +75,12 @@ def both_ways(
     """
     if not 0 <= site < len(trace.attentions):
         raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+    if trace.attentions[site].site.heads_mixed:
+        raise UnsupportedError(
+            f"{trace.labels[site]} mixes the scores of all heads before its softmax: "
+            "what that would be without the scale is not known",
+            "Its scores, scaled, masked and weights can be shown.",
+        )
     a = _some(trace.attentions[site], heads)
     size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
     plain = _product(a).astype(np.float64)

@@ -53,6 +53,7 @@ def name_axes(
     otherwise: Callable[[int], Tokens] | None = None,
     windowed: Collection[int] = (),
     joint: Callable[[int], Tokens | None] = lambda _: None,
+    past: bool = True,
 ) -> tuple[Tokens, Tokens | None, dict[int, tuple[Tokens, Tokens]]]:
     """Find what each site's axes stand for, by their lengths.
 
@@ -64,6 +65,7 @@ def name_axes(
         otherwise: Names positions of which nothing is known; they are numbered where None.
         windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
         joint: Names a text and a picture in one sequence; None for a length that is none.
+        past: Whether keys may have been cached before: more keys than queries then stand before these.
 
     Returns:
         The tokens, the memory, and the sides of those sites that are neither; see `Trace.sides`.
@@ -116,7 +118,7 @@ def name_axes(
         query_side = memory if encoder else tokens
         key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
         if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
-            cached = a.site.kind == "self" and keys > queries
+            cached = past and a.site.kind == "self" and keys > queries
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)
     return tokens, memory, sides

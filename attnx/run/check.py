@@ -116,7 +116,7 @@ def _check(
             "capped = softcap(scaled)", formula.capped(arrays["scaled"], site.softcap), arrays["capped"], tolerance * 10
         )
     before = arrays.get("scaled" if site.softcap is None else "capped")
-    if masked is not None and before is not None and origin.get("masked") == "tapped" and site.bias is None:
+    if masked is not None and before is not None and origin.get("masked") == "tapped" and not _changed(site):
         checks.append(Check("masked has the scale of scaled", _factor_missed(masked, before, weights), tolerance * 10))
     elif origin.get("masked") == "tapped":
         checks += [Check(name, off, tolerance * 10) for name, off in _from_query_and_key(site, arrays)]
@@ -134,13 +134,18 @@ def _check(
     return tuple(checks)
 
 
+def _changed(site: Site) -> bool:
+    """Whether masked scores are the scaled ones and a mask, and more."""
+    return site.bias is not None or site.heads_mixed
+
+
 def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[str, float]]:
     """Check the masked scores of a few rows against query, key and scale, where the scores were not traced.
 
     Returns:
         Checks by name, and by how much each is off; none where the arrays do not allow them, or a bias is added.
     """
-    if not {"query", "key", "masked"} <= arrays.keys() or site.scale is None or site.bias is not None:
+    if not {"query", "key", "masked"} <= arrays.keys() or site.scale is None or _changed(site):
         return []
     scale, softcap = site.scale, site.softcap
     query, key, masked, weights = arrays["query"], arrays["key"], arrays["masked"], arrays.get("weights")

@@ -72,7 +72,7 @@ def reduce(
     feed = {**planned.feed, **extra}
     try:
         values = session.run({slot.name: feed[slot.name] for slot in session.inputs})
-    except RunError:
+    except (RunError, InputError):
         return None
     notes = (*planned.trace.notes, *notes_of_run(known, tapped, model.sessions.processor))
     return replace(planned.trace, device=session.device, misses=known.misses, notes=notes), tapped, values

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.generation_config import settings
-from attnx.feed.inputs import takes_target
+from attnx.feed.inputs import is_past, takes_target
 from attnx.feed.patches import find_frames
 from attnx.records import Array, Tokens, Trace
 from attnx.run.axis_tokens import name_axes, read_tokens
@@ -43,7 +43,8 @@ def name_tokens(
     batch = max((feed[f.name].shape[0] for f in frames), default=0)
     attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
     windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
-    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint)
+    past = any(is_past(slot) for slot in slots)
+    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*own, *run.notes, *placed)))
     trace = Trace(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.records import Site, Tokens, Trace
+from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.check import attentions as checked
 from attnx.run.dry_run import DryRun, dry_run, reduce
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.run.read import read
 from attnx.session.protocol import OpenModel, Wanted
-from attnx.taps.reductions import ROWS
+from attnx.taps.reductions import ROWS, fits
+from attnx.taps.tap import Tapped
 
 
 def rows(
@@ -70,12 +71,24 @@ def gather(
     """The rows of some queries at some sites; None where a site's queries are not the text's tokens."""
     if not sites or any(site.kind != "self" for site in sites):
         return None
-    found = reduce(model, planned, sites, quantities, {ROWS: np.asarray(positions, np.int64)})
+    if not all(fits(site, "sizes") for site in sites):
+        return None
+    found = reduce(model, planned, sites, (*quantities, "sizes"), {ROWS: np.asarray(positions, np.int64)})
     if found is None:
         return None
     trace, tapped, values = found
+    if any(_sizes(site, tapped, values) != (len(planned.tokens),) * 2 for site in sites):
+        return None  # a block of the text, one token that asks: its rows are not those of the text's tokens
+    tapped = replace(tapped, taps={i: {q: n for q, n in t.items() if q != "sizes"} for i, t in tapped.taps.items()})
     attentions = checked(read(sites, tapped, values, quantities, positions), quantities, verify)
     return named(replace(trace, attentions=attentions), positions)
+
+
+def _sizes(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> tuple[int, int]:
+    """How many queries and keys a site had, a sink left out."""
+    queries, keys = values[tapped.taps[site.index]["sizes"]].tolist()
+    window = site.places["weights"].window or (None, None)
+    return queries, len(range(keys)[slice(*window)])
 
 
 def cut(trace: Trace, positions: Sequence[int]) -> Trace:

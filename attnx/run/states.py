@@ -63,7 +63,7 @@ def states(model: OpenModel, prompt: Prompt) -> States:
     with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
     wide = not on_cuda(file.device)
     tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=wide)
-    session = open_session(tapped.model, tapped.folder, file.device)
+    session = open_session(tapped.model, tapped.folder, file.device, exact=tapped.rounded)
     values = session.run(feed)
     text_tokens = trace.memory or trace.tokens
     vectors: dict[str, Array] = {}

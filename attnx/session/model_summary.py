@@ -116,7 +116,8 @@ def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], ex
 
     head = entry.head
     taps = {int(i): dict(names) for i, names in head["taps"].items()}
-    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), head["plain"], head["widened"])
+    told = (head["plain"], head["widened"], head["rounded"])
+    return Tapped(entry.body, Path(head["folder"]), taps, tuple(head["outputs"]), *told)
 
 
 def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
@@ -129,6 +130,7 @@ def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], ex
         "outputs": list(tapped.outputs),
         "plain": tapped.plain,
         "widened": tapped.widened,
+        "rounded": tapped.rounded,
     }
     cache.write(_tapped_key(summary, wanted, extra), head, tapped.model)
 

@@ -183,6 +183,7 @@ def open_session(
     *,
     thorough: bool = True,
     fused: bool = False,
+    exact: bool = False,
     threads: int | None = None,
     save_to: Path | None = None,
 ) -> Session:
@@ -196,6 +197,7 @@ def open_session(
             processor. Without it opening takes half the time or less, and the weights of a file stay where they are,
             mapped into memory; a short run then takes a little longer.
         fused: Turn products between DequantizeLinear into products of integers, as onnxruntime does by itself.
+        exact: On the CPU, give bit for bit what the graph gives as it is written: nothing fused, no weights laid out.
         threads: Threads inside an operator; `THREADS` where None.
         save_to: Write the optimised model there.
 
@@ -214,10 +216,11 @@ def open_session(
     # Peak memory: each reduction right behind its site, so that no matrix is kept alive until the end.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough else level.ORT_ENABLE_BASIC
+    least = level.ORT_DISABLE_ALL if exact else level.ORT_ENABLE_BASIC
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough and not exact else least
     # Fused quantised products round activations as well; what is shown is what the graph says.
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
-    if not thorough:
+    if exact or not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if threads or THREADS:
         options.intra_op_num_threads = threads or THREADS

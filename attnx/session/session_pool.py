@@ -228,4 +228,7 @@ class SessionPool:
         self, known: ModelSummary, tapped: Tapped, *, thorough: bool = True, threads: int | None = None
     ) -> Session:
         model = tapped.model if self.alter is None else self.alter(tapped.model, self.graph(known.branch))
-        return open_session(model, tapped.folder, self.device, thorough=thorough, fused=self.fused, threads=threads)
+        return open_session(
+            model, tapped.folder, self.device, thorough=thorough, fused=self.fused, threads=threads,
+            exact=tapped.rounded and not self.fused,
+        )  # fmt: skip

@@ -38,6 +38,9 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
     """
     crosses = [i for i, p in enumerate(parts) if p.cross]
     looks = {i: above(graph, parts[i].sources) for i in crosses}
+    own = {p.query: above(graph, [p.query]) for p in parts if crosses and not p.cross}
+    # What a self-attention looks at beside its own stream: global tokens among the keys of local ones.
+    looks |= {j: above(graph, p.sources) - own[p.query] for j, p in enumerate(parts) if crosses and not p.cross}
     ends = [i for i in crosses if not _looked_at(parts, looks, i) and not _mutual(graph, parts, i)]
     in_keys: set[str] = set().union(*(looks[i] for i in ends))
     # Of the queries what comes by no cross-attention before: that carries all that it looked at.
@@ -57,7 +60,7 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
 
 
 def _looked_at(parts: Sequence[Part], looks: Mapping[int, set[str]], i: int) -> bool:
-    """Whether what a cross-attention gives is among what another looks at."""
+    """Whether what a cross-attention gives is among what another looks at, or a self-attention of another stream."""
     return any(j != i and parts[i].out and parts[i].out in made_of for j, made_of in looks.items())
 
 

@@ -56,6 +56,8 @@ class Finding:
     sink: bool = False
     gated: bool = False
     """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
+    heads_mixed: bool = False
+    """See `Site.heads_mixed`."""
     linear: bool = False
     """A fused operator multiplies `query_from` and `key_from` as they come in: moved, turned, cached, rounded or
     repeated at most, so that what multiplies them before it multiplies its scores."""

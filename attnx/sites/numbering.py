@@ -60,7 +60,7 @@ def number(
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
-                gated=f.gated, absent=f.absent, notes=tuple(f.notes),
+                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, notes=tuple(f.notes),
             )
         )  # fmt: skip
         if f.replacement is not None or f.key:
@@ -87,6 +87,8 @@ def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
 
 def _bias(f: Finding, seen: Hides | None) -> str | None:
     """What is added to the scores: seen in the mask, else read off the graph, as where the queries make it too."""
+    if f.heads_mixed:
+        return None
     if seen is None or seen.bias == "" or (seen.bias is None and f.beside):
         return f.bias
     return seen.bias

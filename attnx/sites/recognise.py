@@ -21,8 +21,8 @@ from attnx.sites.fused.prescaled import take_out
 from attnx.sites.fused.registry import FUSED, REWRITES
 from attnx.sites.loops import Looked, open_loops
 from attnx.sites.numbering import number
-from attnx.sites.registry import recognise
-from attnx.sites.spelled import joined, softmax, unnormalised
+from attnx.sites.registry import JOINS, recognise
+from attnx.sites.spelled import softmax, unnormalised
 from attnx.sites.spelled.deformable import Sampling
 
 if TYPE_CHECKING:
@@ -123,11 +123,12 @@ def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
             if found.replacement is not None and (own := graph.producer(found.replacement.at)) is not None:
                 replacements[key_of(node)] = (own, found.replacement)
     single = list(findings)
-    for whole, parts in joined.join(opened, findings):
-        made = None if whole.replacement is None else graph.producer(whole.replacement.at)
-        if made is not None and whole.replacement is not None:
-            replacements[whole.key] = made, whole.replacement
-            findings = [f for f in findings if f not in parts] + [whole]
+    for join in JOINS:
+        for whole, parts in join(opened, findings):
+            made = None if whole.replacement is None else graph.producer(whole.replacement.at)
+            if made is not None and whole.replacement is not None:
+                replacements[whole.key] = made, whole.replacement
+                findings = [f for f in findings if f not in parts] + [whole]
     if any(f.replacement is not None for f in findings[len(fused) :]) or any(f.key for f in findings):
         opened = _opened(graph, replacements)
     misses += unnormalised.misses(opened, _products([*single, *findings]))

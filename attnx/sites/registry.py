@@ -1,7 +1,7 @@
 """The recognisers of attention that is written out in plain operators, one a room, in the order in which they look.
 
-Each sees what those before it found around a softmax, and may give something better. A new room is one new entry; no
-other file imports the rooms behind `spelled`.
+`ROOMS` look at one softmax, `JOINS` at those that belong together. Each sees what those before it found, and may give
+something better. A new room is one new entry; no other file imports the rooms behind `spelled`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attnx.records import Miss
 from attnx.sites.finding import Finding
-from attnx.sites.spelled import softmax
-from attnx.sites.strided import bands
+from attnx.sites.spelled import joined, softmax
+from attnx.sites.strided import bands, blocks
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -23,6 +23,10 @@ Look = Callable[["NodeProto", Finding | Miss | None], Finding | Miss | None]
 """A node, and what was found around it so far -> what is found there now."""
 ROOMS: Sequence[Callable[[Graph], Look]] = (softmax.recogniser, bands.recogniser)
 """For each room: a graph with its fused nodes replaced -> the room's recogniser for its nodes."""
+
+Join = Callable[["Graph", Sequence[Finding]], list[tuple[Finding, list[Finding]]]]
+"""A graph with its fused nodes replaced, and its sites -> sites that are made of several of them, each with these."""
+JOINS: Sequence[Join] = (blocks.join, joined.join)
 
 
 def recognise(graph: Graph) -> Callable[[NodeProto], Finding | Miss | None]:

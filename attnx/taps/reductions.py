@@ -31,7 +31,7 @@ key, int64 [1]; where a rollout starts from, float32 [R,Q]; which cells count fo
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
     "most_added", "least_added", "mean", "most", "most_masked", "rollout",
-    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks",
+    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes",
 )  # fmt: skip
 """What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|, and the same of all rows together; how many keys are not hidden; whether the key
@@ -39,7 +39,7 @@ mark; a of each cell; sum a |i - j|, and the same of all rows together; how many
 the smallest of what bias and mask add to a score; the mean and the largest weight; the largest masked score. Of all
 sites together, noted at the first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each
 head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value:
-see `norms`. Of the rows in `ROWS` alone: sum a m_j for each mark."""
+see `norms`. Of the rows in `ROWS` alone: sum a m_j for each mark. Of the matrix: Q and K, int64 [2]."""
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
 """Those without heads."""
 HIDDEN = -9e3
@@ -134,6 +134,9 @@ class Writer(Nodes):
         """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
         cells. `marked`: its marks are wanted as well, the last of which gives the sum of each row.
         """
+        if stat == "sizes":
+            ends = self.ints([axis_of(place.layout, "q") or 0, axis_of(place.layout, "k") or 0])
+            return self.node("Gather", [self.node("Shape", [value]), ends])
         last = self._last(value, place)
         if stat == "total" and marked:
             return self.node("Gather", [self.node("MatMul", [last, MARKS]), self.index(-1)], axis=-1)

@@ -31,6 +31,8 @@ _QUANTISED = {
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
 
+_ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear")
+
 
 @dataclass(frozen=True, slots=True)
 class Tapped:
@@ -49,6 +51,9 @@ class Tapped:
     does not lay their weights out beforehand."""
     widened: bool = False
     """Whether what is in bfloat16 is computed in float32."""
+    rounded: bool = False
+    """Whether floats are rounded to integers between float operators, and nothing is multiplied in integers (QDQ): the
+    last bit of a float may tip a whole step there."""
 
 
 def tap(
@@ -181,7 +186,11 @@ def finish(
         widen_inputs(proto)
     widened = wide and widen(proto)
     folder = _relocate(found, proto)
-    return Tapped(proto.SerializeToString(), folder, taps or {}, tuple(kept), _plain(proto.graph.node), widened)
+    nodes = proto.graph.node
+    return Tapped(
+        proto.SerializeToString(), folder, taps or {}, tuple(kept),
+        plain=_plain(nodes), widened=widened, rounded=_rounded(nodes),
+    )  # fmt: skip
 
 
 def _by_layer(writer: Writer, sites: Sequence[Site], means: Sequence[tuple[int, str]]) -> list[str]:
@@ -199,6 +208,11 @@ def _by_layer(writer: Writer, sites: Sequence[Site], means: Sequence[tuple[int, 
 def _plain(nodes: Iterable[NodeProto]) -> bool:
     marks = ("Quant", "QLinear", "Integer")
     return all(n.domain in ("", "ai.onnx") and not any(m in n.op_type for m in marks) for n in nodes)
+
+
+def _rounded(nodes: Iterable[NodeProto]) -> bool:
+    ops = {n.op_type for n in nodes if "Quant" in n.op_type or "QLinear" in n.op_type or "Integer" in n.op_type}
+    return ops <= {"DequantizeLinear", *_ROUNDS} and not ops.isdisjoint(_ROUNDS)
 
 
 def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:

@@ -167,7 +167,7 @@ def _site(trace: Trace, at: int, packed: Packed, sides: list[dict[str, Any]], bl
         "scale": list(scale) if isinstance(scale, tuple) else scale,
         "place": safe(site.scale_place) if site.scale_place else "",
         "softcap": site.softcap or None,
-        "added": site.bias,
+        "added": "a mix of all heads, in the place of its own scores" if site.heads_mixed else site.bias,
         "causal": site.causal,
         "op": safe(site.op),
         "node": safe(site.node),

@@ -74,7 +74,8 @@ def _sees(site: Site) -> str:
 
 def _also(site: Site) -> str:
     """What else changes the scores."""
-    parts = [site.bias or "", "" if site.softcap is None else f"softcap {site.softcap:g}", "sink" if site.sink else ""]
+    cap = "" if site.softcap is None else f"softcap {site.softcap:g}"
+    parts = ["heads mixed" if site.heads_mixed else "", site.bias or "", cap, "sink" if site.sink else ""]
     return ", ".join(part for part in parts if part)
 
 

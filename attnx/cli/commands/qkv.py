@@ -113,7 +113,7 @@ def _steps(title: str, found: Pair, site: Site) -> Columns:
         "cosine": "q·k / (|q| |k|)",
         "q·k": "the score: products of all dimensions, added",
         "scaled": said,
-        "masked": "softmax's input, mask and bias added",
+        "masked": f"softmax's input, {'heads mixed' if site.heads_mixed else 'mask and bias added'}",
         "weight": "after the softmax",
         "|v|": "size of the key's value vector",
         "|weight v|": "what of it is carried over",

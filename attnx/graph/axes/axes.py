@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.graph.axes.atoms import Atom, Axes, fresh, split_alike, split_to
+from attnx.graph.axes.atoms import Atom, Axes, atoms_of, fresh, leaves, split_alike, split_to
 from attnx.graph.axes.product import find_product
 from attnx.graph.load.nodes import attributes
 
@@ -66,8 +66,8 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
 
 MIXED = "mixed heads"
 """Name of the atoms that come out of such a product in the place of the heads."""
-MIXING = ("MatMul", "Einsum", "Conv")
-"""Products with a constant that may mix heads: `forward` follows the axes that they leave alone."""
+MIXING = ("MatMul", "Einsum", "Conv", "ReduceSum")
+"""Products that may mix heads: `forward` follows the axes that they leave alone."""
 
 
 def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
@@ -84,8 +84,9 @@ def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
     if len(mine) != len(axes):
         return None
     split_alike(mine, axes)
-    constant = product.right_axes if source == product.left else product.left_axes
-    for atom in (atom for axis in constant for atom in axis if atom not in product.contracted):
+    other = product.right_axes if source == product.left else product.left_axes
+    own = atoms_of(mine)
+    for atom in atoms_of(other) - own - set(leaves(product.contracted)):
         atom.name = MIXED
     return product.out_axes
 

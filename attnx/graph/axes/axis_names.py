@@ -118,7 +118,8 @@ def _heads(graph: Graph, pair: Candidate, use: Use | None, names: AxisNames, fre
     heads = split_from(graph, pair.query, pair.query_axes, product.contracted)
     names.name(pair.keys, "k")  # what was followed may have split them
     names.name(product.contracted, "d")
-    if heads is not None:
+    # Heads that were lost on the way (queries that were picked out of all heads' at once) are other atoms.
+    if heads is not None and (not heads or not set(leaves(heads)).isdisjoint(leaves(free))):
         return heads
     heads = _by_position(product.out_axes, names)
     if use is None or depends(graph, pair.query):

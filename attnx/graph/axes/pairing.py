@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.atoms import Atom, Axes, atoms_of, leaves, split_alike
 from attnx.graph.axes.axes import forward
 from attnx.graph.axes.origins import streams
-from attnx.graph.axes.paths import Way
+from attnx.graph.axes.paths import Step, Way, depends, ways_back
+from attnx.graph.axes.product import Product, find_product
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -46,6 +47,49 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)
+
+
+def unmixed(graph: Graph, candidate: Candidate, over: tuple[int, ...]) -> Candidate | None:
+    """The product behind one whose key is scores already: that one mixes heads, by numbers stored or made of the text.
+
+    Scores have an axis that is normalised, of one operand of their product, and of the other one that rows differ by. A
+    key can have such axes, too, where it was written into a cache by a product; but what it is summed over, its
+    features, is of one operand alone.
+
+    Returns:
+        None where the key is a key.
+    """
+    mix = candidate.way.product
+    step = Step(mix.node, candidate.key, mix.out)
+    for way in ways_back(graph, candidate.key):
+        p = way.product
+        if not (depends(graph, p.left) and depends(graph, p.right)):
+            continue
+        found = follow(graph, Way(p, [*way.steps, step, *candidate.way.steps]), over)
+        if found is None:
+            continue
+        rows = (atoms_of(found.query_axes) - atoms_of(found.key_axes)) & atoms_of(found.axes)
+        if not rows:
+            continue
+        heads = _summed(graph, way, mix, candidate.key)
+        if not depends(graph, candidate.query) or (
+            heads and heads <= atoms_of(found.query_axes) & atoms_of(found.key_axes)
+        ):
+            return found
+    return None
+
+
+def _summed(graph: Graph, way: Way, mix: Product, value: str) -> set[Atom]:
+    """What a product sums over, in the terms of the way to one of its operands."""
+    axes: Axes | None = way.product.out_axes
+    for step in way.steps:
+        axes = forward(graph, step.node, axes, step.source) if axes is not None else None
+    again = find_product(graph, mix.out)
+    mine = None if again is None else again.left_axes if value == again.left else again.right_axes
+    if again is None or axes is None or mine is None or len(mine) != len(axes):
+        return set()
+    split_alike(mine, axes)
+    return set(leaves(again.contracted))
 
 
 def content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candidate:

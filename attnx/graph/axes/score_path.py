@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.atoms import Axes
-from attnx.graph.axes.axes import forward
+from attnx.graph.axes.axes import MIXING, forward
 from attnx.graph.axes.axis_names import AxisNames
 from attnx.graph.axes.factors import factors_of, multiplier, unmoved
 from attnx.graph.axes.pairing import Candidate
@@ -99,6 +99,8 @@ def read_path(graph: Graph, pair: Candidate, names: AxisNames) -> Reading:
         elif step.node.op_type in _ADDING or step.node.op_type == "Tanh":
             scores.exact = False
             reading.biases += _others(step) if step.node.op_type != "Tanh" else []
+        elif step.node.op_type in MIXING:
+            scores.exact = False
         elif step.node.op_type in ("Concat", "Pad"):
             scores.exact = False
             _read_columns(graph, reading, step, way.product.out)

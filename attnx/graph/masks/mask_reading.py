@@ -153,5 +153,10 @@ def _bias(hidden: Array, masked: Array | None) -> str | None:
     shown = np.where(np.broadcast_to(hidden, shape), 0.0, np.broadcast_to(masked, shape))
     if not np.isfinite(shown).all() or np.abs(shown).max(initial=0.0) < 1e-6:
         return None
+    seen = ~np.broadcast_to(hidden, shape)
+    most = np.where(seen, shown, -np.inf).max(axis=-1)
+    least = np.where(seen, shown, np.inf).min(axis=-1)
+    # The same for every key of a row: what is looked up for each cell (bonds between atoms) hangs on what is fed.
+    name = "by position" if (most - least).max(initial=-np.inf) > 1e-6 else "bias"
     by_head = shown.shape[1] > 1 and bool(np.abs(shown - shown[:, :1]).max() > 1e-6)
-    return "by position, one a head" if by_head else "by position"
+    return f"{name}, one a head" if by_head else name

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.atoms import Axes, fresh, leaves
 from attnx.graph.axes.axes import forward
+from attnx.graph.axes.moved import origin
 from attnx.graph.axes.origins import streams
 from attnx.graph.axes.paths import above
 from attnx.graph.load.nodes import attributes
-from attnx.layout import parse
+from attnx.layout import axis_of, parse
 from attnx.records import Place
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Finding, Replacement, key_of
@@ -87,7 +88,7 @@ def _ends(graph: Graph, finding: Finding) -> _Ends | None:
                 return None
             inside = {id(leaf) for axis in own for leaf in leaves(axis)}
             atoms = leaves(now[at])
-            if not all(id(leaf) in inside for leaf in atoms):
+            if not all(id(leaf) in inside for leaf in atoms) or (not atoms and _cut(graph, finding)):
                 return None
             layout = _side_by_side(place.layout, at % len(now), len(node.input)) if bare and atoms else None
             return _Ends(node, list(node.input).index(value), layout)
@@ -97,6 +98,16 @@ def _ends(graph: Graph, finding: Finding) -> _Ends | None:
         now = forward(graph, node, now, value)
         value = node.output[0]
     return None
+
+
+def _cut(graph: Graph, finding: Finding) -> bool:
+    """Whether a site's queries are some of those that were made together: a block of a text, and no head."""
+    query = finding.places.get("query")
+    at = None if query is None else axis_of(query.layout, "q")
+    if query is None or at is None or (made := origin(graph, query.value)) is None:
+        return False
+    own, whole = graph.shape(query.value), graph.shape(made)
+    return own is not None and whole is not None and own[at] not in whole[:-1]
 
 
 def _side_by_side(layout: str, at: int, count: int) -> str | None:
@@ -168,6 +179,7 @@ def _joined(graph: Graph, ends: _Ends, parts: Sequence[Finding]) -> Finding:
     finding.causal = first.causal if len({f.causal for f in parts}) == 1 else None
     finding.window = first.window if len({f.window for f in parts}) == 1 else None
     finding.bias = next((f.bias for f in parts if f.bias), None)
+    finding.heads_mixed = any(f.heads_mixed for f in parts)
     finding.sink, finding.gated = any(f.sink for f in parts), any(f.gated for f in parts)
     finding.absent = tuple(dict.fromkeys(name for f in parts for name in f.absent))
     finding.notes = [*dict.fromkeys(note for f in parts for note in f.notes), _note(len(parts))]

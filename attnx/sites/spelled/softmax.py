@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from attnx.graph.axes.axes import MIXING
 from attnx.graph.axes.axis_names import name_axes
 from attnx.graph.axes.linear_attention import competed, is_linear
-from attnx.graph.axes.pairing import Candidate, Use, content, follow, use_of
+from attnx.graph.axes.pairing import Candidate, Use, content, follow, unmixed, use_of
 from attnx.graph.axes.paths import Way, depends, ways_back, ways_on
 from attnx.graph.axes.score_path import bias_kind, read_path
 from attnx.graph.axes.softmax_forms import Softmax, find_softmax, natural
@@ -114,7 +115,14 @@ class _Before:
 
 
 def _followed(graph: Graph, ways: list[Way], over: tuple[int, ...]) -> list[Candidate]:
-    return [candidate for way in ways if (candidate := follow(graph, way, over)) is not None]
+    found: dict[str, Candidate] = {}
+    for way in ways:
+        if (candidate := follow(graph, way, over)) is not None:
+            mixed_scores = unmixed(graph, candidate, over)  # these may be added to the same scores unmixed
+            one = mixed_scores or candidate
+            if mixed_scores is not None or one.way.product.out not in found:
+                found[one.way.product.out] = one
+    return list(found.values())
 
 
 def _competition(graph: Graph, node: NodeProto, candidates: list[Candidate], on: list[Way], out: str) -> Miss | None:
@@ -178,6 +186,9 @@ def _assemble(
     if not reading.biases and not found.masked and not _selects(use):
         finding.causal = False  # nothing is added, selected or multiplied: nothing is hidden
     finding.bias = bias_kind(graph, reading, names.heads, _head_axes(names.layout(chosen.axes)))
+    finding.heads_mixed = any(step.node.op_type in MIXING for step in way.steps)
+    if finding.heads_mixed:
+        finding.notes.append("the scores of all heads are mixed before the softmax (talking heads)")
     finding.sink = reading.sink is not None or found.sink
     put = Placing(graph, finding, names)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)

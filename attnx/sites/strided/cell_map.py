@@ -55,7 +55,8 @@ class Source:
 class Weighed:
     """What the weights are multiplied by."""
 
-    weights: str
+    weights: tuple[str, ...]
+    """Of each softmax."""
     value: str
     contexts: tuple[str, ...]
     """What may be the sums of values, the likeliest first."""
@@ -69,32 +70,39 @@ class Places:
         self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
         self._known: dict[tuple[tuple[str, int], ...], tuple[dict[str, Fact], dict[str, Fact]]] = {}
 
-    def prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
-        """Follow places from query and key to the cells of the softmax's input, whose last axis is normalised.
+    def prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
+        """Follow places from query and key to the cells of softmaxes' inputs, whose last axes are normalised.
+
+        Args:
+            logits: The input of the softmax, or of each of several that are parts of one attention.
+            source: What the scores of all of them are made of.
+            use: What the weights are multiplied by.
 
         Returns:
             `Mixed` where rows are not those of one head, None where the graph cannot be evaluated or tells otherwise.
         """
-        signature = [self._signature(logits, (source.query, source.key))]
+        signature = [self._signature(name, (source.query, source.key)) for name in logits]
         if use is not None:
-            signature += [self._signature(name, (use.weights, use.value)) for name in use.contexts]
+            signature += [self._signature(name, (*use.weights, use.value)) for name in use.contexts]
         key = tuple(signature)
         if key not in self._proved:
             self._proved[key] = self._prove(logits, source, use)
         return self._proved[key]
 
-    def _prove(self, logits: str, source: Source, use: Weighed | None) -> Proof | Mixed | None:
-        nodes = carriers(self.graph, logits, {source.query, source.key})
-        made = copied(
-            self.graph, nodes, logits, dict(zip((source.query, source.key), _SOURCES, strict=True)), _SOURCES[0]
-        )
-        if made is None or len(nodes) > _MOST_NODES:
-            return None
+    def _prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
+        made = []
+        for name in logits:
+            nodes = carriers(self.graph, name, {source.query, source.key})
+            names = dict(zip((source.query, source.key), _SOURCES, strict=True))
+            copy = copied(self.graph, nodes, name, names, _SOURCES[0])
+            if copy is None or len(nodes) > _MOST_NODES:
+                return None
+            made.append((name, *copy))
         for sizes in self._sizes(source.products):
-            seen = self._run(logits, source, sizes, made)
+            seen = self._run(source, sizes, made)
             if seen is None:
                 continue
-            proof = read(seen)
+            proof = read(seen, twice=len(logits) > 1)
             if not isinstance(proof, Proof):
                 return proof
             if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
@@ -138,28 +146,35 @@ class Places:
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
     def _run(
-        self, logits: str, source: Source, sizes: dict[str, int], made: tuple[list[NodeProto], str]
+        self, source: Source, sizes: dict[str, int], made: Sequence[tuple[str, list[NodeProto], str]]
     ) -> Seen | None:
         given, facts = self._facts(sizes)
         one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
             return None
-        size, (copies, target) = source.size, made
+        size = source.size
+        parts: list[tuple[Array, Array, Array]] = []
+        for logits, copies, target in made:
 
-        def carried(query: Array, key: Array) -> Array | None:
-            return enact(self.graph, facts, copies, target, dict(zip(_SOURCES, (query, key), strict=True)))
+            def carried(query: Array, key: Array, copies: list[NodeProto] = copies, to: str = target) -> Array | None:
+                return enact(self.graph, facts, copies, to, dict(zip(_SOURCES, (query, key), strict=True)))
 
-        asked = carried(_counted(one, size), _ones(two))
-        found = None if asked is None else carried(_ones(one), _counted(two, size))
-        masked = None
-        if found is not None:
-            zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
-            masked = enact(self.graph, facts, [], logits, zeros)
-        if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
-            return None
+            asked = carried(_counted(one, size), _ones(two))
+            found = None if asked is None else carried(_ones(one), _counted(two, size))
+            masked = None
+            if found is not None:
+                zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
+                masked = enact(self.graph, facts, [], logits, zeros)
+            if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
+                return None
+            parts.append((asked, found, masked))
         batch = next((f.shape[0] for f in given.values() if f.shape), None)
         split = (one[-1] != size, two[-1] != size)
-        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts)
+        asked, found, masked = (
+            _stacked([part[i] for part in parts], fill) for i, fill in enumerate((0.0, 0.0, -np.inf))
+        )
+        shapes = tuple(part[0].shape for part in parts)
+        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts, shapes)
 
     def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
         """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
@@ -195,7 +210,7 @@ class Places:
         summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
         whole = summed.reshape(sizes).astype(np.float32)
         for i, name in enumerate(use.contexts):
-            made = enact(self.graph, seen.facts, [], name, {use.weights: row, use.value: value})
+            made = enact(self.graph, seen.facts, [], name, {**_apart(use.weights, row, seen.parts), use.value: value})
             pair = None if made is None else matched(whole, value, made, proof.key, proof.query)
             if pair is not None:
                 return replace(proof, value=pair[0], context=pair[1], at=i)
@@ -225,6 +240,27 @@ class Places:
             at = list(node.output).index(name)
             known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
         return known[target]
+
+
+def _stacked(parts: Sequence[Array], fill: float) -> Array:
+    """The rows of several softmaxes in one array, short ones filled up; that of a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(part.shape[-1] for part in parts)
+    rows = [part.reshape(-1, part.shape[-1]) for part in parts]
+    return np.concatenate([np.pad(r, ((0, 0), (0, width - r.shape[1])), constant_values=fill) for r in rows])
+
+
+def _apart(names: Sequence[str], rows: Array, shapes: Sequence[tuple[int, ...]]) -> dict[str, Array]:
+    """The way back from `_stacked`: the rows of each softmax, by the name of its weights."""
+    if len(names) == 1:
+        return {names[0]: rows}
+    out, at = {}, 0
+    for name, shape in zip(names, shapes, strict=True):
+        count = prod(shape[:-1])
+        out[name] = rows[at : at + count, : shape[-1]].reshape(shape)
+        at += count
+    return out
 
 
 def _whole(fact: Fact | None) -> tuple[int, ...] | None:

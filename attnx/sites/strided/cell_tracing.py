@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from attnx.graph.axes.moved import origin
 from attnx.graph.axes.paths import above, depends, scalar
 from attnx.graph.axes.product import find_product, float_source
 
@@ -18,52 +19,8 @@ if TYPE_CHECKING:
 
     from attnx.graph.shapes.index import Graph
 
-_MOVES = {
-    **dict.fromkeys(
-        "Reshape Transpose Slice Gather GatherND GatherElements Unsqueeze Squeeze Identity Cast CastLike Flatten "
-        "Expand Pad Tile".split(),
-        (0,),
-    ),
-    "ScatterND": (0, 2),
-    "ScatterElements": (0, 2),
-    "Where": (1, 2),
-}
-"""Operators that put cells elsewhere and change none, and which of their inputs hold the cells."""
 _ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul")
 FLOAT, FLOAT16, BFLOAT16 = 1, 10, 16
-
-
-def origin(graph: Graph, value: str) -> str | None:
-    """The one tensor whose cells `value` holds, moved, cut, repeated or padded; None where it holds those of several.
-
-    A split ends the way: its parts may be query, key and value.
-    """
-    ends: set[str] = set()
-    seen: set[str] = set()
-    stack = [value]
-    while stack:
-        name = stack.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        node = graph.producer(name)
-        at = (
-            () if node is None else range(len(node.input)) if node.op_type == "Concat" else _MOVES.get(node.op_type, ())
-        )
-        live = [] if node is None else [node.input[i] for i in at if i < len(node.input)]
-        live = [n for n in live if depends(graph, n)]
-        if live:
-            stack += live
-        elif node is None or node.op_type != "ConstantOfShape":
-            ends.add(name)
-    return ends.pop() if len(ends) == 1 else None
-
-
-def _moved(node: NodeProto) -> list[str]:
-    """The inputs whose cells a node moves."""
-    if node.op_type == "Concat":
-        return list(node.input)
-    return [node.input[i] for i in _MOVES.get(node.op_type, ()) if i < len(node.input)]
 
 
 _PROJECTS = ("Add", "Mul", "Div", "Reshape", "Transpose", "Identity", "Cast")

@@ -33,6 +33,10 @@ class Proof:
     """Which of the contexts it is."""
     tokens: int | None = None
     """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
+    twice: bool = False
+    """A query has a key in several cells, hidden ones counted: their weights add up."""
+    whole: bool = True
+    """Every query has a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,17 @@ class Seen:
     """The softmax's input where all scores are 0."""
     batch: int | None
     facts: Mapping[str, Fact]
+    parts: tuple[tuple[int, ...], ...] = ()
+    """The shape of each softmax, where the rows of several stand in one array."""
 
 
-def read(seen: Seen) -> Proof | Mixed | None:
-    """What the places say: see `Proof`."""
+def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
+    """What the places say: see `Proof`.
+
+    Args:
+        seen: The places.
+        twice: Whether a query may see a key in several cells.
+    """
     one, two, cells = cells_of(seen)
     if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
         return None
@@ -81,8 +92,8 @@ def read(seen: Seen) -> Proof | Mixed | None:
         return None
     if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
         return None
-    twice = one[shown > HIDES] * prod(seen.key) + two[shown > HIDES]
-    if len(np.unique(twice)) != len(twice):
+    pairs = one * prod(seen.key) + two
+    if not twice and _repeats(pairs[shown > HIDES]):
         return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
     if seen.batch is not None and seen.query[batch] != seen.batch:
@@ -93,8 +104,13 @@ def read(seen: Seen) -> Proof | Mixed | None:
     later = np.triu(np.ones(visible.shape, bool), 1)
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
-        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()),
+        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()), twice=_repeats(pairs),
+        whole=len(np.unique(one)) == prod(seen.query),
     )  # fmt: skip
+
+
+def _repeats(numbers: Array) -> bool:
+    return len(np.unique(numbers)) != len(numbers)
 
 
 def _width(visible: Array) -> int | None:

@@ -1,0 +1,48 @@
+"""Which tensor the cells of another came from: followed back through steps that move cells and change none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnx.graph.axes.paths import depends
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+
+_MOVES = {
+    **dict.fromkeys(
+        "Reshape Transpose Slice Gather GatherND GatherElements Unsqueeze Squeeze Identity Cast CastLike Flatten "
+        "Expand Pad Tile".split(),
+        (0,),
+    ),
+    "ScatterND": (0, 2),
+    "ScatterElements": (0, 2),
+    "Where": (1, 2),
+}
+"""Operators that put cells elsewhere and change none, and which of their inputs hold the cells."""
+
+
+def origin(graph: Graph, value: str) -> str | None:
+    """The one tensor whose cells `value` holds, moved, cut, repeated or padded; None where it holds those of several.
+
+    A split ends the way: its parts may be query, key and value.
+    """
+    ends: set[str] = set()
+    seen: set[str] = set()
+    stack = [value]
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = graph.producer(name)
+        at = (
+            () if node is None else range(len(node.input)) if node.op_type == "Concat" else _MOVES.get(node.op_type, ())
+        )
+        live = [] if node is None else [node.input[i] for i in at if i < len(node.input)]
+        live = [n for n in live if depends(graph, n)]
+        if live:
+            stack += live
+        elif node is None or node.op_type != "ConstantOfShape":
+            ends.add(name)
+    return ends.pop() if len(ends) == 1 else None

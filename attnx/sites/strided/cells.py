@@ -1,0 +1,185 @@
+"""Nodes that bring each cell of moved scores to its own query and key: [B,H,Q,K], whatever the text's length.
+
+The model's own steps, written out once more, carry the places of query and key to the cells in each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnx.graph.axes.operands import Operand
+from attnx.records import HIDES, Array
+from attnx.sites.emit import DOUBLE, FLOAT, INT64, Emit
+from attnx.sites.strided.cell_map import Source
+from attnx.sites.strided.cell_tracing import carriers, copied
+from attnx.sites.strided.row_proof import Proof
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+
+ADDS = 16
+"""The first opset whose ScatterElements can add."""
+_EXACT = float(1 << 24)
+"""Whole numbers below this are exact in float32."""
+
+
+class Cells:
+    """Nodes that bring each cell to its place in [B,H,Q,K].
+
+    Args:
+        graph: The graph.
+        prefix: Leads the names of the nodes.
+        source: What the scores are made of.
+        proof: What was seen of their places.
+    """
+
+    def __init__(self, graph: Graph, prefix: str, source: Source, proof: Proof) -> None:
+        self.graph, self.source, self.proof = graph, source, proof
+        self.emit = e = Emit(graph, prefix)
+        self.batch = e.dim(source.query, proof.query.batch)
+        self.keys = e.dim(source.key, proof.key.length)
+        self.asking = e.dim(source.query, proof.query.length)
+        self.queries = self.asking if proof.tokens is None else self.keys
+        self.heads = e.ints(proof.heads)
+
+    def arrays(self, logits: Sequence[str], weights: Sequence[str], seen: bool) -> tuple[str, str] | None:
+        """Masked scores and weights by name, of one softmax or of several that have each cell once.
+
+        Args:
+            logits: The softmaxes' inputs.
+            weights: Their outputs.
+            seen: Whether that holds for the cells that are not hidden alone: the others are left out.
+        """
+        at = self._places(logits, seen)
+        if at is None:
+            return None
+        masked = self._moved(self._real(logits), at, self.emit.number(float("-inf")), "masked")
+        return masked, self._moved(self._real(weights), at, self.emit.number(0.0), "weights")
+
+    def summed(self, logits: Sequence[str], weights: Sequence[str]) -> tuple[str, str] | None:
+        """Masked scores and weights by name, where softmaxes may have a cell several times.
+
+        Its weights add up, and so do the exponentials of its masked scores, of which the logarithm is taken: where a
+        cell is there once, that is its score.
+        """
+        e = self.emit
+        at = self._places(logits, seen=False)
+        if at is None:
+            return None
+        wide = [e.cast(name, DOUBLE) for name in logits]  # exponentials far below the largest do not vanish
+        largest = [e.reduce("ReduceMax", name, -1) for name in wide]
+        powers = [e.op("Exp", e.op("Sub", *pair)) for pair in zip(wide, largest, strict=True)]
+        tops = [e.op("Expand", top, e.op("Shape", name)) for name, top in zip(wide, largest, strict=True)]
+        total = self._moved(powers, at, e.const(0.0, np.float64), reduction="add")
+        row = self._moved(tops, at, e.const(0.0, np.float64))  # the same in all cells of a row: it is one query's
+        masked = e.cast(e.op("Add", e.op("Log", total), row), e.work, out=e.name("masked"))
+        return masked, self._moved(self._real(weights), at, e.number(0.0), "weights", reduction="add")
+
+    def _places(self, logits: Sequence[str], seen: bool) -> str | None:
+        """Where in [B,H,Q,K] each cell of softmaxes belongs, int64 [cells], or one behind the last."""
+        places = [self._places_of(name, seen, f"{i}/" if i else "") for i, name in enumerate(logits)]
+        known = [place for place in places if place is not None]
+        return self.emit.concat(known, 0) if len(known) == len(places) else None
+
+    def _places_of(self, logits: str, seen: bool, label: str) -> str | None:
+        """Where in [B,H,Q,K] each cell belongs, int64 [cells]; one behind the last where it belongs nowhere.
+
+        Args:
+            logits: The softmax's input.
+            seen: Whether hidden cells belong nowhere.
+            label: Tells the nodes of one softmax from those of another.
+        """
+        e, graph, source = self.emit, self.graph, self.source
+        nodes = carriers(graph, logits, {source.query, source.key})
+        found = []
+        for side, name, operand in (("query", source.query, self.proof.query), ("key", source.key, self.proof.key)):
+            other = source.key if side == "query" else source.query
+            ones = e.op("Expand", e.number(1.0), e.op("Shape", other))
+            counted = self.counted(name, operand, self.asking if side == "query" else self.keys, side == "query")
+            if not counted:
+                return None
+            made = copied(graph, nodes, logits, {name: counted, other: ones}, e.name(f"{label}{side}_of"))
+            if made is None:
+                return None
+            e.nodes += made[0]
+            found.append(made[1])
+        inside = [e.op("Less", number, e.number(_EXACT)) for number in found]
+        inside += [e.op("Greater", number, e.number(0.5)) for number in found]
+        zero = e.number(0.0)
+        sane = e.all_of(*inside)
+        one, two = (e.op("Sub", e.cast(e.op("Where", sane, n, zero), INT64), e.ints(1)) for n in found)
+        alike = e.op("Equal", e.op("Div", one, self.queries), e.op("Div", two, self.keys))
+        shown = [e.op("Greater", e.real(logits), e.number(HIDES))] if seen else []
+        at = e.op("Add", e.op("Mul", one, self.keys), e.op("Mod", two, self.keys))
+        kept = e.op("Where", e.all_of(sane, alike, *shown), at, self.cells())
+        return e.reshape(kept, -1)
+
+    def cells(self) -> str:
+        """How many cells [B,H,Q,K] has, int64 [1]."""
+        e = self.emit
+        return e.op("Mul", e.op("Mul", self.batch, self.heads), e.op("Mul", self.queries, self.keys))
+
+    def counted(self, name: str, operand: Operand, length: str, asks: bool) -> str:
+        """1, 2, 3 ... in the order of [B,H,length], in the first feature of each place of a query or key.
+
+        Where some tokens alone ask, theirs are the numbers that they have among all; "" where these are not known.
+        """
+        e = self.emit
+        if asks and self.proof.tokens is not None:
+            tokens = self.tokens()
+            if not tokens:
+                return ""
+            row = e.op("Mul", e.arange(e.op("Mul", self.batch, self.heads)), self.keys)
+            among = e.op("Add", e.reshape(row, self.batch, self.heads, 1), e.unsqueeze(tokens, 1))
+            none = e.op("Expand", e.ints(0), e.op("Shape", among))
+            numbers = e.op("Where", e.op("Greater", e.unsqueeze(tokens, 1), e.ints(0)), among, none)
+        else:
+            numbers = e.op("Add", e.arange(e.op("Mul", e.op("Mul", self.batch, self.heads), length)), e.ints(1))
+        order = [operand.batch, operand.heads, operand.length]
+        sizes = [self.batch, self.heads, length]
+        kept = [i for i, axis in enumerate(order) if axis is not None]
+        ordered = e.reshape(e.cast(numbers, FLOAT), *(sizes[i] for i in kept))
+        axes = [order[i] for i in kept]
+        turned = e.transpose(ordered, *(axes.index(i) for i in range(len(axes))))
+        spread = e.op("Mul", e.unsqueeze(turned, len(axes)), e.number(_first(self.source.size)))
+        return e.op("Reshape", spread, e.op("Shape", name))
+
+    def tokens(self) -> str:
+        """Which token asks in each row, counted from 1, 0 where a row is empty: int64 [B,rows]; "" if not knowable."""
+        e, graph = self.emit, self.graph
+        rows, hidden = self.source.chosen or ("", "")
+        shape, at = graph.shape(hidden), self.proof.tokens
+        if shape is None or shape[-1] is None or at is None:
+            return ""
+        numbers = e.cast(e.op("Add", e.arange(self.keys), e.ints(1)), FLOAT)
+        spread = e.op("Mul", e.unsqueeze(numbers, *((1, 2) if at == 0 else (0, 2))), e.number(_first(shape[-1])))
+        counted = e.op("Expand", spread, e.op("Shape", hidden))
+        made = copied(graph, carriers(graph, rows, {hidden}), rows, {hidden: counted}, e.name("chosen"))
+        if made is None:
+            return ""
+        e.nodes += made[0]
+        found = e.cast(e.squeeze(e.slice(made[1], 0, 1, 2), 2), INT64)
+        return found if self.proof.query.batch == 0 else e.transpose(found, 1, 0)
+
+    def _real(self, names: Sequence[str]) -> list[str]:
+        return [self.emit.real(name) for name in names]
+
+    def _moved(self, sources: Sequence[str], at: str, outside: str, label: str = "", **how: str) -> str:
+        """Cells brought to their places, [B,H,Q,K]; what no cell belongs to is `outside`."""
+        e = self.emit
+        count = self.cells()
+        empty = e.op("Expand", outside, e.op("Add", count, e.ints(1)))
+        flat = e.concat([e.reshape(source, -1) for source in sources], 0)
+        whole = e.op("ScatterElements", empty, at, flat, axis=0, **how)
+        shape = (self.batch, self.heads, self.queries, self.keys)
+        return e.reshape(e.slice(whole, 0, count, 0), *shape, out=e.name(label) if label else "")
+
+
+def _first(size: int) -> Array:
+    """1 in the first of so many features, 0 in the others."""
+    out = np.zeros(size, np.float32)
+    out[0] = 1.0
+    return out
