@@ -25,6 +25,8 @@ EVERY: dict[str, int] = {
     "cli/test_scale.py::test_misuse": 3,
     "cli/test_sites.py::test_a_feed_by_the_template_runs": 3,
     "explore/test_explore.py::test_screens_are_exactly_these": 3,
+    "interventions/test_sections.py::test_outputs_at_one_position_are_those_of_all": 5,
+    "interventions/test_sections.py::test_shared_layers_change_nothing": 4,
     "explore/test_reader.py::test_a_head_is_saved_in_every_format": 4,
     "explore/test_terminal.py::test_no_more_colours_than_there_are": 3,
     "explore/test_terminal.py::test_the_terminal_is_restored": 8,
