@@ -135,12 +135,6 @@ KEPT: dict[str, Sequence[str]] = {
 """Of its cases those of these names are fast, as they stand in brackets; where there are none, the test is slow."""
 
 
-DEAR: dict[str, Sequence[str]] = {
-    "test_docs.py::test_a_page_shows_what_its_commands_print": ("docs/guide/coreference.md",),
-}
-"""Of its cases those of these names are slow."""
-
-
 def slow(names: Sequence[str]) -> Iterator[str]:
     """Of all tests, those that are slow.
 
@@ -151,6 +145,5 @@ def slow(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         test, _, case = name.removeprefix("tests/").removesuffix("]").partition("[")
         at = counted[test] = counted.get(test, -1) + 1
-        dear = case in DEAR.get(test, ()) or (test in KEPT and case not in KEPT[test])
-        if at % EVERY.get(test, 1) or dear:
+        if at % EVERY.get(test, 1) or (test in KEPT and case not in KEPT[test]):
             yield name
