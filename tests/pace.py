@@ -25,6 +25,8 @@ EVERY: dict[str, int] = {
     "cli/test_scale.py::test_misuse": 3,
     "cli/test_sites.py::test_a_feed_by_the_template_runs": 3,
     "explore/test_explore.py::test_screens_are_exactly_these": 3,
+    "interventions/test_sections.py::test_outputs_at_one_position_are_those_of_all": 5,
+    "interventions/test_sections.py::test_shared_layers_change_nothing": 4,
     "explore/test_reader.py::test_a_head_is_saved_in_every_format": 4,
     "explore/test_terminal.py::test_no_more_colours_than_there_are": 3,
     "explore/test_terminal.py::test_the_terminal_is_restored": 8,
@@ -133,12 +135,6 @@ KEPT: dict[str, Sequence[str]] = {
 """Of its cases those of these names are fast, as they stand in brackets; where there are none, the test is slow."""
 
 
-DEAR: dict[str, Sequence[str]] = {
-    "test_docs.py::test_a_page_shows_what_its_commands_print": ("docs/guide/coreference.md",),
-}
-"""Of its cases those of these names are slow."""
-
-
 def slow(names: Sequence[str]) -> Iterator[str]:
     """Of all tests, those that are slow.
 
@@ -149,6 +145,5 @@ def slow(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         test, _, case = name.removeprefix("tests/").removesuffix("]").partition("[")
         at = counted[test] = counted.get(test, -1) + 1
-        dear = case in DEAR.get(test, ()) or (test in KEPT and case not in KEPT[test])
-        if at % EVERY.get(test, 1) or dear:
+        if at % EVERY.get(test, 1) or (test in KEPT and case not in KEPT[test]):
             yield name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.pace import DEAR, EVERY, KEPT, slow
+from tests.pace import EVERY, KEPT, slow
 
 TESTS = Path(__file__).parent
 
 
 def test_what_is_named_is_there() -> None:
-    for name in (*EVERY, *KEPT, *DEAR):
+    for name in (*EVERY, *KEPT):
         file, _, test = name.partition("::")
         assert re.search(rf"^def {test}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE), name
     assert not set(EVERY) & set(KEPT)
@@ -24,6 +24,4 @@ def test_some_cases_stay() -> None:
     kept, names = next((name, own) for name, own in KEPT.items() if own)
     cases = [f"tests/{kept}[{case}]" for case in (*names, "another")]
     assert list(slow(cases)) == [cases[-1]]
-    dear, names = next(iter(DEAR.items()))
-    assert list(slow([f"tests/{dear}[{case}]" for case in (*names, "another")])) == [f"tests/{dear}[{names[0]}]"]
     assert list(slow(["tests/test_of_nobody.py::test_anything", "tests/test_of_nobody.py::test_anything[1]"])) == []

@@ -222,7 +222,7 @@ class Relay:
         tensors = [self._of.tensors[hook.point.key] for hook in section.hooks]
         cells = max([*self._matrices, *(cells_in(tensor) for tensor in tensors)], default=1)
         out = sum(0 if narrow else self._base[name].nbytes for name in self.outputs) if section.end is None else 0
-        return fitting(cells, out, self._batch.size)
+        return fitting(cells, out, self._batch.size, self._all.tokens(self._name))
 
     @cached_property
     def _matrices(self) -> list[int]:

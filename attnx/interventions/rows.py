@@ -15,7 +15,9 @@ TOGETHER = frozenset(("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "Dynamic
 AT_ONCE = 96 << 20
 """Bytes that the rows of one batch may take: one layer's matrices, and the outputs."""
 MOST = 32
-"""Rows of one batch at most."""
+"""Rows of one batch at most; more of short texts."""
+TOGETHER_AT = 2048
+"""Tokens up to which more rows make each one cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,15 @@ def split(array: Array, base: Sequence[int], times: int) -> list[Array]:
     return np.split(array, times, axes[0])
 
 
-def fitting(cells: int, outputs: int, size: int) -> int:
+def fitting(cells: int, outputs: int, size: int, tokens: int = TOGETHER_AT) -> int:
     """How many runs fit in one batch.
 
     Args:
         cells: Of one layer's largest matrix, for the whole feed.
         outputs: Bytes of the outputs of one run.
         size: Rows of the feed.
+        tokens: In all rows of the feed.
     """
     one = 12 * cells + 2 * outputs + 1
-    return int(max(1, min(MOST // max(1, min(size, MOST)), AT_ONCE // one)))
+    most = max(MOST // max(1, min(size, MOST)), TOGETHER_AT // max(1, tokens))
+    return int(max(1, min(most, AT_ONCE // one)))

@@ -66,7 +66,7 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
     first = [min(found) for found in layers]
     graph = all_.points.wide.graph
     weights = _weights(graph)
-    tokens = max((array.size for array in all_.feed(name).values() if array.ndim < 3), default=1)
+    tokens = all_.tokens(name)
     saved = 2.0 * sum(weights.values()) * tokens * sum(first) / len(stack.layers)
     count = min(MOST, round(sqrt(saved / OPENING)), len(set(first)))
     wanted = sorted(set(first) - {0})

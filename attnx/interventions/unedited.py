@@ -170,6 +170,10 @@ class Unedited:
         shapes = [a.shape for a in self.state(name).feed.values() if a.ndim > 1]
         return shapes[0][0] if shapes else 1
 
+    def tokens(self, name: str) -> int:
+        """About how many tokens a run of a feed reads: the largest of its inputs of rows and positions."""
+        return max((array.size for array in self.feed(name).values() if array.ndim < 3), default=1)
+
     def survey(self, name: str, points: Sequence[Point], take: Collection[Key] = ()) -> None:
         """Find the shapes of points in an unedited run, and the tensors of some."""
         of = self.state(name)

@@ -68,7 +68,7 @@ def heads(one: Mattering, count: int) -> Columns:
         f"{number(one.correlation, 2)}",
         "other words: about as much weight cut to other words of the same head instead, special tokens left out",
         f"{one.second.name} unedited: {number(one.unedited, 4)}" if one.second and one.unedited is not None else "",
-        f"{left} more, each smaller: --top K" if left else "",
+        f"{left} more, each smaller" if left else "",
         one.moved.source,
     ]
     title = f"from {one.word.text}@{one.word.pieces[0]}: the edge to {one.to.text} cut, a head at a time"
