@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.errors import InputError
 from attnx.records import Trace
 from tests.graphs import softmax
 
@@ -144,6 +145,21 @@ def test_steps_of_a_loop_are_queries(where: str, steps: int, tmp_path: Path) -> 
     want, end = ran(START, key, value, steps)
     held(trace, 0, {**want, "key": key, "value": value})
     np.testing.assert_allclose(trace.outputs["end"], end, atol=1e-5)
+
+
+def test_a_loop_that_runs_no_step_attends_to_nothing(tmp_path: Path) -> None:
+    """Beside attention that does, it is left out with a note; alone, there is nothing to show."""
+    made = [*split("x", "Wk", "key"), *split("x", "Wv", "value")]
+    inside = loop([*attend("h", "key", "value"), *step("h", "c", "h next")], {"h": "h0"}, ["end"])
+    path = save([GO, *made, inside], tmp_path, ["end"], x=X, h0=STATE, limit=LIMIT)
+    given = {"x": MEMORY, "h0": START, "limit": np.array(0)}
+    with pytest.raises(InputError, match="nothing attends in this run: L0 has no query, or no key to look at"):
+        attnx.open(path, device="cpu").trace(inputs=given)
+    before = attend("h0", "key", "value", "first ")
+    path = save([GO, *made, *before, inside], tmp_path, ["end", "first c"], x=X, h0=STATE, limit=LIMIT)
+    trace = attnx.open(path, device="cpu").trace(inputs=given)
+    assert [a.need("weights").shape[2:] for a in trace.attentions] == [(1, MEMORY.shape[1])]
+    assert any(note.startswith("left out, L") and "no query in this run" in note for note in trace.notes)
 
 
 def test_two_layers_in_a_step_are_two_layers(tmp_path: Path) -> None:
