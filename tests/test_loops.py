@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.errors import InputError
 from attnx.records import Trace
+from attnx.study.output_weights import output_projection
 from tests.graphs import softmax
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -144,6 +146,35 @@ def test_steps_of_a_loop_are_queries(where: str, steps: int, tmp_path: Path) -> 
     want, end = ran(START, key, value, steps)
     held(trace, 0, {**want, "key": key, "value": value})
     np.testing.assert_allclose(trace.outputs["end"], end, atol=1e-5)
+
+
+def test_a_loop_that_runs_no_step_attends_to_nothing(tmp_path: Path) -> None:
+    """Beside attention that does, it is left out with a note; alone, there is nothing to show."""
+    made = [*split("x", "Wk", "key"), *split("x", "Wv", "value")]
+    inside = loop([*attend("h", "key", "value"), *step("h", "c", "h next")], {"h": "h0"}, ["end"])
+    path = save([GO, *made, inside], tmp_path, ["end"], x=X, h0=STATE, limit=LIMIT)
+    given = {"x": MEMORY, "h0": START, "limit": np.array(0)}
+    with pytest.raises(InputError, match="nothing attends in this run: L0 has no query, or no key to look at"):
+        attnx.open(path, device="cpu").trace(inputs=given)
+    before = attend("h0", "key", "value", "first ")
+    path = save([GO, *made, *before, inside], tmp_path, ["end", "first c"], x=X, h0=STATE, limit=LIMIT)
+    trace = attnx.open(path, device="cpu").trace(inputs=given)
+    assert [a.need("weights").shape[2:] for a in trace.attentions] == [(1, MEMORY.shape[1])]
+    assert any(note.startswith("left out, L") and "no query in this run" in note for note in trace.notes)
+
+
+def test_the_output_projection_is_not_looked_for_inside(tmp_path: Path) -> None:
+    """A batch and a head of 1 inside the loop are axes whose size no shape says."""
+    attended = [
+        op("MatMul", ["h", "memory"], "s"), op("Softmax", ["s"], "w", axis=-1), op("MatMul", ["w", "x"], "c"),
+    ]  # fmt: skip
+    body = [*attended, op("Tanh", ["c"], "h next")]
+    nodes = [GO, op("Transpose", ["x"], "memory", perm=[0, 2, 1]), loop(body, {"h": "h0"}, ["end"])]
+    path = save(nodes, tmp_path, ["end"], x=(FLOAT, [1, 6, W]), h0=(FLOAT, [1, 1, W]), limit=LIMIT)
+    opened = attnx.open(path, device="cpu")
+    (site,) = opened.sites
+    assert "1" in site.places["context"].layout.split(" ")
+    assert output_projection(opened, site) is None
 
 
 def test_two_layers_in_a_step_are_two_layers(tmp_path: Path) -> None:

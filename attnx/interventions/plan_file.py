@@ -144,7 +144,8 @@ def _step(number: int, fields: Any) -> Step:
     kind = entry.choice("kind", tuple(KINDS))
     if kind is None:
         raise entry.bad("it has no kind", f"It is one of {', '.join(KINDS)}.")
-    extra = [n for n in fields if n not in ("id", "kind", "run", *KINDS[kind]) and fields[n] not in (None, False)]
+    own = ("id", "kind", "run", *KINDS[kind])
+    extra = [n for n in fields if n not in own and fields[n] is not None and fields[n] is not False]
     if extra:
         raise entry.bad(
             f"{extra[0]} is given, and {kind} does not take it",

@@ -133,8 +133,19 @@ def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
 
 
 def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:
-    """Read the quantities of each site off the outputs, and compute those that were not tapped."""
-    return reading.read(found.sites, tensors.tapped, tensors.values, one.wanted.quantities, heads=found.heads)
+    """Read the quantities of each site off the outputs, and compute those that were not tapped.
+
+    Raises:
+        InputError: Not one site had a query, or a key.
+    """
+    idle = reading.idle(found.sites, tensors.tapped, tensors.values)
+    if found.sites and len(idle) == len(found.sites):
+        raise InputError(
+            f"nothing attends in this run: {found.sites[0].label} has no query, or no key to look at",
+            "Give at least one token; a loop must run at least one step.",
+        )
+    sites = [site for site in found.sites if site.index not in idle]
+    return reading.read(sites, tensors.tapped, tensors.values, one.wanted.quantities, heads=found.heads)
 
 
 def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading]) -> Run:
@@ -148,6 +159,8 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
     attentions = checks.attentions(arrays, wanted.quantities, wanted.verify, sample)
     outputs = {name: tensors.values[name] for name in tensors.tapped.outputs}
     notes = notes_of_run(summary, tensors.tapped, one.model.sessions.processor)
+    idle = reading.idle(found.sites, tensors.tapped, tensors.values)
+    notes += tuple(f"left out, {s.label}: no query in this run, or no key" for s in found.sites if s.index in idle)
     if wanted.verify_outputs:
         notes += checks.compare_outputs(one.model.sessions.plain(summary), tensors.feed, outputs)
     return Run(attentions, tensors.feed, outputs if wanted.outputs else {}, summary.misses, notes, tensors.device)

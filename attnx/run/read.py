@@ -48,6 +48,12 @@ def read(
     return (_read_site(site, tapped, values, quantities, rows, heads.get(site.index)) for site in sites)
 
 
+def idle(sites: Collection[Site], tapped: Tapped, values: Mapping[str, Array]) -> set[int]:
+    """Indices of sites that nothing was asked of, or that had nothing to look at: a loop that ran no step."""
+    taps = {site.index: tapped.taps.get(site.index, {}).values() for site in sites}
+    return {index for index, names in taps.items() if any(values[name].size == 0 for name in names)}
+
+
 def _read_site(
     site: Site,
     tapped: Tapped,

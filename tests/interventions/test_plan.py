@@ -87,6 +87,7 @@ def test_a_plan_is_read() -> None:
         ([{"id": "a", "kind": "patch", "quantity": "key", "queries": [0]}], "queries are given, and key has none"),
         ([{"id": "a", "kind": "patch", "quantity": "value", "from": "third"}], 'from is "third"'),
         ([{"id": "a", "kind": "lens", "layers": [0]}], "layers is given, and lens does not take it"),
+        ([{"id": "a", "kind": "lens", "layers": 0}], "layers is given, and lens does not take it"),
         ([{"id": "a", "kind": "attribute"}], "targets is null"),
         ([{"id": "a", "kind": "attribute", "targets": [[0, 1]]}], "targets is"),
         ([{"id": "a", "kind": "attribute", "targets": [[0, 1, -2]]}], "targets is"),
