@@ -185,7 +185,8 @@ def test_a_long_text_flows_through_means(
 
 def test_only_the_layers_asked_for_run(attnx: Run, fetched: list[tuple[int, ...]]) -> None:
     attnx("inspect", ANIMAL, "--query", "it", "--head", "3.1")
-    assert fetched == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
+    arrays = [shape for shape in fetched if len(shape) > 1]  # besides them, how many queries and keys there are
+    assert arrays == [(1, 12, 1, 16)] * 2  # the row of the weights and of what the softmax got
 
 
 @pytest.mark.parametrize("command", ["heads", "inspect"])
