@@ -1,4 +1,4 @@
-"""`attnx align TEXT`: words to the words they translate, to seconds of sound; answers to their sources."""
+"""`attnx align TEXT`: words to their translations, to sound, to sources."""
 
 from __future__ import annotations
 
@@ -79,6 +79,11 @@ def align(
     writes the translation itself, or is told it (--target). --gold gives precision, recall and alignment error rate.
     A listener's (--audio) gives each word its seconds: as a table, or as subtitles (--save FILE.srt, FILE.vtt).
     A decoder's own attention shows which parts of its prompt an answer leaned on: as a table, or a strip.
+
+    Examples:
+        attnx align "The animal slept." -m opus-mt-en-de/ --generate 30
+        attnx align -m whisper-tiny/ --audio talk.wav --view srt
+        attnx align "Who slept? The animal slept." -m tiny-gpt --generate 5
     """
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError

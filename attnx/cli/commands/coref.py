@@ -1,4 +1,4 @@
-"""`attnx coref TEXT`: it -> animal: which candidate each head and layer points at, against baselines."""
+"""`attnx coref TEXT`: which noun each head points at from a pronoun."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ def coref(
     ] = None,
     top: TopOption = None,
 ) -> None:
-    """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say."""
+    """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say.
+
+    Examples:
+        attnx coref "The animal slept because it was tired."
+        attnx coref "The dog chased the cat because it ran." --to dog,cat
+        attnx coref --dataset pairs
+    """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError

@@ -1,4 +1,4 @@
-"""`attnx diff MODEL MODEL TEXT`: two models (fp32 and int8, two exports) on one input, head by head."""
+"""`attnx diff MODEL MODEL TEXT`: two models on one input, head by head."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def diff(
             "--layer",
             "-l",
             metavar="L",
-            help="A layer from 0, a range 2-4, or a list 0,5; pairs, where the models' layers differ: 3=7, 0-2=9-11, "
-            "0=1,1=3.",
+            help="A layer from 0, last or -1, a range 2-4, or a list 0,5; pairs, where the models' layers differ: 3=7, "
+            "0-2=9-11, 0=1,1=3.",
         ),
     ] = None,
     mean: Annotated[
@@ -62,6 +62,11 @@ def diff(
     such as a distilled model and its teacher, are compared by pairs of layers: --layer 0=1,1=3,2=5; with different
     numbers of heads by the means of each layer: --mean heads. Where integer products of a model can saturate on this
     processor, what that costs is measured besides.
+
+    Examples:
+        attnx diff model.onnx model_int8.onnx "The animal slept because it was tired."
+        attnx diff model.onnx model_int8.onnx "The animal slept because it was tired." --tolerance 0.01
+        attnx diff minilm minilm "The cat sat." --other-text "The dog sat."
     """
     from attnx.cli import output
     from attnx.errors import UsageError
@@ -70,6 +75,7 @@ def diff(
     from attnx.run.pipeline import execute
     from attnx.session.protocol import Wanted
     from attnx.study.inspect_run import all_sites
+    from attnx.study.layer_names import from_end, numbered_pairs
     from attnx.study.layer_pairs import aligned, check, parse_pairs
     from attnx.study.saturation import costs, table
     from attnx.study.selection import of_sort
@@ -84,11 +90,14 @@ def diff(
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     if mean not in (None, "heads"):
         raise UsageError(f"--mean {mean}: heads are compared, or their mean", "Give --mean heads.")
-    pairs = parse_pairs(layer) if layer else None
+    counted = any(from_end(one) for text in layer or () for one in text.replace("=", ",").split(","))
+    pairs = parse_pairs(layer) if layer and not counted else None
     models = [one.open(name) for name, one in ((model, run), (other, second))]
     prompts, doubts = _prompts(models, (run, second))
     names = _names(models, (model, other))
     sites = [all_sites(m, prompt.inputs) for m, prompt in zip(models, prompts, strict=True)]
+    if layer and counted:
+        pairs = parse_pairs(numbered_pairs(layer, *sites, site))
     check(names, sites, site, pairs)
     traces = []
     for at, (opened, prompt) in enumerate(zip(models, prompts, strict=True)):

@@ -25,6 +25,11 @@ def explore(run: Start, ctx: typer.Context) -> None:
     """Explore the attention of a text in the terminal.
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
+
+    Examples:
+        attnx explore
+        attnx explore "The animal slept because it was tired."
+        attnx explore "The cat sat on the mat. The cat" -m tiny-gpt --generate 5
     """
     from rich.console import Console
 

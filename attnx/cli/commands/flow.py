@@ -1,4 +1,4 @@
-"""`attnx flow TEXT`: attention rollout and flow through the layers, and attention weighted by value norms."""
+"""`attnx flow TEXT`: rollout and flow through the layers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def flow(
     """Follow attention through the layers: what of each input token is in each position, layer by layer.
 
     Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
+
+    Examples:
+        attnx flow "The animal slept because it was tired."
+        attnx flow "The animal slept because it was tired." --query it
+        attnx flow "The animal slept because it was tired." --query it --top 5 --json
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse

@@ -1,4 +1,4 @@
-"""`attnx heads TEXT`: what each head does: entropy, distance, previous/next/first token, induction, sink ..."""
+"""`attnx heads TEXT`: what each head does, by measures with a formula."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ def heads(
     Over one text, or over every line of a file (means and their spread). The measures are largest weight, entropy,
     entropy share, mean distance, locality, confidence, previous, next, self, first, special, punctuation, sink,
     duplicate and induction; attnx scan takes them by the same names.
+
+    Examples:
+        attnx heads "The animal slept because it was tired."
+        attnx heads -m tiny-gpt --probe induction
+        attnx heads "The animal slept because it was tired." --map entropy
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""`attnx inspect TEXT`: what each token attends to: an overview, a layer, a head, a token."""
+"""`attnx inspect TEXT`: what each token attends to."""
 
 from __future__ import annotations
 
@@ -74,6 +74,11 @@ def inspect(
 
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
+
+    Examples:
+        attnx inspect "The animal slept because it was tired."
+        attnx inspect "The animal slept because it was tired." --head 5.11 --query it
+        attnx inspect "The animal slept because it was tired." --layer last --view heatmap
     """
     from attnx.cli.inputs import Lines, only, several
     from attnx.cli.unused_options import refuse_in_view

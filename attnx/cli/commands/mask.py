@@ -1,4 +1,4 @@
-"""`attnx mask TEXT`: who may look at whom; causal, bidirectional, window, padding - read off the data."""
+"""`attnx mask TEXT`: who may look at whom, read off the data."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def mask(
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
     Layers with the same mask are shown once.
+
+    Examples:
+        attnx mask "The animal slept because it was tired."
+        attnx mask "The cat sat on the mat." -m tiny-gpt
+        attnx mask "The cat sat on the mat." -m tiny-gpt --layer 0 --json
     """
     from attnx.cli import output
     from attnx.study.mask_map import masks

@@ -1,4 +1,4 @@
-"""`attnx qkv TEXT`: one query-key pair taken apart: q, k, q*k by dimension, v, context."""
+"""`attnx qkv TEXT`: one query-key pair taken apart, from q and k to context."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ def qkv(
     site: SiteOption = None,
     top: TopOption = None,
 ) -> None:
-    """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output."""
+    """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output.
+
+    Examples:
+        attnx qkv "The animal slept because it was tired."
+        attnx qkv "The animal slept because it was tired." --query it --key animal
+        attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
+    """
     from attnx.cli import output
     from attnx.measure import looks
     from attnx.measure import pair as measure
