@@ -97,7 +97,7 @@ def diff(
     names = _names(models, (model, other))
     sites = [all_sites(m, prompt.inputs) for m, prompt in zip(models, prompts, strict=True)]
     if layer and counted:
-        pairs = parse_pairs(numbered_pairs(layer, *sites, site))
+        pairs = parse_pairs(numbered_pairs(layer, sites[0], sites[1], site))
     check(names, sites, site, pairs)
     traces = []
     for at, (opened, prompt) in enumerate(zip(models, prompts, strict=True)):

@@ -27,7 +27,10 @@ def qkv(
         str | None, typer.Option("--key", metavar="TOKEN", help="Who is looked at, written alike; else the strongest.")
     ] = None,
     head: Annotated[
-        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else the one with the largest weight.")
+        str | None,
+        typer.Option(
+            "--head", "-H", metavar="L.H", help="The head; else the one worth opening: as inspect has it, or --query."
+        ),
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
@@ -47,6 +50,7 @@ def qkv(
     from attnx.study.output_weights import output_projection, projections_of
     from attnx.study.selection import head_of, layers_of, positions
     from attnx.study.strongest import strongest_layer
+    from attnx.study.worth_opening import opening
     from attnx.view.reporting import base, heading, site_object
 
     opened, prompt = run.opened, run.prompt
@@ -61,6 +65,8 @@ def qkv(
     keys = () if key is None else positions(trace.keys_of(last), key, argument="key")
 
     def strongest(one: Trace) -> looks.Look:
+        if chosen is None and not queries and not keys:
+            return opening(one)
         first = [at[0] if at else None for at in (queries, keys)]
         return looks.strongest(one, head=chosen, query=first[0], key=first[1])
 

@@ -18,7 +18,8 @@ def report(
     run: Start,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page, an .html file.")] = PAGE,
     head: Annotated[
-        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head that is open first.")
+        str | None,
+        typer.Option("--head", "-H", metavar="L.H", help="The head that is open first; else the one worth opening."),
     ] = None,
     query: QueryOption = None,
     from_: Annotated[
