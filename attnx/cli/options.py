@@ -88,6 +88,8 @@ MuteOption = Annotated[
     bool, Option("--mute", help="Leave special tokens out as keys; rows are scaled to sum to 1 again.")
 ]
 
+ExplainOption = Annotated[bool, Option("--explain", help="Say how each number is computed, and whose measure it is.")]
+
 JsonOption = Annotated[bool, Option("--json", help="One JSON document instead of tables.")]
 JsonlOption = Annotated[bool, Option("--jsonl", help="A JSON document on one line for each text.")]
 SaveOption = Annotated[Path | None, Option("--save", "-o", metavar="FILE", help="Write the result to this file.")]
