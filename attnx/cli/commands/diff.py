@@ -115,10 +115,10 @@ def diff(
     done, doubts = [], []
     many = several(run.items)
     with output.progress(getattr(run.items, "count", 1), "texts", quiet=not many) as tell:
-        for at, one in enumerate(run.items):
-            two = one if second is run else next(iter(second.items))
-            with naming_line(one):
-                prompts, said = _prompts(models, (run, second), (one, two))
+        for at, item in enumerate(run.items):
+            two = item if second is run else next(iter(second.items))
+            with naming_line(item):
+                prompts, said = _prompts(models, (run, second), (item, two))
                 done.append(comparing.compare(*prompts))
             doubts += said
             tell(at + 1)
@@ -170,7 +170,7 @@ def _shown(
     a, b = done[0].one, done[0].two
     size = length(a) if len(done) == 1 else f"{len(done)} texts"
     devices = " and ".join(dict.fromkeys((a.device, b.device)))
-    out = [line(f"{' and '.join(names)} · {size} · {devices}"), line(verdict, "bold")]
+    out: list[Any] = [line(f"{' and '.join(names)} · {size} · {devices}"), line(verdict, "bold")]
     out.append(line(said([one.outputs for one in done])))
     if files is not None:
         out.append(line("; ".join(files.said) or "the files hold the same operators, weights and opsets"))

@@ -42,15 +42,14 @@ def explore(
     from rich.console import Console
 
     from attnx.errors import UsageError
+    from attnx.installed import pip
 
     try:
         from attnx.explore.app import Explorer
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("textual"):
             raise
-        raise UsageError(
-            "attnx explore needs textual, which is not installed", "pip install 'attnx[explore]'"
-        ) from None
+        raise UsageError("attnx explore needs textual, which is not installed", pip("explore")) from None
     from attnx.explore.desk import Desk
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
