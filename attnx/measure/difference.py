@@ -133,7 +133,8 @@ def merged(found: Sequence[Difference]) -> Difference:
         values = np.stack([getattr(one, name).values for one in found])
         filled = np.where(np.isnan(values), -1.0, values).max(axis=0)
         merged = np.where(filled < 0, np.nan, filled) if largest else average(values, axis=0)
-        return replace(getattr(first, name), values=merged)
+        measure: Measurement = getattr(first, name)
+        return replace(measure, values=merged)
 
     return replace(
         first,

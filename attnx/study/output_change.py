@@ -107,7 +107,7 @@ def _partner(name: str, one: Mapping[str, Array], two: Mapping[str, Array]) -> s
 
 def _row(array: Array, position: int) -> Array:
     row = np.asarray(array, np.float64)[0]
-    return row if row.ndim == 1 else row[min(position, len(row) - 1)]
+    return np.asarray(row if row.ndim == 1 else row[min(position, len(row) - 1)])
 
 
 def _cosine(one: Array, two: Array) -> float:

@@ -116,7 +116,7 @@ def to_frame(trace: Trace, quantity: str = "weights") -> Any:
         raise UsageError("to_frame needs pandas, which is not installed", "pip install pandas") from None
     parts: list[Any] = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
-        values = attention.need(quantity)[0]  # type: ignore[arg-type]
+        values = attention.need(quantity)[0]
         cells = visible(attention.masked, attention.capped, attention.weights)[0]
         heads, rows, keys = np.nonzero(np.broadcast_to(cells, values.shape))
         at = np.asarray(trace.rows if trace.rows is not None else range(values.shape[1]))
