@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from shutil import get_terminal_size
 from typing import Any
 
@@ -14,7 +13,7 @@ from attnx.study.findings import findings, key_name, pair, query_name, ranked, r
 from attnx.study.inspection import Inspection, Pick
 from attnx.view.matrix import Matrix
 
-TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
+TALL, FEW = 32, {"most on one token": 1, "most confident": 2, "parked": 1}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
@@ -100,7 +99,7 @@ def _overview(shown: Inspection, next_step: str) -> Any:
             worth.append(
                 first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
             )
-    name, heads = labels[found["layer"]], replace(found["heads"], name="peak")
+    name, heads = labels[found["layer"]], found["heads"]
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
     left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
     hints = (left, next_step) if next_step else (left,)

@@ -6,11 +6,14 @@ of words with the largest weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from attnx.errors import UnsupportedError
 from attnx.measure.looks import Look, column_of, columns_of, gathered_of, strongest, strongest_pair
+from attnx.measure.rows import Received, rows_at
 from attnx.records import Site, Trace
 from attnx.run.dry_run import DryRun
 from attnx.session.protocol import OpenModel
@@ -18,6 +21,7 @@ from attnx.study.attention_kind import choose_sort, sort_of
 from attnx.study.head_stats import reduced
 from attnx.study.request import Request
 from attnx.taps.reductions import fits
+from attnx.tokens.spans import Mention
 
 
 def opening(trace: Trace) -> Look:
@@ -63,10 +67,44 @@ def opening_reduced(model: OpenModel, planned: DryRun, sites: Sequence[Site]) ->
     return None if first is None else (places[first.site], first.head)
 
 
+def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) -> str:
+    """What the head worth opening makes of a word, in a line: "it@10 → animal 0.67".
+
+    Args:
+        trace: With the weights of the word's rows at least.
+        received: By a site's index, what its keys receive of all rows, where the trace has only some.
+        word: Where to look from.
+
+    Returns:
+        "" where no head is opened, or where the word is none of its queries.
+    """
+    kept = shown_first([a.site for a in trace.attentions])
+    places = [at for at, a in enumerate(trace.attentions) if a.site in kept and a.trusted]
+    if received:
+        columns = [column_of(trace.tokens, received[trace.attentions[at].site.index].sums) for at in places]
+    else:
+        columns = list(columns_of(replace(trace, attentions=tuple(trace.attentions[at] for at in places))))
+    first = next(iter(gathered_of(columns, special=False)), None)
+    if first is None:
+        return ""
+    attention = trace.attentions[places[first.site]]
+    weights = attention.need("weights")[0, first.head]
+    rows = rows_at(trace, word.pieces)
+    keys = trace.keys_of(attention)
+    if max(rows) >= len(weights) or len(keys) != weights.shape[1]:
+        return ""
+    line = np.where(keys.special, -1.0, weights[rows].mean(axis=0))
+    line[list(word.pieces)] = -1.0
+    key = int(line.argmax())
+    label = f"{trace.labels[places[first.site]]} H{first.head}"
+    seen = f"{word.text}@{word.pieces[0]} → {keys.pieces[key].strip()} {line[key]:.2f}"
+    return f"the head that is most on one token, {label}: {seen}"
+
+
 def shown_first(sites: Sequence[Site]) -> list[Site]:
     """The sites of the sort of attention that is shown where none is named."""
     sort, _ = choose_sort(sites, Request())
     return [site for site in sites if sort_of(site) == sort]
 
 
-__all__ = ["opening", "opening_reduced", "shown_first"]
+__all__ = ["opened_for", "opening", "opening_reduced", "shown_first"]

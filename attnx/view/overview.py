@@ -17,8 +17,8 @@ from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.page import Page, counted, length, page
 from attnx.view.strokes import bar
 
-LABEL, KIND, BAR = 14, 20, 10
-"""The widest that a token and a kind of key ("<|endoftext|> (sink)") are written, and a bar drawn."""
+LABEL, KIND, BAR = 14, 22, 10
+"""The widest that a token and a kind of key ("<|endoftext|> (parked)") are written, and a bar drawn."""
 TWO_COLUMNS = 76
 """From this width on both parts stand side by side."""
 AROUND = 4
@@ -54,7 +54,7 @@ class Worth:
     """A head worth a look, and why."""
 
     what: str
-    """ "sharpest", "most on one token", "previous token", ..."""
+    """ "most confident", "most on one token", "previous token", ..."""
     place: str
     """ "L5 H11"."""
     value: float
@@ -276,7 +276,7 @@ def _map(heads: Measurement, here: Page, room: int | None) -> list[Text]:
     half = room is not None and down + 2 > room and colour.smooth(here.depth)
     if names + 1 + wide * across > here.width or (room is not None and -(-down // (1 + half)) + 2 > room):
         return []
-    title = Text(here.spell(f"{safe(heads.name)} by head  "), no_wrap=True, overflow="ellipsis")
+    title = Text(here.spell(f"{safe(heads.name)}  "), no_wrap=True, overflow="ellipsis")
     title.append(f"{number(choice.low, 1)} ", "dim").append_text(scale.bar(choice.ramp, here, 5))
     title.append(f" {number(choice.high, 1)}", "dim")
     lines = [Text(), title]

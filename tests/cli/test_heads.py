@@ -45,7 +45,11 @@ def test_table_lists_the_largest_first(attnx: Run) -> None:
     assert [line.split()[:2] for line in lines] == [[f"L{i // 12}", f"H{i % 12}"] for i in order.tolist()]
     assert "what each head does" in text
     assert "69 more heads" in text
-    assert "Clark et al. 2019" in text
+    assert "Clark et al. 2019" not in text
+    assert text.splitlines()[1].startswith(
+        "72 heads: 56 sink, 9 broad, 5 mixed, 1 previous-token (L0 H2), 1 next-token"
+    )
+    assert "Clark et al. 2019" in attnx("heads", ANIMAL, "--explain").out
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "induction" in attnx("heads", ANIMAL).err
 

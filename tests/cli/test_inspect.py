@@ -65,11 +65,13 @@ def test_overview_points_out_heads(attnx: Run, oracle: Callable[[str], Oracle]) 
     plain = np.arange(1, 15)
     sharp = weights[:, :, plain][..., plain].max(axis=-1).mean(axis=-1)
     order = np.dstack(np.unravel_index(np.argsort(-sharp, axis=None), sharp.shape))[0]
-    assert [(w["layer"], w["head"]) for w in worth["sharpest"]] == [tuple(at) for at in order[:4].tolist()]
-    np.testing.assert_allclose([w["value"] for w in worth["sharpest"]], np.sort(sharp, axis=None)[::-1][:4], atol=1e-5)
+    assert [(w["layer"], w["head"]) for w in worth["most confident"]] == [tuple(at) for at in order[:4].tolist()]
+    np.testing.assert_allclose(
+        [w["value"] for w in worth["most confident"]], np.sort(sharp, axis=None)[::-1][:4], atol=1e-5
+    )
     share = weights.sum(axis=2) / 16
     words, special = share[..., plain].max(axis=-1), share[..., [0, 15]].max(axis=-1)
-    for name, values in (("most on one token", words), ("sinks", special)):
+    for name, values in (("most on one token", words), ("parked", special)):
         np.testing.assert_allclose([w["value"] for w in worth[name]], np.sort(values, axis=None)[::-1][:3], atol=1e-5)
     assert worth["most on one token"][0]["label"] == "L5 H11"
     assert worth["most on one token"][0]["piece"] == "animal"
@@ -78,7 +80,7 @@ def test_overview_points_out_heads(attnx: Run, oracle: Callable[[str], Oracle]) 
 def test_overview_adds_up_where_the_weight_goes(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
     mass = attnx("inspect", ANIMAL, "--json").document["overview"]["mass"]
     share = oracle(ANIMAL).weights.mean(axis=(0, 1, 2))
-    want = {"[CLS] (sink)": share[0], "[SEP]": share[15], "punctuation": share[[4, 14]].sum()}
+    want = {"[CLS] (parked)": share[0], "[SEP]": share[15], "punctuation": share[[4, 14]].sum()}
     want["words"] = 1 - sum(want.values())
     assert dict(zip(mass["axes"][0]["labels"], mass["values"], strict=True)) == pytest.approx(want, abs=1e-5)
 

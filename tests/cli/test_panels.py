@@ -55,7 +55,8 @@ Usage: attnx mask [OPTIONS] [TEXT]
   Show who may look at whom, read off what each softmax was given: the
   pattern, what hides, how much is hidden.
 
-  Layers with the same mask are shown once.
+  Layers with the same mask are shown once, and drawn where they hide
+  anything. --explain draws all, and says how a hidden cell is told.
 
 Examples:
   attnx mask "The animal slept because it was tired."
@@ -86,6 +87,9 @@ Select:
   -l, --layer L  A layer from 0, last or -1, a range 2-4, or a list 0,5.
   --site SORT    Which attention of an encoder-decoder: encoder, decoder or
                  cross.
+
+Show:
+  --explain  Say how each number is computed, and whose measure it is.
 
 Output:
   --json  One JSON document instead of tables.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import TopOption, starts
+from attnx.cli.options import ExplainOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnx.measure.coreference import Coreference
     from attnx.model import Model
 
-TOP = 8
+TOP = 4
 """Heads that are listed where --top does not say."""
 
 
@@ -39,8 +39,12 @@ def coref(
         ),
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say.
+
+    The answer first: what the mean of all heads points at, the best head, and what place alone would say. --explain
+    adds every layer, the formulas and where they are from.
 
     Examples:
         attnx coref "The animal slept because it was tired."
@@ -55,7 +59,7 @@ def coref(
         if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
         refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
-        _dataset(run.open(), dataset, run.output.json)
+        _dataset(run.open(), dataset, run.output.json, explain)
         return
 
     from attnx.cli.inputs import take
@@ -92,6 +96,7 @@ def coref(
         }
         output.emit_json(document("attnx/coref", body))
         return
+    from attnx.study.worth_opening import opened_for
     from attnx.view import coref_tables as tables
     from attnx.view.page import line
 
@@ -101,12 +106,19 @@ def coref(
         if len(one.unseen) == len(one.candidates):
             shown += ["", tables.unseen(one)]
             continue
-        # What it comes to stands last, where a terminal that scrolls still shows it.
-        shown += ["", tables.heads(one, top or TOP), "", tables.layers(one)]
+        shown += [
+            *[""] * bool(at),
+            line(tables.answer(one), "bold"),
+            tables.verdicts(one, explain=explain),
+            "",
+            tables.heads(one, top or TOP, explain=explain),
+        ]
+        shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
+        if explain:
+            shown += ["", tables.layers(one)]
         if pairs is not None:
             two, moved = pairs[at]
-            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP)]
-        shown += ["", tables.verdicts(one)]
+            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
     output.show(*shown)
 
 
@@ -163,7 +175,7 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
     }
 
 
-def _dataset(opened: Model, name: str, json: bool) -> None:
+def _dataset(opened: Model, name: str, json: bool, explain: bool) -> None:
     """Accuracy of every head and method over a dataset."""
     from attnx.cli import output
     from attnx.measure import coref_data
@@ -194,4 +206,4 @@ def _dataset(opened: Model, name: str, json: bool) -> None:
         return
     from attnx.view import coref_tables as tables
 
-    output.show(tables.accuracy(opened.name, data.name, found))
+    output.show(tables.accuracy(opened.name, data.name, found, explain=explain))

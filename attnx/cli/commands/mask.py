@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.cli.options import SENSES, LayerOption, SiteOption, starts
+from attnx.cli.options import SENSES, ExplainOption, LayerOption, SiteOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 
+MASKS = 3
+"""Masks that are drawn."""
+
+
 @starts("generate", *SENSES, "json")
 def mask(
     run: Start,
     layer: LayerOption = None,
     site: SiteOption = None,
+    explain: ExplainOption = False,
 ) -> None:
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
-    Layers with the same mask are shown once.
+    Layers with the same mask are shown once, and drawn where they hide anything. --explain draws all, and says how a
+    hidden cell is told.
 
     Examples:
         attnx mask "The animal slept because it was tired."
@@ -50,16 +56,27 @@ def mask(
     from attnx.view.visible import visible
 
     groups = _groups(found)
-    shown: list[Any] = [line(heading(trace)), _table(trace, found, groups)]
-    for group in groups[:3]:
-        shown += [
-            "",
-            line(f"{_span(trace, group)}: {found[group[0]].said}", "bold"),
-            visible(found[group[0]].matrix),
-        ]
-    if len(groups) > 3:
-        shown += ["", f"{len(groups) - 3} more masks: choose one with --layer"]
+    shown: list[Any] = [line(heading(trace)), *(line(_said(trace, found, group), "bold") for group in groups[:MASKS])]
+    if explain or len(groups) > 1:
+        shown.append(_table(trace, found, groups, explain))
+    else:
+        shown += [line(note, "dim") for note in found[groups[0][0]].notes]
+    drawn = [group for group in groups if explain or found[group[0]].hidden]
+    for group in drawn[:MASKS]:
+        title = [line(f"{_span(trace, group)}: {found[group[0]].said}", "bold")] if len(groups) > 1 else []
+        shown += ["", *title, visible(found[group[0]].matrix)]
+    if len(drawn) > MASKS:
+        shown += ["", f"{len(drawn) - MASKS} more masks: choose one with --layer"]
     output.show(*shown)
+
+
+def _said(trace: Trace, found: list[Visibility], group: list[int]) -> str:
+    """A mask in a line: which layers, the pattern, what is hidden and by what."""
+    one = found[group[0]]
+    hides = f"{one.hidden} of {one.cells} cells hidden by {_by(one.stand_in, one.hidden)}" if one.hidden else ""
+    padding = f"{len(one.padding)} padding keys" if one.padding else ""
+    rest = "; ".join(filter(None, (hides or "nothing is hidden", padding)))
+    return f"{_span(trace, group)}: {one.said}; {rest}"
 
 
 def _groups(found: list[Visibility]) -> list[list[int]]:
@@ -93,7 +110,7 @@ def _span(trace: Trace, group: list[int]) -> str:
     return ", ".join(labels)
 
 
-def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Columns:
+def _table(trace: Trace, found: list[Visibility], groups: list[list[int]], explain: bool) -> Columns:
     """A line a mask: the pattern, what is hidden, and by what."""
     from attnx.view.columns import column, columns
 
@@ -108,7 +125,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Co
             column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
         ],
         notes=[
-            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})",
+            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})" if explain else "",
             *dict.fromkeys(note for one in kinds for note in one.notes),
         ],
     )
