@@ -46,7 +46,7 @@ def strongest_layer(
         layer = None if opened is None else sites[opened[0]].layer
         return (layers[-1], None) if opened is None or layer is None else (layer, opened[1])
     rows = positions(planned.tokens, query)
-    to = () if key is None else positions(planned.tokens, key, argument="key")
+    to = () if key is None else positions(planned.tokens, key)
     row = gather(model, planned, sites, rows, ("masked", "weights"))
     if row is None:
         return None

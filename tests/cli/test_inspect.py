@@ -140,10 +140,18 @@ def test_repeated_query_lists_the_choices(attnx: Run) -> None:
     assert "the@7" in err
 
 
-def test_query_of_several_pieces_asks_for_one(attnx: Run) -> None:
-    err = attnx("inspect", BANK, "--head", "5.11", "--query", "defenestrated", code=2).err
-    assert "is 4 pieces: def@2, ##ene" in err
-    assert "--words" in err
+@pytest.mark.parametrize(("text", "word", "at"), [
+    (BANK, "defenestrated", [2, 3, 4, 5]), (ANIMAL, "didn't", [3, 4, 5]), (ANIMAL, "didn't@3", [3, 4, 5]),
+    ("동물은 길을", "동물은", list(range(1, 10))),
+])  # fmt: skip
+def test_a_word_of_several_pieces_is_meant_whole(
+    text: str, word: str, at: list[int], attnx: Run, oracle: Callable[[str], Oracle]
+) -> None:
+    got = attnx("inspect", text, "--head", "5.11", "--query", word, "--json").document
+    assert got["query"]["positions"] == at
+    row = oracle(text).weights[5, 11, at].mean(0)
+    np.testing.assert_allclose(got["heads"][0]["values"][0], row, atol=1e-5)
+    assert f"from {len(at)} tokens together: the mean of their rows" in got["notes"]
 
 
 def test_head_table_holds_the_weights(attnx: Run, oracle: Callable[[str], Oracle]) -> None:

@@ -62,7 +62,7 @@ def qkv(
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
     queries = () if query is None else positions(trace.queries_of(last), query)
-    keys = () if key is None else positions(trace.keys_of(last), key, argument="key")
+    keys = () if key is None else positions(trace.keys_of(last), key)
 
     def strongest(one: Trace) -> looks.Look:
         if chosen is None and not queries and not keys:
