@@ -546,3 +546,23 @@ def test_a_null_character_does_not_vanish_unsaid(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"It\0was\n")))
     said = attnx("inspect", *(["-"] if given == "-" else ["--file", "t.txt"])).err
     assert " ".join(said.split()).count("the tokenizer drops 1 character of the text: ␀ at 2") == 1
+
+
+def test_a_wide_matrix_is_folded_at_80_columns(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
+    text = attnx("inspect", ANIMAL, "--head", "5.11").out
+    assert "shown: keys" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    head, one, two = re.split(r"\n(?=query ↓ key →)|\n\n", text)
+    assert head == "L5 H11 · weights"
+    rows = [[numbers(line) for line in band.splitlines() if re.match(r" ?\d+ ", line)] for band in (one, two)]
+    whole = [[*left, *right] for left, right in zip(*rows, strict=True)]
+    np.testing.assert_allclose(whole, oracle(ANIMAL).weights[5, 11], atol=0.00501)
+
+
+def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> None:
+    text = "the animal saw another one " * 80
+    lines = attnx("inspect", text).out.splitlines()
+    count = len(attnx("inspect", text, "--json").document["overview"]["looks"])
+    assert count == 400
+    assert len(lines) < 62
+    assert any(line.rstrip().startswith(f"    … and {count - 50} more tokens: --json") for line in lines)

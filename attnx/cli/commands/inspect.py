@@ -39,6 +39,9 @@ LONG = 600
 _NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
 
 
+_REST = ": --json"
+
+
 @starts("file", *WRITING, *SENSES, "json")
 def inspect(
     run: Start,
@@ -136,7 +139,7 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT, _REST))
             tell(at + 1)
 
 
