@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from attnx.session.model_summary import ModelSummary
     from attnx.session.ort import Session, Slot
     from attnx.sites.recognise import Found
+    from attnx.study.ablation import Ablation
+    from attnx.study.attribution import Attribution
+    from attnx.study.experiments import Source
+    from attnx.study.logit_lens import LogitLens
+    from attnx.study.patching import Patching
     from attnx.tokens import Tokenizer
 
 SHOWN: tuple[str, ...] = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
@@ -270,6 +275,36 @@ class Model:
         from attnx.interventions.perform import run_with
 
         return run_with(self, steps, source, other, outputs=outputs)
+
+    def ablate(self, source: Source, **asked: Any) -> Ablation:
+        """Ablate heads, or knock edges out, and read what is said then; see `attnx.study.experiments.ablate`."""
+        from attnx.study.experiments import ablate
+
+        return ablate(self, source, **asked)
+
+    def patch(self, clean: Source, corrupt: Source, **asked: Any) -> Patching:
+        """Patch activations of one text into the run of another; see `attnx.study.experiments.patch`."""
+        from attnx.study.experiments import patch
+
+        return patch(self, clean, corrupt, **asked)
+
+    def patch_paths(self, clean: Source, corrupt: Source, **asked: Any) -> Patching:
+        """Patch what a head sends to later heads; see `attnx.study.experiments.patch_paths`."""
+        from attnx.study.experiments import patch_paths
+
+        return patch_paths(self, clean, corrupt, **asked)
+
+    def lens(self, source: Source, **asked: Any) -> LogitLens:
+        """Read what each layer would say; see `attnx.study.experiments.lens`."""
+        from attnx.study.experiments import lens
+
+        return lens(self, source, **asked)
+
+    def attribute(self, source: Source, **asked: Any) -> Attribution:
+        """Take a logit apart, into what each part adds to it; see `attnx.study.experiments.attribute`."""
+        from attnx.study.experiments import attribute
+
+        return attribute(self, source, **asked)
 
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
         """Run the graph once on a feed, tapped for what is wanted."""

@@ -1,15 +1,25 @@
 """What every test needs: a cache of its own, so that none reads what another run of attnx left behind; one thread."""
 
+import compileall
+import os
 import signal
+import sys
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+# Tests run side by side already: threads would only wait for one another, busily. Read once, as numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
 from attnx import tokens
+from attnx.interventions import unedited
+from attnx.session import ort, session_pool
 from attnx.session.cache import VARIABLE
+from attnx.sites import recognise
 from tests import pace
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,9 +34,12 @@ BUNDLED = Path(__file__).parents[1] / "models"
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        # Tests run side by side already: the threads of a session would only wait for one another, busily.
         patch.setattr("attnx.session.ort.THREADS", 1)
         patch.setattr(tokens, "load_tokenizer", _once(tokens.load_tokenizer))
+        opened = _opened_once(ort.open_session)
+        for module in (ort, session_pool, unedited):
+            patch.setattr(module, "open_session", opened)
+        patch.setattr(recognise, "find", _found_once(recognise.find))
         yield
 
 
@@ -39,6 +52,40 @@ def _once(load: Any) -> Any:
         return bundled(Path(path)) if own else load(path, **more)
 
     return load_tokenizer
+
+
+def _found_once(find: Any) -> Any:
+    """Walks the graphs of the bundled models once: they have no branches, and nothing changes what was found."""
+    bundled = cache(find)
+
+    def found(path: Path, choose: Any = None, outside: Any = None, numbered: Any = None) -> Any:
+        if not path.is_relative_to(BUNDLED):
+            return find(path, choose, outside, numbered)
+        known = bundled(path, None, outside)
+        return known if numbered is None else replace(known, sites=numbered[0], fused_of=numbered[1])
+
+    return found
+
+
+def _opened_once(open_session: Any) -> Any:
+    """Keeps the sessions on bundled models that were used last: hundreds of tests run the same few graphs.
+
+    A session has no state but its weights. What a test changes in a graph or in how it is opened is another key.
+    """
+    kept = lru_cache(maxsize=6)(open_session)
+
+    def opened(model: Any, folder: Path | None = None, device: str = "auto", **more: Any) -> Any:
+        own = isinstance(model, bytes) and folder is not None and folder.is_relative_to(BUNDLED)
+        own = own and ort.THREADS == 1 and not more.get("save_to")
+        return (kept if own else open_session)(model, folder, device, **more)
+
+    return opened
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile attnx where Python is told to keep no bytecode: else each of hundreds of processes would compile it."""
+    if sys.dont_write_bytecode and not hasattr(session.config, "workerinput"):
+        compileall.compile_dir(BUNDLED.parent / "attnx", quiet=2)
 
 
 @pytest.hookimpl(tryfirst=True)

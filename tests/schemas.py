@@ -9,7 +9,7 @@ import jsonschema
 
 from attnx.view.json import schema
 
-LONG = 16
+LONG = 6
 """Rows of more numbers than that are cut down; shorter ones may be of a fixed length."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import attnx
 from attnx.session import cache
@@ -90,6 +91,33 @@ def test_what_is_kept_of_a_model_is_what_was_found(model: Path) -> None:
     inventory.save(kept, found)
     assert inventory.load(kept.key) == kept
     assert kept.sites == found.sites
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_graph_is_read_again_without_numbering_its_sites(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    if fused:
+        model = tmp_path / "fused.onnx"
+        wide = helper.make_tensor_value_info("x", 1, [1, None, 8])
+        node = helper.make_node("MultiHeadAttention", ["x", "x", "x"], ["y"], num_heads=2, domain="com.microsoft")
+        out = helper.make_tensor_value_info("y", 1, [1, None, 8])
+        graph = helper.make_graph([node], "g", [wide], [out])
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), model)
+    fresh = opening.SessionPool(model, "cpu")
+    first = fresh.graph(fresh.find().branch)
+    again = opening.SessionPool(model, "cpu")
+    known = again.find()
+
+    def never(*_: object) -> None:
+        raise AssertionError("the sites were numbered again")
+
+    monkeypatch.setattr("attnx.sites.recognise.number", never)
+    second = again.graph(known.branch)
+    assert (second.sites, second.fused_of, second.misses) == (first.sites, first.fused_of, first.misses)
+    assert bool(second.fused_of) is fused
+    assert second.replacements.keys() == first.replacements.keys()
 
 
 def test_no_weight_is_copied(model: Path, folder: Path) -> None:

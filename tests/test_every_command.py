@@ -58,7 +58,7 @@ WITH_MODEL = [name for name, own in ALL.items() if any(s.sort == "MODEL" for s i
 WITH_TEXT = [name for name, own in ALL.items() if any(s.sort in ("TEXT", "CORPUS") and not s.name for s in own)]
 SOUND = {
     "MODEL": "m", "TEXT": TEXT, "CORPUS": "corpus.txt", "OUT": "out.parquet", "ORG/NAME": "tiny/none", "WORD": "cat",
-    "FEED": "sound.npz", "PLAN": "plan.json",
+    "FEED": "sound.npz", "PLAN": "plan.json", "CORRUPT": TEXT.replace("cat", "dog"),
 }  # fmt: skip
 """Values of what a command cannot do without."""
 NEEDED = {"word": ["--word"]}
@@ -89,6 +89,7 @@ BAD: dict[str, list[str]] = {
 }  # fmt: skip
 
 BAD["OTHER"] = BAD["MODEL"]  # of a command that does without it
+BAD["CORRUPT"] = BAD["TEXT"]
 
 
 def line(command: str, *extra: str, **values: str) -> list[str]:

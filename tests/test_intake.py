@@ -82,7 +82,7 @@ def test_a_long_file_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
 def test_what_is_counted_is_what_is_read(blank: str, tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(f"\ufeff{blank}\none\n{blank}\r\ntwo\n{blank}{blank}\nthree{blank}\n".encode())
-    given = take(file=file)
+    given = take(Source(file=file))
     assert isinstance(given, Lines)
     assert given.count == len(list(given)) == 3
 
@@ -95,7 +95,7 @@ def test_a_pipe_is_not_read_twice_to_count_it(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\nthree\n",))
     writer.start()
-    given = take(file=pipe)
+    given = take(Source(file=pipe))
     writer.join()
     assert isinstance(given, Lines)
     assert given.count is None

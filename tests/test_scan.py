@@ -577,7 +577,7 @@ def test_parts_of_two_devices_are_not_mixed(
     def elsewhere(*args: Any) -> bytes:
         real = parts.encode
         monkeypatch.setattr(
-            "attnx.scan.measuring.encode", lambda rows, note: real(rows, replace(note, device="cuda:0"))
+            "attnx.scan.measuring.encode_part", lambda rows, note: real(rows, replace(note, device="cuda:0"))
         )
         return made(*args)
 

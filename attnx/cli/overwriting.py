@@ -11,7 +11,7 @@ from attnx.errors import UsageError
 
 WRITTEN = frozenset({"save", "out"})
 """Names of the parameters of commands that name a file to be written."""
-_WORDS = frozenset({"TEXT", "WORD", "WORD,WORD", "TOKEN"})
+_WORDS = frozenset({"TEXT", "CORRUPT", "WORD", "WORD,WORD", "TOKEN"})
 """What is no path, though a file may be called so."""
 
 

@@ -5,12 +5,13 @@ Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import RunError
+from attnx.errors import RunError, UnsupportedError
 from attnx.interventions.plan import RUN
 from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
@@ -61,19 +62,45 @@ def lens(all_: Unedited, run: str = RUN) -> Lensed:
     name, why = logits_of(all_, main)
     if name is None:
         return Lensed(hidden, encoder_hidden=encoder, notes=(f"no logits: {why}",))
+    given = list(_said(all_, run, main, name, hidden))
+    logits = np.stack([one["logits"] for one in given])
+    whole = np.stack([one["uncapped"] for one in given]) if "uncapped" in given[0] else None
+    return Lensed(hidden, logits, whole, encoder, name)
+
+
+def said_by_layer(all_: Unedited, run: str = RUN) -> tuple[str, Iterator[Array]]:
+    """As the logits of `lens`, a layer at a time: those of all layers of a large vocabulary may not fit in memory.
+
+    Returns:
+        The model's output that is meant, and float32 [B,Q,V] before the first layer and behind each.
+
+    Raises:
+        UnsupportedError: The residual stream was not found, or the model has no logits.
+        RunError: The last of the logits is not what the model gives.
+    """
+    stacks = stacks_of(all_)
+    main = stacks.get("decoder") or stacks["encoder"]
+    name, why = logits_of(all_, main)
+    if name is None:
+        raise UnsupportedError(f"no layer says anything: {why}", "Export the model with its head (an unembedding).")
+    return name, (one["logits"] for one in _said(all_, run, main, name, _hidden(all_, run, main)))
+
+
+def _said(all_: Unedited, run: str, stack: Stack, name: str, hidden: Array) -> Iterator[dict[str, Array]]:
+    """What follows the last layer, run on each residual stream; the last is held to the model's own output."""
     before = uncapped(all_, name)
     ends = {"logits": name, **({"uncapped": before} if before != name else {})}
-    tail = part(all_, run, Point("residual stream", "residual", last_of(main), "bqd"), ends)
-    given = [tail(state) for state in hidden]
-    logits = np.stack([one["logits"] for one in given])
-    whole = np.stack([one["uncapped"] for one in given]) if before != name else None
-    gap = difference(logits[-1], np.asarray(all_.output(run, name), np.float32))
-    if not gap <= TOLERANCE["float32" if all_.exact else "low"]:
-        raise RunError(
-            f"what follows the last layer gives an output {name!r} that differs by {gap:.2g}: no lens is shown",
-            "Please report this model.",
-        )
-    return Lensed(hidden, logits, whole, encoder, name)
+    tail = part(all_, run, Point("residual stream", "residual", last_of(stack), "bqd"), ends)
+    for number, state in enumerate(hidden, 1):
+        one = tail(state)
+        if number == len(hidden):
+            gap = difference(one["logits"], np.asarray(all_.output(run, name), np.float32))
+            if not gap <= TOLERANCE["float32" if all_.exact else "low"]:
+                raise RunError(
+                    f"what follows the last layer gives an output {name!r} that differs by {gap:.2g}: no lens is shown",
+                    "Please report this model.",
+                )
+        yield one
 
 
 def _hidden(all_: Unedited, run: str, stack: Stack) -> Array:
@@ -82,4 +109,4 @@ def _hidden(all_: Unedited, run: str, stack: Stack) -> Array:
     return np.stack([np.asarray(array, np.float32) for array in all_.take(run, points)])
 
 
-__all__ = ["Lensed", "lens"]
+__all__ = ["Lensed", "lens", "said_by_layer"]

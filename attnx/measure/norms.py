@@ -97,12 +97,13 @@ def _sizes(value: Array, output: Array | None) -> Array:
     """|v| of v [H,K,Dv], or |v W_O| behind W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
     if output is None:
         return np.asarray(np.linalg.norm(value, axis=-1))
-    out = np.empty(value.shape[:2])
-    for head, (own, matrix) in enumerate(zip(value, output.astype(np.float64), strict=True)):
-        gram = matrix @ matrix.T
-        squares = np.einsum("kd,kd->k", own @ gram, own)
-        whole = np.einsum("kd,kd->k", own, own) * np.trace(gram)
-        # Where too much of a vector cancels on the way, the squares do not tell what is left.
-        sure = (squares >= 1e-8 * whole).all()
-        out[head] = np.sqrt(squares) if sure else np.linalg.norm(own @ matrix, axis=-1)
+    matrices = output.astype(np.float64)
+    gram = np.matmul(matrices, matrices.swapaxes(1, 2))
+    squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
+    whole = np.einsum("hkd,hkd->hk", value, value) * np.einsum("hdd->h", gram)[:, None]
+    # Where too much of a vector cancels on the way, the squares do not tell what is left.
+    unsure = ~(squares >= 1e-8 * whole).all(axis=1)
+    out: Array = np.sqrt(np.maximum(squares, 0.0))
+    for head in np.flatnonzero(unsure):
+        out[head] = np.linalg.norm(value[head] @ matrices[head], axis=-1)
     return out

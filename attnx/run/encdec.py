@@ -146,8 +146,8 @@ def _length(hidden: Array | None, caches: Mapping[str, Array]) -> int:
 
 
 def of_file(model: OpenModel, wanted: Wanted) -> Wanted:
-    """What is wanted of one file of several: nothing where it has none of the layers."""
-    if wanted.layers is None or any(s.layer in wanted.layers for s in model.sites):
+    """What is wanted of one file of several: nothing where it has none of the sites."""
+    if (wanted.layers is None and wanted.kinds is None) or any(map(wanted.takes, model.sites)):
         return wanted
     return replace(wanted, layers=(), quantities=(), required=False)
 

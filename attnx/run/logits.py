@@ -42,8 +42,22 @@ def next_logits(outputs: Mapping[str, Array], sizes: Collection[int], position: 
     Raises:
         UnsupportedError: No output has one number for each token of the vocabulary, or several have.
     """
-    name = _named(outputs, sizes)
-    logits = outputs[name]
+    name = logits_output(outputs, sizes)
+    return logits_at(outputs[name], position, name)
+
+
+def logits_at(logits: Array, position: int, name: str = "logits") -> Array:
+    """The logits of one position, [vocabulary], float64; of shares behind a softmax, their logarithms.
+
+    Args:
+        logits: An output of one sequence: [1,Q,V], or [1,V] of its last position; the axes of a sequence that stands
+            before the batch are known by the batch of one.
+        position: From 0; -1 for the last.
+        name: What the output is called.
+
+    Raises:
+        UnsupportedError: The output does not reach so far.
+    """
     if logits.ndim == 3 and logits.shape[0] != 1 and logits.shape[1] == 1:
         logits = logits.transpose(1, 0, 2)  # the sequence stands before the batch
     if logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]:
@@ -59,7 +73,12 @@ def next_logits(outputs: Mapping[str, Array], sizes: Collection[int], position: 
     return found
 
 
-def _named(outputs: Mapping[str, Array], sizes: Collection[int]) -> str:
+def logits_output(outputs: Mapping[str, Array], sizes: Collection[int]) -> str:
+    """The output that has one number for each token of the vocabulary.
+
+    Raises:
+        UnsupportedError: None has, or several have.
+    """
     floats = {n: a.shape[-1] for n, a in outputs.items() if a.dtype.kind == "f" and 2 <= a.ndim <= 3}
     fits = [n for n, width in floats.items() if width in sizes and "hidden" not in n.lower()]
     called = [n for n in fits if "logit" in n.lower()] or [n for n in fits if "prob" in n.lower()]

@@ -40,6 +40,8 @@ class ModelSummary:
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
     files: tuple[Any, ...] = ()
     """The state of each file that holds weights, see `cache.identity`; None for one that is missing."""
+    fused_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """See `recognise.Found.fused_of`: with it the graph is read again without numbering its sites."""
 
     def notes(self, processor: Processor | None = None) -> tuple[str, ...]:
         """Notes on the model, whatever it is run on; on a processor, this machine's where None."""
@@ -55,7 +57,7 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSum
     """Write down what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
-    from attnx.graph.probe.mask_values import kept_by
+    from attnx.graph.masks.mask_values import kept_by
     from attnx.graph.shapes.kernels import kernels
     from attnx.sites.recurrent import describe
 
@@ -64,7 +66,7 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSum
     inputs = tuple(replace(slot, kept=kept.get(slot.name)) for slot in (Slot(*s) for s in signature(found.graph)))
     return ModelSummary(
         found.sites, found.misses, found.branches, inputs, outputs, note, tables, kernels(found.graph), key, branch,
-        tuple(cache.identity(file) for file in found.loaded.files.values()),
+        tuple(cache.identity(file) for file in found.loaded.files.values()), found.fused_of,
     )  # fmt: skip
 
 
@@ -145,6 +147,7 @@ def _write(summary: ModelSummary) -> dict[str, Any]:
         "note": summary.note,
         "rows": dict(summary.rows),
         "files": summary.files,
+        "fused_of": {str(i): keys for i, keys in summary.fused_of.items()},
         "kernels": asdict(summary.kernels),
     }
 
@@ -159,6 +162,7 @@ def _read(head: Mapping[str, Any], key: str, branch: tuple[bool, ...]) -> ModelS
         note=head["note"],
         rows=dict(head["rows"]),
         files=tuple(head["files"]),
+        fused_of={int(i): tuple(keys) for i, keys in head["fused_of"].items()},
         kernels=Kernels(**head["kernels"] | {"blocks": tuple(head["kernels"]["blocks"])}),
         key=key,
         branch=branch,

@@ -94,7 +94,9 @@ class SessionPool:
 
             choose = self._choosers.get(branch)
             chosen = choose.choose if choose is not None else None
-            self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime)
+            known = self._summaries.get(branch)
+            numbered = None if known is None else (known.sites, dict(known.fused_of))
+            self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime, numbered)
         return self._graphs[branch]
 
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:

@@ -8,8 +8,8 @@ from attnx.graph.axes import caches
 from attnx.graph.axes.origins import carried_on, streams
 from attnx.graph.axes.paths import above, depends
 from attnx.graph.load.nodes import op_name
-from attnx.graph.probe.mask_probe import hides
-from attnx.graph.probe.mask_reading import Hides, Probed
+from attnx.graph.masks.mask_probe import hides
+from attnx.graph.masks.mask_reading import Hides, Probed
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.symbols import PROBE
 from attnx.layout import axis_of

@@ -51,13 +51,21 @@ class Found:
     """Names of the If nodes that were replaced by one of their branches."""
 
 
-def find(path: Path, choose: Choose | None = None, outside: Outside | None = None) -> Found:
+Numbered = tuple[tuple[Site, ...], dict[int, tuple[str, ...]]]
+"""Sites in order, and `Found.fused_of`."""
+
+
+def find(
+    path: Path, choose: Choose | None = None, outside: Outside | None = None, numbered: Numbered | None = None
+) -> Found:
     """Every attention computation in the model at `path`.
 
     Args:
         path: The .onnx file.
         choose: Says which branch of an If runs; without it the branch is taken that runs without a cache.
         outside: Asked for the shapes of operators that no rule knows.
+        numbered: The same sites as an earlier reading of the file numbered them. Then no mask is probed, which takes
+            most of the time.
 
     Raises:
         ModelError: The file cannot be read as an ONNX model.
@@ -65,7 +73,7 @@ def find(path: Path, choose: Choose | None = None, outside: Outside | None = Non
     loaded = load(path)
     loaded.outside = outside
     try:
-        return _find(loaded, choose or without_cache)
+        return _find(loaded, choose or without_cache, numbered)
     except AttnxError:
         raise
     except Exception as error:
@@ -75,7 +83,7 @@ def find(path: Path, choose: Choose | None = None, outside: Outside | None = Non
         raise
 
 
-def _find(loaded: Loaded, choose: Choose) -> Found:
+def _find(loaded: Loaded, choose: Choose, numbered: Numbered | None) -> Found:
     graph, branches = _flat(loaded, choose)
     samplings: list[Sampling] = []
     looked = _look(graph, samplings)
@@ -89,7 +97,7 @@ def _find(loaded: Loaded, choose: Choose) -> Found:
     if any(one.replacement is not None for one in stepped):
         opened = _opened(graph, replacements)
     misses += _inside_subgraphs(graph, {id(one.node) for one in stepped if one.findings or one.misses})
-    sites, fused_of = number(opened, findings, samplings)
+    sites, fused_of = numbered or number(opened, findings, samplings)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
 
 

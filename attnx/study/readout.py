@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from attnx.errors import InputError, ModelError, UsageError
-from attnx.feed.generation_config import settings
+from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Array, Tokens
+from attnx.run.logits import logits_at, logits_output, vocabulary
 from attnx.session.protocol import OpenModel
-from attnx.tokens import visible
+from attnx.study.entries import label_of, labels_of, vocabulary_of
 from attnx.wording import Wording
 
 Kind = Literal["next token", "masked token", "label", "embedding", "outputs"]
@@ -92,8 +92,8 @@ class Readout:
         """
         if self.kind in ("embedding", "outputs"):
             return Reading({})
-        logits = self._logits(outputs)
-        shares = _softmax(logits)
+        logits = self.logits(outputs)
+        shares = softmax(logits)
         best = int(shares.argmax())
         answer = best if self.answer is None else self.answer
         scores = {f"p({self.name(answer)})": float(shares[answer])}
@@ -121,7 +121,7 @@ class Readout:
             key = list(before.scores)[-1]
             moved_by = abs(after.scores[key] - before.scores[key])
         else:
-            p, q = (_softmax(self._logits(run)) for run in (base, edited))
+            p, q = (softmax(self.logits(run)) for run in (base, edited))
             seen = p > 0
             moved_by = float((p[seen] * (np.log(p[seen]) - np.log(np.maximum(q[seen], 1e-300)))).sum())
         return Change(after, max(moved_by, 0.0), before.first == after.first)
@@ -130,10 +130,13 @@ class Readout:
         """What an entry of the output is called."""
         return self.names.get(entry, f"#{entry}")
 
-    def _logits(self, outputs: Mapping[str, Array]) -> Array:
-        array = np.asarray(outputs[self.output], np.float64)[0]
-        row: Array = array if array.ndim == 1 else array[min(self.position, len(array) - 1)]
-        return row
+    def logits(self, outputs: Mapping[str, Array]) -> Array:
+        """The logits that are read, of a model that chooses: [tokens or labels], float64."""
+        return logits_at(outputs[self.output], self.position, self.output)
+
+    def share(self, outputs: Mapping[str, Array], entry: int) -> float:
+        """The probability of an entry."""
+        return float(softmax(self.logits(outputs))[entry])
 
 
 def readout(
@@ -144,6 +147,7 @@ def readout(
     answer: str | None = None,
     foil: str | None = None,
     position: int | None = None,
+    at: int | None = None,
 ) -> Readout:
     """Find where a model's answer stands.
 
@@ -154,49 +158,50 @@ def readout(
         answer: The token or label whose share is told; the model's own first choice where None.
         foil: One that the answer is held against.
         position: The token whose own vector is told of an embedding, and which of several masks is read.
+        at: The position whose logits are read, in place of the last one or the mask's.
 
     Raises:
         UsageError: An answer or foil to a model that chooses nothing, or of several tokens; several masks.
     """
     floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
-    try:
-        tokenizer = model.tokenizer
-    except (ModelError, InputError):
-        tokenizer = None
-    size = tokenizer.size if tokenizer is not None else None
-    vocabulary = settings(model).get("vocab_size")
-    sizes = {n for n in (size, vocabulary) if isinstance(n, int)}
-    real = tuple(at for at, is_real in enumerate(tokens.mask) if is_real)
+    real = tuple(index for index, is_real in enumerate(tokens.mask) if is_real)
     last = real[-1] if real else 0
-    found = [n for n, a in floats.items() if a.ndim == 3 and (a.shape[-1] in sizes or "logits" in n.lower())]
-    masks = [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
-    if found and not masks and all(site.causal is False for site in model.sites):
+    found = output_of(model, floats)
+    masks = masks_of(tokens)
+    if found is not None and at is None and not masks and not is_causal(model):
         if answer is not None or foil is not None:
             raise UsageError(
                 f"{model.name} answers at a mask, and the text has none", "Put the mask token into the text."
             )
         return Readout("outputs", "")  # a masked model has no next token
-    if found:
-        if len(masks) > 1 and position not in masks:
+    if found is not None:
+        if len(masks) > 1 and at is None and position not in masks:
             raise UsageError(f"the text has {len(masks)} masks, at {', '.join(map(str, masks))}", "Leave one of them.")
-        at = last if not masks else position if position in masks and position is not None else masks[0]
-        named = _Vocabulary(tokenizer, floats[found[0]].shape[-1])
+        if at is not None:
+            place = at
+        else:
+            place = last if not masks else masks[0] if position is None or position not in masks else position
+        named = vocabulary_of(model, floats[found].shape[-1])
         chosen = None if answer is None else named.entry(answer, "answer")
         if chosen is None:
-            chosen = int(floats[found[0]][0, min(at, floats[found[0]].shape[1] - 1)].argmax())
+            chosen = int(logits_at(floats[found], place, found).argmax())
         second = None if foil is None else named.entry(foil, "foil")
-        kind: Kind = "masked token" if masks else "next token"
-        return Readout(kind, found[0], at, chosen, second, named)
+        _differ(chosen, second, named)
+        kind: Kind = "next token" if is_causal(model) and not masks else "masked token"
+        return Readout(kind, found, place, chosen, second, named)
     labels = [n for n, a in floats.items() if a.ndim == 2 and "logits" in n.lower() and a.shape[-1] > 1]
     if labels:
-        names = _labels(model, floats[labels[0]].shape[-1])
-        chosen = int(floats[labels[0]][0].argmax()) if answer is None else _label(names, answer, "answer")
-        return Readout("label", labels[0], 0, chosen, None if foil is None else _label(names, foil, "foil"), names)
+        names = labels_of(model, floats[labels[0]].shape[-1])
+        chosen = int(floats[labels[0]][0].argmax()) if answer is None else label_of(names, answer, "answer")
+        second = None if foil is None else label_of(names, foil, "foil")
+        _differ(chosen, second, names)
+        return Readout("label", labels[0], 0, chosen, second, names)
     if answer is not None or foil is not None:
         raise UsageError(
             f"{model.name} gives no logits, so that it has no answer", Wording("Leave out <answer>[ and <foil>].")
         )
-    states = [n for n, a in floats.items() if a.ndim in (2, 3) and (a.ndim == 2 or a.shape[1] == len(tokens))]
+    vectors = {n: a for n, a in floats.items() if "logit" not in n.lower()}  # logits of labels, token by token
+    states = [n for n, a in vectors.items() if a.ndim in (2, 3) and (a.ndim == 2 or a.shape[1] == len(tokens))]
     if (len(floats) == 1 and states) or any("hidden_state" in n or "embedding" in n for n in states):
         best = next((n for n in states if "hidden_state" in n or "embedding" in n), states[0])
         at = position if position is not None else last
@@ -206,58 +211,72 @@ def readout(
     return Readout("outputs", "")
 
 
-class _Vocabulary(Mapping[int, str]):
-    """The names of tokens, looked up when one is shown."""
-
-    def __init__(self, tokenizer: object, size: int) -> None:
-        self._tokenizer, self._size = tokenizer, size
-
-    def __getitem__(self, entry: int) -> str:
-        if self._tokenizer is None:
-            return f"#{entry}"
-        piece = str(self._tokenizer.piece(entry))  # type: ignore[attr-defined]
-        return piece.strip() or piece
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(range(self._size))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def entry(self, text: str, argument: str) -> int:
-        """The entry of a word that is one token: with a leading space where the vocabulary has it so."""
-        if text.isascii() and text.isdigit() and len(text) < 10 and self._tokenizer is None:
-            if int(text) < self._size:
-                return int(text)
-            raise UsageError(f"there is no token {text}", f"The vocabulary has {self._size}.")
-        if self._tokenizer is None:
-            raise UsageError("the model has no tokenizer, so a token is named by its number", "Give the number.")
-        for form in (f" {text}", text):
-            tokens = self._tokenizer.encode(form)  # type: ignore[attr-defined]
-            own = [int(i) for i, special in zip(tokens.ids, tokens.special, strict=True) if not special]
-            if len(own) == 1:
-                return own[0]
-        pieces = ", ".join(piece for piece, special in zip(tokens.pieces, tokens.special, strict=True) if not special)
+def _differ(answer: int, foil: int | None, names: Mapping[int, str]) -> None:
+    if answer == foil:
         raise UsageError(
-            f"{visible(text)!r} is {len(own)} tokens: {pieces}",
-            Wording(f"A token is meant: give the first of them, or another word (<{argument}=>)."),
+            f"the answer and the foil are both {names[answer]!r}, so that their logits do not differ",
+            Wording("Give another <foil=>, or another <answer=>."),
         )
 
 
-def _labels(model: OpenModel, count: int) -> Mapping[int, str]:
-    found = settings(model).get("id2label")
-    given = found if isinstance(found, dict) else {}
-    return {at: str(given.get(str(at), f"label {at}")) for at in range(count)}
+def choice(
+    model: OpenModel,
+    outputs: Mapping[str, Array],
+    tokens: Tokens,
+    *,
+    answer: str | None = None,
+    foil: str | None = None,
+    at: int | None = None,
+) -> Readout:
+    """As `readout`, of a model that chooses among tokens or labels.
+
+    Raises:
+        UsageError: An answer or foil that is no token or label; a masked model without a mask, and no position.
+        UnsupportedError: The model chooses nothing.
+    """
+    if at is None and not masks_of(tokens) and output_of(model, outputs) is not None and not is_causal(model):
+        raise UsageError(
+            f"{model.name} answers at a mask, and the text has none",
+            Wording("Put the mask token into the text[, or choose a token: <at=>]."),
+        )
+    floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
+    if not any("logit" in name.lower() for name in floats) and output_of(model, floats) is None:
+        raise UnsupportedError(
+            f"{model.name} gives no logits, so that it chooses no token",
+            "Export it with its language-model head (task text-generation or fill-mask).",
+        )
+    read = readout(model, outputs, tokens, answer=answer, foil=foil, at=at)
+    if read.answer is None:
+        raise UnsupportedError(
+            f"{model.name} gives logits of no vocabulary and no labels of the text: " + ", ".join(floats),
+            "Export it with its language-model head (task text-generation or fill-mask).",
+        )
+    return read
 
 
-def _label(names: Mapping[int, str], text: str, argument: str) -> int:
-    for entry, name in names.items():
-        if text.casefold() in (name.casefold(), str(entry)):
-            return entry
-    raise UsageError(f"there is no label {visible(text)!r}", f"The model has {', '.join(names.values())}.")
+def output_of(model: OpenModel, outputs: Mapping[str, Array]) -> str | None:
+    """The output that says which token stands or comes at a position; None of a model that says none."""
+    sizes = vocabulary(model)
+    try:
+        name = logits_output(outputs, sizes)
+    except UnsupportedError:
+        return None
+    # Two axes: of the last position, where they are as wide as the vocabulary; else the labels of a classifier.
+    return name if outputs[name].ndim == 3 or outputs[name].shape[-1] in sizes else None
 
 
-def _softmax(logits: Array) -> Array:
+def masks_of(tokens: Tokens) -> list[int]:
+    """Where a text has the mask token of a masked model."""
+    return [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
+
+
+def is_causal(model: OpenModel) -> bool:
+    """Whether a model says what comes next; one that sees both ways says what stands there."""
+    return not all(site.causal is False for site in model.sites)
+
+
+def softmax(logits: Array) -> Array:
+    """Shares that sum to 1."""
     raised = np.exp(logits - logits.max())
     shares: Array = raised / raised.sum()
     return shares
@@ -273,4 +292,6 @@ def _relative(one: Array, two: Array) -> float:
     return float(np.linalg.norm(np.asarray(two, np.float64) - one)) / (size or 1.0)
 
 
-__all__ = ["Change", "Reading", "Readout", "readout"]
+__all__ = [
+    "Change", "Kind", "Reading", "Readout", "choice", "is_causal", "masks_of", "output_of", "readout", "softmax",
+]  # fmt: skip

@@ -15,6 +15,10 @@ from attnx.study.request import Head, Request, agree, parse_head
 from attnx.wording import Wording
 
 
+PIECES = 8
+"""Tokens that a message lists."""
+
+
 def sorts(sites: Sequence[Site]) -> tuple[str, ...]:
     """The sorts of attention that there are: "encoder", "decoder", "cross", ..., in execution order."""
     return tuple(dict.fromkeys(sort_of(site) for site in sites))
@@ -142,9 +146,27 @@ def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
     """
     found = positions(tokens, text)
     if len(found) > 1:
+        named = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found[:PIECES]) + (
+            ", ..." if found[PIECES:] else ""
+        )
         many = f"<{argument}={{text!r}}> is {len(found)} tokens, and one is opened here"
-        raise UsageError(Wording(many, text=text), "Choose one of them.")
+        raise UsageError(Wording(many, text=text), f"Choose one of them: {named}.")
     return found[0]
+
+
+def each_position(tokens: Tokens, texts: Sequence[str]) -> tuple[int, ...]:
+    """The positions of tokens that are looked at one by one: "it", "3", "it..tired", or "all" that are no padding.
+
+    Raises:
+        UsageError: There is no such token.
+    """
+    found: list[int] = []
+    for text in texts:
+        if text == "all":
+            found += [at for at, is_real in enumerate(tokens.mask) if is_real]
+        else:
+            found += positions(tokens, text)
+    return tuple(dict.fromkeys(found))
 
 
 def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
@@ -164,6 +186,7 @@ def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
 
 
 __all__ = [
+    "each_position",
     "head_of",
     "layers_of",
     "of_sort",

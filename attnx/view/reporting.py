@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attnx.records import Attention, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
-from attnx.view.page import length
+from attnx.view.page import Line, length, line
 
+LONG = 400
+"""Characters of a text that is not shown whole."""
 SHOWN = 24
 """Keys that a table of one row lists; of a longer text those with the largest weights."""
 
@@ -18,6 +21,13 @@ SHOWN = 24
 def heading(trace: Trace, *, what: str = "") -> str:
     """One line: the model, the text's length, what is shown, where it ran."""
     return " · ".join(part for part in (trace.model, length(trace), what, trace.device) if part)
+
+
+def opening(trace: Trace, *, what: str = "", device: str = "") -> list[Line]:
+    """The lines that a report begins with: `heading`, and the text where it is short."""
+    where = trace if not device else replace(trace, device=device)
+    text = text_of(trace.tokens)
+    return [line(heading(where, what=what)), *([line(text)] if 0 < len(text) < LONG else [])]
 
 
 def sourced(measure: Measurement) -> str:

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,8 @@ LOOKS = (".txt", ".svg", ".html")
 NUMBERS = (".csv", ".npz", ".parquet")
 """What a matrix or a measurement can be saved as."""
 WIDTH = 100
+Numbers = Measurement | Matrix | Mapping[str, Sequence[Any]]
+"""What can be saved as numbers; columns of a table by name are saved as they are."""
 
 _SVG = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -75,7 +77,7 @@ def save(
     path: str | Path,
     *,
     view: RenderableType | None = None,
-    numbers: Measurement | Matrix | None = None,
+    numbers: Numbers | None = None,
     width: int = WIDTH,
     force: bool = False,
     more: Sequence[str] = (),
@@ -85,7 +87,7 @@ def save(
     Args:
         path: Ends in .txt, .svg, .html (the view) or .csv, .npz, .parquet (the numbers).
         view: What a terminal would show.
-        numbers: The matrix or measurement behind it.
+        numbers: The matrix or measurement behind it, or columns by name.
         width: Columns of the view.
         force: Replace a file that exists.
         more: Endings that the caller writes itself, named with the others where one is unknown.
@@ -228,7 +230,7 @@ def _move(beside: Path, target: Path, force: bool, name: str) -> None:
     beside.unlink()
 
 
-def _csv(numbers: Measurement | Matrix) -> bytes:
+def _csv(numbers: Numbers) -> bytes:
     """One line a value, whatever the rank: every label in its own column, NaN empty."""
     columns = _columns(numbers)
     out = io.StringIO(newline="")
@@ -239,8 +241,10 @@ def _csv(numbers: Measurement | Matrix) -> bytes:
     return out.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _columns(numbers: Measurement | Matrix) -> dict[str, list[Any]]:
+def _columns(numbers: Numbers) -> dict[str, list[Any]]:
     """The same numbers as columns: positions and labels by axis, then the value (and whether it is hidden)."""
+    if isinstance(numbers, Mapping):
+        return {name: list(values) for name, values in numbers.items()}
     if isinstance(numbers, Matrix):
         axes = [(side.name, side.at, side.labels) for side in (numbers.queries, numbers.keys)]
     else:
@@ -256,20 +260,26 @@ def _columns(numbers: Measurement | Matrix) -> dict[str, list[Any]]:
     return columns
 
 
-def _npz(numbers: Measurement | Matrix) -> bytes:
-    """The array under `values`, its labels under the axes' names, no pickles."""
+def _npz(numbers: Numbers) -> bytes:
+    """The array under `values`, its labels under the axes' names, no pickles; columns under their own names."""
+    if isinstance(numbers, Mapping):
+        return _zipped({name: np.array(values) for name, values in numbers.items()})
     arrays: dict[str, Any] = {"values": numbers.values, "name": np.array(numbers.name), "unit": np.array(numbers.unit)}
     if isinstance(numbers, Matrix):
         arrays |= {side.name: np.array(side.labels, dtype=str) for side in (numbers.queries, numbers.keys)}
         arrays["hidden"] = numbers.hidden
     else:
         arrays |= {axis.name: np.array(axis.labels, dtype=str) for axis in numbers.axes}
+    return _zipped(arrays)
+
+
+def _zipped(arrays: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)
     return out.getvalue()
 
 
-def _parquet(numbers: Measurement | Matrix) -> bytes:
+def _parquet(numbers: Numbers) -> bytes:
     """The columns of the CSV, typed."""
     try:
         import pyarrow

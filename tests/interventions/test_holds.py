@@ -332,12 +332,12 @@ def test_a_past_that_is_not_empty(tmp_path: Path) -> None:
     model = attnx.open(path, device="cpu")
     ids = np.array([[3, 5, 7, 2, 9, 4]])
     slots = {s.name: s for s in model.slots()}
-    whole = model.trace(inputs=_cached_feed(slots, ids, None), quantities=("key", "value"), outputs=True)
-    first = model.trace(inputs=_cached_feed(slots, ids[:, :4], None), outputs=True)
-    feed = _cached_feed(slots, ids, first.outputs)
+    whole = model.trace(inputs=cached_feed(slots, ids, None), quantities=("key", "value"), outputs=True)
+    first = model.trace(inputs=cached_feed(slots, ids[:, :4], None), outputs=True)
+    feed = cached_feed(slots, ids, first.outputs)
     all_ = Intervening(model, {"inputs": feed}, ["logits"])
     np.testing.assert_allclose(all_.base("inputs")["logits"], whole.outputs["logits"][:, 4:], atol=1e-5)
-    full = Intervening(model, {"inputs": _cached_feed(slots, ids, None)}, ["logits"])
+    full = Intervening(model, {"inputs": cached_feed(slots, ids, None)}, ["logits"])
     for edit, same in (
         (Edit("ablate", (1,), (0,)), True), (Edit("knockout", (1,), None, None, (1,)), True),
         (Edit("patch", (1,), (1,), keys=(0, 5), quantity="value", values=np.zeros((1, 1, 1, 1))), True),
@@ -358,7 +358,7 @@ def test_a_past_that_is_not_empty(tmp_path: Path) -> None:
     np.testing.assert_allclose(after, np.broadcast_to(np.eye(2, 6, 4), after.shape), atol=1e-6)
 
 
-def _cached_feed(slots: dict[str, Any], ids: Array, given: Any) -> dict[str, Array]:
+def cached_feed(slots: dict[str, Any], ids: Array, given: Any) -> dict[str, Array]:
     past = 0 if given is None else 4
     feed: dict[str, Array] = {}
     for name, slot in slots.items():

@@ -18,6 +18,9 @@ class Stub:
 
     sites: tuple[Any, ...] = (SimpleNamespace(causal=True),)
 
+    def slots(self) -> list[Any]:
+        return []
+
     @property
     def tokenizer(self) -> Any:
         raise ModelError("none", "")

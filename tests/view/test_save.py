@@ -219,3 +219,13 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "link", cannot)
     assert write(tmp_path / "a.txt", b"x").read_bytes() == b"x"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_columns_are_saved_as_they_are(tmp_path: Path) -> None:
+    columns = {"part": ["L0 MLP", "a,b"], "added": [1.5, float("nan")]}
+    save(tmp_path / "parts.csv", numbers=columns)
+    assert (tmp_path / "parts.csv").read_text() == 'part,added\nL0 MLP,1.5\n"a,b",\n'
+    save(tmp_path / "parts.npz", numbers=columns)
+    with np.load(tmp_path / "parts.npz") as back:
+        assert back["part"].tolist() == columns["part"]
+        np.testing.assert_array_equal(back["added"], columns["added"])

@@ -3,7 +3,7 @@
 Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor tells
 which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
 the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
-small sizes and the masks given, evaluates what a site hides (see `graph.probe`).
+small sizes and the masks given, evaluates what a site hides (see `graph.masks`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shapes of ONNX's own operators, one rule an operator; node_facts.py chooses among all rules.
+"""Shapes of ONNX's own operators, and of onnxruntime's that follow the same rule; node_facts.py chooses among all.
 
 Operators that only move elements: layout_rules.py; onnxruntime's own: contrib_rules.py; all others: schema_rules.py.
 """

@@ -16,7 +16,7 @@ import numpy as np
 
 from attnx.graph.axes.operands import matched
 from attnx.graph.fact import Fact
-from attnx.graph.probe.mask_probe import keeping, small_sizes
+from attnx.graph.masks.mask_probe import keeping, small_sizes
 from attnx.graph.shapes.infer import infer
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array

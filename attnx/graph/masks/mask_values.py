@@ -11,8 +11,8 @@ import numpy as np
 from attnx.graph.axes.paths import above
 from attnx.graph.fact import Fact
 from attnx.graph.load.nodes import reads_of
-from attnx.graph.probe.mask_probe import LIMIT, keeping, small_sizes
-from attnx.graph.probe.mask_reading import Probed, Reader
+from attnx.graph.masks.mask_probe import LIMIT, keeping, small_sizes
+from attnx.graph.masks.mask_reading import Probed, Reader
 from attnx.graph.shapes.infer import Part, infer
 from attnx.records import Site
 

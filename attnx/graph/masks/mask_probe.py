@@ -13,8 +13,8 @@ import numpy as np
 from attnx.graph.axes.paths import above
 from attnx.graph.fact import Fact
 from attnx.graph.load.nodes import reads_of
-from attnx.graph.probe.mask_reading import Hides, Probed, Reader
-from attnx.graph.probe.window_probe import LENGTH, windows
+from attnx.graph.masks.mask_reading import Hides, Probed, Reader
+from attnx.graph.masks.window_probe import LENGTH, windows
 from attnx.graph.shapes.infer import Part, infer
 from attnx.graph.shapes.symbols import PROBE, free_dims, input_shape, is_named
 from attnx.layout import parse

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.probe.window_probe import band_width
+from attnx.graph.masks.window_probe import band_width
 from attnx.layout import arrange, parse
 from attnx.records import Array, Place
 

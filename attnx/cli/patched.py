@@ -1,0 +1,225 @@
+"""`attnx patch`: a clean and a corrupt text run, patched, and shown: a list of the largest shares, and a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnx.interventions.plan import Where
+from attnx.study.patching import By
+from attnx.study.path_patching import Into
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from attnx.cli.start import Start
+    from attnx.interventions.feeds import Planned
+    from attnx.interventions.running import Intervening
+    from attnx.study.patch_metric import Meter
+    from attnx.study.patching import Patching
+    from attnx.study.two_texts import Difference
+
+Heads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What path patching is asked for."""
+
+    senders: Heads
+    receivers: Heads
+    into: Into
+    freeze_mlps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """In what the runs are compared."""
+
+    metric: str | None
+    answer: str | None
+    foil: str | None
+    at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is patched."""
+
+    what: str
+    by: By | None
+    heads: Heads
+    layers: tuple[int, ...] | None
+    at: tuple[str, ...] | None
+    noising: bool
+    component: Where | None
+    paths: Paths | None
+    reading: Reading
+
+
+def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | None, force: bool) -> None:
+    """Run both, patch, and show it.
+
+    Args:
+        clean: The options of the clean text.
+        corrupt: The same of the corrupt one.
+        asked: What is patched.
+        top: Patches that are listed.
+        save: A file to write the result to.
+        force: Replace it where it exists.
+    """
+    from attnx.cli import output, saving
+    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.running import Intervening
+    from attnx.study.patch_metric import meter
+    from attnx.study.selection import position
+    from attnx.study.two_texts import differences
+
+    model = clean.opened
+    (item,) = corrupt.items
+    plans = plan_run(model, clean.prompt), plan_run(model, corrupt.prompt_of(item, model))
+    differ = differences(*plans)
+    running = Intervening(model, {"inputs": plans[0].feed, "other": plans[1].feed})
+    reading, tokens = asked.reading, plans[0].tokens
+    measured = meter(
+        model, running.base("inputs"), running.base("other"), tokens,
+        metric=reading.metric, answer=reading.answer, foil=reading.foil,
+        at=None if reading.at is None else position(tokens, reading.at, argument="read"),
+    )  # fmt: skip
+    found = _patched(running, measured, plans[0], asked)
+    notes = list(dict.fromkeys([*plans[0].trace.notes, *plans[1].trace.notes, *found.notes]))
+    output.notes(notes)
+    body = _document(plans, differ, found, running.device, notes)
+    views = _views(plans, differ, found, running.device, top)
+    saving.give(views, found.columns(), body, json=clean.output.json, path=save, force=force)
+
+
+def _patched(running: Intervening, meter: Meter, clean: Planned, asked: Asked) -> Patching:
+    from attnx.cli import output
+    from attnx.study.patch_places import tokens_of
+    from attnx.study.patching import patch
+    from attnx.study.path_patching import patch_paths
+    from attnx.study.selection import each_position
+
+    with output.progress(None, "patches") as tell:
+        if (paths := asked.paths) is not None:
+            return patch_paths(
+                running, meter, from_=paths.senders, to=paths.receivers, into=paths.into,
+                component=asked.component, freeze_mlps=paths.freeze_mlps, noising=asked.noising, tell=tell,
+            )  # fmt: skip
+        tokens, memory = clean.tokens, clean.trace.memory
+        there = tokens_of(running, asked.component, asked.what, tokens, memory)
+        return patch(
+            running, meter, quantity=asked.what, by=asked.by, component=asked.component, heads=asked.heads,
+            layers=asked.layers, at=None if asked.at is None else each_position(there, asked.at),
+            tokens=tokens, memory=memory, noising=asked.noising, tell=tell,
+        )  # fmt: skip
+
+
+def _what(found: Patching) -> str:
+    of, into = ("corrupt", "clean") if found.noising else ("clean", "corrupt")
+    if found.path:
+        return f"{of} heads on the path to {found.path}"
+    return f"{of} {found.quantity} patched into the {into} run"
+
+
+def _views(
+    plans: tuple[Planned, Planned], differ: Sequence[Difference], found: Patching, device: str, top: int
+) -> list[Any]:
+    """The texts and where they differ, the patches that restore most, and a map."""
+    from attnx.view.page import line
+    from attnx.view.reporting import opening
+    from attnx.view.table import table
+
+    views: list[Any] = [*opening(plans[0].trace, what=_what(found), device=device)]
+    views += [line(_differing(plans, differ)), "", _table(found, top)]
+    made = found.map()
+    if made is not None:
+        views += ["", table(replace(made, formula="", source=""), diverging=bool((made.values < -0.05).any()))]
+    return views
+
+
+def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> str:
+    """Where clean and corrupt text differ, in a line."""
+    from attnx.study.two_texts import differing_inputs
+
+    if not differ:
+        names = differing_inputs(*plans)
+        return f"clean and corrupt differ in {', '.join(names)}" if names else "the two texts have the same tokens"
+    sided = any(one.side == "encoder" for one in differ)
+    shown = [f"{f'{one.side} ' if sided else ''}{one.position} {one.clean} → {one.corrupt}" for one in differ[:8]]
+    more = f", and {len(differ) - 8} more" if len(differ) > 8 else ""
+    return f"clean → corrupt: {', '.join(shown)}{more}"
+
+
+def _table(found: Patching, top: int) -> Any:
+    """The clean and the corrupt run, then the patches that move furthest from the run that is patched."""
+    from attnx.view.columns import column, columns
+
+    ranked = found.ranked[:top]
+    spots = [one.spot for one in ranked]
+    labels = [
+        s.label if s.position is None else replace(s, position=None).label + f" @{found.place(s.position)}"
+        for s in spots
+    ]
+    names = ["clean", "corrupt", *labels]
+    values = [found.clean, found.corrupt, *(one.value for one in ranked)]
+    shares: list[float | None] = [None, None, *(one.share for one in ranked)]
+    known = [share for share in shares if share is not None and share == share]
+    bounds = (min([0.0, *known]), max([1.0, *known]))
+    left = len(found.effects) - len(ranked)
+    more = f" · {left} more, each smaller: --top K" if left else ""
+    return columns(
+        f"{found.meter.name}: share {found.heading}",
+        [
+            column("", names, whole=True),
+            column(found.meter.name, values, decimals=3),
+            column(found.heading, shares, decimals=3, bar=bounds),
+        ],
+        notes=[
+            f"{found.heading}: (patched - corrupt) / (clean - corrupt) of {found.meter.formula} "
+            f"(Heimersheim and Nanda 2024){more}"
+        ],
+    )
+
+
+def _document(
+    plans: tuple[Planned, Planned], differ: Sequence[Difference], found: Patching, device: str, notes: Sequence[str]
+) -> dict[str, Any]:
+    from attnx.view.json import document
+    from attnx.view.reporting import base
+
+    read = found.meter.readout
+    body: dict[str, Any] = {
+        **base(plans[0].trace),
+        "device": device,
+        "corrupt_tokens": plans[1].tokens,
+        "differences": differ,
+        "what": found.quantity,
+        "by": found.by,
+        "component": found.component,
+        "noising": found.noising,
+        "path": found.path or None,
+        "reads": read.kind,
+        "metric": found.meter.metric,
+        "answer": None if read.answer is None else {"token": read.answer, "piece": read.name(read.answer)},
+        "foil": None if read.foil is None else {"token": read.foil, "piece": read.name(read.foil)},
+        "measure": found.meter.name,
+        "formula": found.meter.formula,
+        "clean": found.clean,
+        "corrupt": found.corrupt,
+        "effects": [
+            {
+                "label": one.spot.label, "layer": one.spot.layer, "head": one.spot.head, "position": one.spot.position,
+                "value": one.value, "share": one.share,
+            }
+            for one in found.effects
+        ],
+        "map": found.map(),
+        "notes": notes,
+    }  # fmt: skip
+    return document("attnx/patch", body)
+
+
+__all__ = ["Asked", "Paths", "Reading", "show"]

@@ -1,0 +1,102 @@
+"""--save of a result that is one list of numbers: those numbers, the JSON document, or what a terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnx.cli.unused_options import refuse
+from attnx.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnx.view.save import Numbers
+
+DRAWN = (".png", ".pdf")
+
+
+def check(path: Path | None, *, force: bool) -> None:
+    """Tell before a long run whether its result can be written there.
+
+    Raises:
+        UsageError: Another ending, the file exists and is not to be replaced, its folder does not exist; or --force
+            without --save.
+    """
+    if path is None:
+        refuse("without --save", {"--force": force})
+        return
+    from attnx.view.save import LOOKS, NUMBERS
+
+    if path.suffix.lower() not in (every := (*NUMBERS, ".json", *LOOKS, *DRAWN)):
+        raise UsageError(
+            f"{path.name}: {path.suffix or 'no ending'} is no format that this can be saved in",
+            f"Use {', '.join(every)}.",
+        )
+    if path.is_file() and not force:
+        raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of {path} does not exist", f"Create it: mkdir -p {path.parent}")
+
+
+def give(
+    views: Sequence[Any],
+    numbers: Numbers,
+    document: Mapping[str, Any],
+    *,
+    json: bool,
+    path: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Show a result, as JSON or as tables, and write it to a file where one is named; see `save`."""
+    from attnx.cli import output
+    from attnx.view.page import line
+
+    if path is not None:
+        output.notes(save(path, views=views, numbers=numbers, document=document, force=force))
+    if json:
+        output.emit_json(document)
+        return
+    output.show(*views, *([line(f"wrote {path}", "dim")] if path is not None else []))
+
+
+def save(
+    path: Path, *, views: Sequence[Any], numbers: Numbers, document: Mapping[str, Any], force: bool
+) -> tuple[str, ...]:
+    """Write a result; the ending of the name says as what.
+
+    Args:
+        path: .csv, .npz, .parquet (the numbers), .json (the document), .txt, .svg, .html, .png or .pdf (the views).
+        views: What a terminal shows.
+        numbers: A line each.
+        document: As --json gives it.
+        force: Replace a file that exists.
+
+    Returns:
+        What the user should know of it.
+
+    Raises:
+        UsageError: Another ending, the file exists, or a package is missing.
+        RunError: It cannot be written.
+    """
+    from rich.console import Group
+
+    from attnx.view import save as saving
+
+    ending = path.suffix.lower()
+    if ending == ".json":
+        from attnx.cli.wording import worded_within
+        from attnx.view.json import dumps, tidy
+
+        saving.write(path, dumps(worded_within(tidy(document)), indent=True), force=force)
+        return ()
+    if ending in DRAWN:
+        from attnx.view.portrait import portrait
+
+        figure = portrait(Group(*views), ending)
+        saving.write(path, figure.data, force=force)
+        return figure.notes
+    saving.save(path, view=Group(*views), numbers=numbers, force=force, more=(".json",))
+    return ()
+
+
+__all__ = ["check", "give", "save"]

@@ -1,0 +1,190 @@
+"""Experiments on a model in one call each: what `Model.ablate`, `patch`, `patch_paths`, `lens` and `attribute` run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnx.interventions.feeds import Planned
+from attnx.interventions.perform import feed_of
+from attnx.interventions.plan import OTHER, RUN, Where
+from attnx.interventions.running import Intervening
+from attnx.records import Tokens
+from attnx.session.protocol import OpenModel
+from attnx.study import ablation, attribution, logit_lens, patching, path_patching
+from attnx.study.patch_metric import Meter, meter
+from attnx.study.patch_places import tokens_of
+from attnx.study.selection import each_position, position
+from attnx.study.two_texts import differences
+
+Source = str | Mapping[str, Any]
+"""A text; what `Model.trace` takes by name (text, target, tokens, inputs ...); or an array for each graph input."""
+Token = int | str
+"""A position, or a token as the command line names it: "it", "it@10"."""
+
+
+def ablate(
+    model: OpenModel,
+    source: Source,
+    *,
+    queries: Sequence[Token] | None = None,
+    edges: Sequence[tuple[Token, Token]] = (),
+    **asked: Any,
+) -> ablation.Ablation:
+    """Ablate heads, or knock edges out of them, and read what the model says; see `attnx.study.ablation.ablate`.
+
+    Args:
+        model: The model.
+        source: What it is run on.
+        queries: Where heads are ablated; everywhere where None.
+        edges: Query and key of edges that are knocked out, in place of an ablation.
+        asked: component, heads, layers, method, means, answer, foil, position.
+    """
+    made = feed_of(model, source)
+    keys = made.trace.memory if asked.get("component") == "cross" and made.trace.memory is not None else made.tokens
+    where = None if queries is None else [_position(made.tokens, token, "queries") for token in queries]
+    cut = [(_position(made.tokens, q, "edges"), _position(keys, k, "edges")) for q, k in edges]
+    running = Intervening(model, {RUN: made.feed})
+    return ablation.ablate(model, running, made.tokens, queries=where, edges=cut, **asked)
+
+
+def lens(
+    model: OpenModel,
+    source: Source,
+    *,
+    at: Sequence[Token] | str | None = None,
+    answer: str | None = None,
+    top: int = logit_lens.TOP,
+) -> logit_lens.LogitLens:
+    """Read what each layer would say; see `attnx.study.logit_lens.logit_lens`.
+
+    Args:
+        model: The model.
+        source: What it is run on.
+        at: Positions or tokens, or "all"; the last one of a decoder, and the masks of a masked model, where None.
+        answer: The token or label that is watched; the model's own first choice where None.
+        top: Tokens that are kept of each layer.
+    """
+    made = feed_of(model, source)
+    running = Intervening(model, {RUN: made.feed})
+    return logit_lens.logit_lens(model, running, made.tokens, at=_positions(made.tokens, at), answer=answer, top=top)
+
+
+def attribute(
+    model: OpenModel,
+    source: Source,
+    *,
+    answer: str | None = None,
+    foil: str | None = None,
+    at: Token | None = None,
+) -> attribution.Attribution:
+    """Take a logit, or the difference of two, apart; see `attnx.study.attribution.attribution`.
+
+    Args:
+        model: The model.
+        source: What it is run on.
+        answer: The token or label; the model's own first choice where None.
+        foil: One whose logit is subtracted.
+        at: The position or token that is read; the last one of a decoder, and the mask of a masked model, where None.
+    """
+    made = feed_of(model, source)
+    here = None if at is None else _position(made.tokens, at, "at")
+    running = Intervening(model, {RUN: made.feed})
+    return attribution.attribution(model, running, made.tokens, answer=answer, foil=foil, at=here)
+
+
+def patch(
+    model: OpenModel,
+    clean: Source,
+    corrupt: Source,
+    *,
+    quantity: str = "context",
+    by: patching.By | None = None,
+    component: Where | None = None,
+    heads: Sequence[tuple[int, int]] = (),
+    layers: Sequence[int] | None = None,
+    at: Sequence[Token] | str | None = None,
+    noising: bool = False,
+    **reading: Any,
+) -> patching.Patching:
+    """Patch activations of one text into the run of another, a spot at a time; see `attnx.study.patching.patch`.
+
+    Args:
+        model: The model.
+        clean: The text whose answer is restored.
+        corrupt: One of as many tokens.
+        quantity: context, value, query, key, weights, attention, mlp or residual.
+        by: "head", "position" or "layer": what is patched by itself.
+        component: "encoder", "decoder" or "cross".
+        heads: Layer and head of those that are patched; all where there are none.
+        layers: Only these layers.
+        at: Only these positions or tokens; all where None.
+        noising: Whether corrupt activations go into the clean run.
+        reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token that is read).
+    """
+    made, running, measured = _two(model, clean, corrupt, **reading)
+    tokens, memory = made.tokens, made.trace.memory
+    there = tokens_of(running, component, quantity, tokens, memory)
+    return patching.patch(
+        running, measured, quantity=quantity, by=by, component=component, heads=heads, layers=layers,
+        at=_positions(there, at), tokens=tokens, memory=memory, noising=noising,
+    )  # fmt: skip
+
+
+def patch_paths(
+    model: OpenModel,
+    clean: Source,
+    corrupt: Source,
+    *,
+    from_: Sequence[tuple[int, int]] = (),
+    to: Sequence[tuple[int, int]] = (),
+    into: path_patching.Into = "query",
+    component: Where | None = None,
+    freeze_mlps: bool = False,
+    noising: bool = False,
+    **reading: Any,
+) -> patching.Patching:
+    """Patch what a head sends to later heads, and nothing else; see `attnx.study.path_patching.patch_paths`.
+
+    Args:
+        model: The model.
+        clean: The text whose answer is restored.
+        corrupt: One of as many tokens.
+        from_: Layer and head of each sender; every head where there are none.
+        to: Layer and head of the receivers; the answer where there are none.
+        into: "query", "key" or "value" of the receivers.
+        component: "encoder", "decoder" or "cross".
+        freeze_mlps: Whether MLPs between them are held too.
+        noising: Whether corrupt activations go into the clean run.
+        reading: As of `patch`.
+    """
+    _, running, measured = _two(model, clean, corrupt, **reading)
+    return path_patching.patch_paths(
+        running, measured, from_=from_, to=to, into=into, component=component, freeze_mlps=freeze_mlps, noising=noising
+    )
+
+
+def _two(
+    model: OpenModel, clean: Source, corrupt: Source, *, read: Token | None = None, **asked: Any
+) -> tuple[Planned, Intervening, Meter]:
+    """Both texts, the model with their feeds, and the number in which they are compared."""
+    one, two = feed_of(model, clean), feed_of(model, corrupt)
+    differences(one, two)
+    running = Intervening(model, {RUN: one.feed, OTHER: two.feed})
+    here = None if read is None else _position(one.tokens, read, "read")
+    return one, running, meter(model, running.base(RUN), running.base(OTHER), one.tokens, at=here, **asked)
+
+
+def _position(tokens: Tokens, token: Token, argument: str) -> int:
+    return token if isinstance(token, int) else position(tokens, token, argument=argument)
+
+
+def _positions(tokens: Tokens, at: Sequence[Token] | str | None) -> list[int] | None:
+    if at is None:
+        return None
+    named = [at] if isinstance(at, str) else at
+    found = [(one,) if isinstance(one, int) else each_position(tokens, [one]) for one in named]
+    return list(dict.fromkeys(place for places in found for place in places))
+
+
+__all__ = ["ablate", "attribute", "lens", "patch", "patch_paths"]

@@ -1,0 +1,78 @@
+"""What can be patched in a model: its attentions, their heads, and what stands at the positions of a quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnx.errors import UsageError
+from attnx.interventions.plan import RUN, Where
+from attnx.interventions.running import Intervening
+from attnx.records import Site, Tokens
+from attnx.tokens.spans import axis_labels
+
+BY_KEY = ("key", "value")
+"""Quantities whose positions are those of keys, and whose heads are key/value heads."""
+
+
+def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -> tuple[tuple[str, ...], int]:
+    """What stands at each position of a quantity, and where the tokens begin: behind those that are cached."""
+    point = running.points.of(site, quantity)[0]
+    running.survey(RUN, [point])
+    size = running.tensor(RUN, point).sizes["k" if quantity in BY_KEY else "q"]
+    if size == len(tokens):
+        return tuple(piece.strip() or piece for piece in tokens.pieces), 0
+    if quantity in BY_KEY and site.kind == "self":
+        query = running.points.of(site, "query")[0]
+        running.survey(RUN, [query])
+        if running.tensor(RUN, query).sizes["q"] == len(tokens) < size:  # a cache comes first
+            return tuple(piece.strip() or piece for piece in axis_labels(tokens, size)), size - len(tokens)
+    return tuple(str(place) for place in range(size)), 0  # patches of a picture, frames of a sound
+
+
+def count_of(site: Site, keyed: bool) -> int:
+    """The heads of a site; the key/value heads of a quantity that belongs to keys."""
+    return (keyed and site.kv_heads) or site.heads or 1
+
+
+def tokens_of(
+    running: Intervening, component: Where | None, quantity: str, tokens: Tokens, memory: Tokens | None
+) -> Tokens:
+    """What stands at the positions of a quantity: of an encoder, and of the keys of a cross-attention, its own side."""
+    chosen = component_of(running, component)
+    reads = chosen == "encoder" or (chosen == "cross" and quantity in BY_KEY)
+    return memory if memory is not None and reads else tokens
+
+
+def component_of(running: Intervening, component: Where | None) -> Where:
+    """The attention that is meant: the decoder's, of several that are not named.
+
+    Raises:
+        UsageError: The model has no such attention.
+        UnsupportedError: It has none over tokens.
+    """
+    there = running.points.components()
+    if component is None and "decoder" in there:
+        return "decoder"
+    return component if component in there else _named(running, component)
+
+
+def _named(running: Intervening, component: Where | None) -> Where:
+    running.points.sites(component, ())
+    return next(iter(running.points.components()))
+
+
+def sites_of(
+    running: Intervening, component: Where, layers: Sequence[int] | None, heads: Sequence[int] = ()
+) -> list[Site]:
+    """The attentions of these layers, of these heads' layers, or of all; by layer.
+
+    Raises:
+        UsageError: A layer that is not there, or heads of other layers than those that are named.
+    """
+    if layers is not None and (outside := [layer for layer in heads if layer not in layers]):
+        raise UsageError(f"a head of layer {outside[0]} is named, and that layer is not", "Leave out one of them.")
+    wanted = list(heads) or (None if layers is None else list(layers))
+    return sorted(running.points.sites(component, wanted), key=lambda site: site.layer or 0)
+
+
+__all__ = ["BY_KEY", "component_of", "count_of", "places_of", "sites_of", "tokens_of"]
