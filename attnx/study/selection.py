@@ -14,7 +14,6 @@ from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.request import Head, Request, agree, parse_head
 from attnx.wording import Wording
 
-
 PIECES = 8
 """Tokens that a message lists."""
 
