@@ -18,7 +18,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "pair", "file", "target", "targets", "chat", "ids", "inputs", "set", "dim", "image", "audio", "prompt",
         "other-text", "other-ids", "other-inputs", "contrast", "dataset", "gold", "gold-from", "field", "plan", "other",
     ),
-    "Model": ("model", "tokenizer", "revision"),
+    "Model": ("model", "tokenizer", "revision", "task", "opset"),
     "Select": (
         "layer", "head", "query", "key", "site", "from", "to", "edge", "at", "word", "other-word", "answer", "foil",
         "with", "reference", "what", "into", "freeze-mlps", "noising", "metric", "read", "only", "measure", "lengths",
