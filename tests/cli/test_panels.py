@@ -92,7 +92,9 @@ Show:
   --explain  Say how each number is computed, and whose measure it is.
 
 Output:
-  --json  One JSON document instead of tables.
+  --json           One JSON document instead of tables.
+  -o, --save FILE  Write the result to this file.
+  --force          Replace an existing file.
 
 Generate:
   -g, --generate N  Let the decoder write up to N tokens, and show them too.

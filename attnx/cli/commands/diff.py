@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ExplainOption, SiteOption, TopOption, starts
+from attnx.cli.options import ExplainOption, ForceOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
     from attnx.cli.inputs import Item
     from attnx.measure.difference import Difference
     from attnx.model import Model
+    from attnx.records import Measurement
     from attnx.run.prompt import Prompt
     from attnx.study.comparison import Compared
     from attnx.study.file_difference import FileDifference, Held
@@ -58,6 +59,8 @@ def diff(
     ] = None,
     top: TopOption = None,
     explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
     other_inputs: Annotated[
         Path | None, typer.Option("--other-inputs", metavar="FEED", help="Arrays for the second, if not the same.")
     ] = None,
@@ -75,7 +78,7 @@ def diff(
         attnx diff model.onnx model_int8.onnx --file texts.txt --json
         attnx diff minilm minilm "The cat sat." --other-text "The dog sat."
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.inputs import naming_line, several
     from attnx.errors import DIFFERENT, UsageError
     from attnx.measure.difference import merged
@@ -86,6 +89,7 @@ def diff(
     from attnx.study.layer_pairs import parse_pairs
     from attnx.study.saturation import costs
 
+    saving.check(save, force=force)
     second = run
     if other_text is not None or other_inputs is not None:
         pair = run.source.pair if other_text else None
@@ -134,14 +138,24 @@ def diff(
     reached = max(one.reached for one in done)
     over = fail_over is not None and not reached <= fail_over
     verdict = _verdict(found, names[1] if two_texts or not one_model else "", texts=one_model and two_texts)
-    if run.output.json:
-        output.emit_json(_document(done, found, files, spent, verdict, (fail_over, reached, over), notes))
-    else:
-        output.show(*_shown(done, found, files, spent, verdict, names, top or TOP, explain))
-        if over:
-            output.note(f"a weight differs by {reached:.3g}, more than --fail-over {fail_over:g}")
+    whole = _document(done, found, files, spent, verdict, (fail_over, reached, over), notes)
+    views = _shown(done, found, files, spent, verdict, names, top or TOP, explain)
+    saving.give(views, _numbers(found), whole, json=run.output.json, path=save, force=force)
+    if over and not run.output.json:
+        output.note(f"a weight differs by {reached:.3g}, more than --fail-over {fail_over:g}")
     if over:
         raise typer.Exit(DIFFERENT)
+
+
+def _numbers(found: Difference) -> Measurement:
+    """Every measure of every head, [layer,head,measure]."""
+    import numpy as np
+
+    from attnx.records import Axis, Measurement
+
+    parts = [found.largest, found.mean, found.divergence, found.rank, found.moved]
+    axes = (*found.largest.axes, Axis("measure", tuple(part.name for part in parts)))
+    return Measurement("value", "", axes, np.stack([part.values for part in parts], axis=-1))
 
 
 def _verdict(found: Difference, name: str, *, texts: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.cli.options import SENSES, ExplainOption, LayerOption, SiteOption, starts
+from attnx.cli.options import SENSES, ExplainOption, ForceOption, LayerOption, SaveOption, SiteOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def mask(
     layer: LayerOption = None,
     site: SiteOption = None,
     explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
@@ -34,15 +36,16 @@ def mask(
         attnx mask "The cat sat on the mat." -m tiny-gpt
         attnx mask "The cat sat on the mat." -m tiny-gpt --layer 0 --json
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.study.mask_map import masks
     from attnx.study.request import parse_layers
-    from attnx.view.reporting import base, heading, site_object
+    from attnx.view.reporting import base, site_object
 
+    saving.check(save, force=force)
     layers = None if layer is None else parse_layers(layer)
     trace, found, doubts = masks(run.opened, run.prompt, layers, site)
     output.notes((*trace.notes, *doubts))
-    if run.output.json:
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -50,9 +53,35 @@ def mask(
             "masks": [site_object(trace, at) | _object(one) for at, one in enumerate(found)],
             "notes": [*trace.notes, *doubts],
         }
-        output.emit_json(document("attnx/mask", body))
+        whole, views = document("attnx/mask", body), _views(trace, found, explain)
+        numbers = {} if save is None else _numbers(trace, found)
+        saving.give(views, numbers, whole, json=run.output.json, path=save, force=force)
         return
+    output.show(*_views(trace, found, explain))
+
+
+def _numbers(trace: Trace, found: list[Visibility]) -> dict[str, list[Any]]:
+    """A row for each cell of each mask; layers may be over different tokens."""
+    import numpy as np
+
+    names = ("layer", "layer_label", "query", "query_label", "key", "key_label", "visible")
+    out: dict[str, list[Any]] = {name: [] for name in names}
+    for at, one in enumerate(found):
+        queries, keys = (axis.labels for axis in one.matrix.axes)
+        rows, columns = (place.ravel().tolist() for place in np.indices(one.matrix.values.shape))
+        values = (
+            [at] * len(rows), [trace.labels[at]] * len(rows), rows, [queries[row] for row in rows], columns,
+            [keys[column] for column in columns], one.matrix.values.ravel().tolist(),
+        )  # fmt: skip
+        for name, part in zip(names, values, strict=True):
+            out[name] += part
+    return out
+
+
+def _views(trace: Trace, found: list[Visibility], explain: bool) -> list[Any]:
+    """What is shown: each mask in a line, then those that hide anything, drawn."""
     from attnx.view.page import line
+    from attnx.view.reporting import heading
     from attnx.view.visible import visible
 
     groups = _groups(found)
@@ -67,7 +96,7 @@ def mask(
         shown += ["", *title, visible(found[group[0]].matrix)]
     if len(drawn) > MASKS:
         shown += ["", f"{len(drawn) - MASKS} more masks: choose one with --layer"]
-    output.show(*shown)
+    return shown
 
 
 def _said(trace: Trace, found: list[Visibility], group: list[int]) -> str:
