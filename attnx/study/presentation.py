@@ -13,7 +13,7 @@ from attnx.study.findings import findings, key_name, pair, query_name, ranked, r
 from attnx.study.inspection import Inspection, Pick
 from attnx.view.matrix import Matrix
 
-TALL, FEW = 32, {"most on one token": 1, "most confident": 2, "parked": 1}
+TALL, FEW = 32, {"most on one token": 1, "most confident": 1, "parked": 1}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""

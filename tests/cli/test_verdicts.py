@@ -102,3 +102,29 @@ def test_a_measure_has_one_name(attnx: Run) -> None:
     with open("a.csv") as file:  # noqa: PTH123
         assert file.readline() == "layer,layer_label,head,head_label,confidence\n"
     assert attnx("inspect", ANIMAL, "--json").document["overview"]["heads"]["name"] == "confidence"
+
+
+def test_the_first_screen_of_a_terminal_has_every_sort_of_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    import attnx as package
+    from attnx.run.prompt import Prompt
+    from attnx.study.inspect_run import inspect_prompt
+    from attnx.study.presentation import render
+    from attnx.study.request import ask
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "xterm")
+    model = package.open("minilm", device="cpu")
+    shown = inspect_prompt(model, Prompt(ANIMAL), ask(), matrices=False, rows=False)
+    out = StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=24, color_system=None)
+    for part in render(shown, "Next: --help"):
+        console.print(part)
+    lines = out.getvalue().splitlines()
+    assert len(lines) < 24  # and the prompt
+    for sort in ("most on one token", "most confident", "parked", "confidence  0.0 ▏"):
+        assert any(sort in line for line in lines), sort

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.records import Trace
     from attnx.view.columns import Columns
 
-TOP = 6
+TOP = 4
 """Heads that the table lists where --top and --all do not say."""
 SORT = "largest weight"
 """What they are listed by where --sort does not say."""
