@@ -186,7 +186,12 @@ def _graphs(name: Name, listed: Mapping[str, Any]) -> list[str]:
     models = [f for f in listed if f.endswith(".onnx")]
     if not models:
         raise ModelError(
-            f"{name.repo} has no .onnx file", "Look for an ONNX version (onnx-community has many), or export one."
+            f"{name.repo} has no .onnx file",
+            Wording(
+                "<attnx.catalog.export.export({name!r}, {out!r})> makes one; onnx-community on the Hub has many.",
+                name=name.repo,
+                out=f"{name.repo.rpartition('/')[2]}-onnx",
+            ),
         )
     if name.file is not None and name.file not in models:
         near = get_close_matches(name.file, models, 3)

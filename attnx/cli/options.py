@@ -62,10 +62,11 @@ ImageOption = Annotated[Path | None, Option("--image", metavar="FILE", help="A p
 AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that listen.")]
 
 LayerOption = Annotated[
-    str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, a range 2-4, or a list 0,5.")
+    str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, last or -1, a range 2-4, or a list 0,5.")
 ]
 HeadOption = Annotated[
-    list[str] | None, Option("--head", "-H", metavar="L.H", help="A head, L.H or H; may be given several times.")
+    list[str] | None,
+    Option("--head", "-H", metavar="L.H", help="A head, L.H, last.H or H; may be given several times."),
 ]
 QueryOption = Annotated[
     str | None,
@@ -87,9 +88,11 @@ MuteOption = Annotated[
     bool, Option("--mute", help="Leave special tokens out as keys; rows are scaled to sum to 1 again.")
 ]
 
+ExplainOption = Annotated[bool, Option("--explain", help="Say how each number is computed, and whose measure it is.")]
+
 JsonOption = Annotated[bool, Option("--json", help="One JSON document instead of tables.")]
 JsonlOption = Annotated[bool, Option("--jsonl", help="A JSON document on one line for each text.")]
-SaveOption = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result to this file.")]
+SaveOption = Annotated[Path | None, Option("--save", "-o", metavar="FILE", help="Write the result to this file.")]
 ForceOption = Annotated[bool, Option("--force", help="Replace an existing file.")]
 
 _BY_NAME: dict[str, tuple[Any, Any]] = {
@@ -119,6 +122,10 @@ WRITING = ("generate", "temperature", "top_k", "seed", "chat")
 """Options of commands that let a decoder write."""
 SENSES = ("image", "audio")
 """Options of commands that take a picture or a sound."""
+
+
+LAYERS = ("layer", "head", "similar")
+"""Options of commands that name a layer, which may be counted from the end."""
 
 
 def starts(
@@ -151,7 +158,10 @@ def starts(
 
         def command(**values: Any) -> None:
             shared = {name: values.pop(name) for name in (*first, *behind)}
-            function(**values, **{own[at].name: start(**shared)})
+            run = start(**shared)
+            if "model" in shared:  # else the command takes several, and layers are of one of them
+                values |= {name: run.numbered(values[name], values.get("site")) for name in LAYERS if name in values}
+            function(**values, **{own[at].name: run})
 
         command.__name__, command.__doc__, command.__module__ = (
             function.__name__, function.__doc__, function.__module__,

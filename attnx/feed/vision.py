@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.feed.recipes import Recipe, colours_last, read_recipe
+from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel
@@ -79,7 +80,7 @@ def load_picture(path: Path) -> Image:
         from PIL import Image as Pillow
         from PIL import ImageOps, UnidentifiedImageError
     except ImportError:
-        raise UsageError(Wording("<image> needs Pillow"), "Install it: pip install 'attnx[vision]'.") from None
+        raise UsageError(Wording("<image> needs Pillow"), f"Install it: {pip('vision')}") from None
     try:
         with Pillow.open(path) as opened:
             if opened.width * opened.height > _LARGEST:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnx.errors import InputError
+from attnx.installed import pip
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -177,7 +178,7 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise InputError(f"{path} needs pyarrow", "pip install 'attnx[scan]'") from None
+        raise InputError(f"{path} needs pyarrow", pip("parquet")) from None
     try:
         with ParquetFile(path) as file:
             there = file.schema_arrow.names

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.installed import pip
 from attnx.records import Axis, Measurement
 from attnx.study.findings import findings, ranking_measure, row_table
 from attnx.study.inspection import Inspection
@@ -50,7 +51,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
     )
     if ending == ".svg" and axes and find_spec("matplotlib") is None:
         saving.save(path, view=Group(*render(shown)), force=force)
-        return ("drawn as a terminal shows it: a figure with axes needs matplotlib, pip install 'attnx[figures]'",)
+        return (f"drawn as a terminal shows it: a figure with axes needs matplotlib, {pip('figures')}",)
     if ending in DRAWN and axes:
         from attnx.view.figure import grid_figure, heatmap_figure
 

@@ -1,4 +1,4 @@
-"""`attnx ablate TEXT`: does it matter? Heads ablated, attention edges knocked out, and what the model says then."""
+"""`attnx ablate TEXT`: what the model says without a head, or an edge of attention."""
 
 from __future__ import annotations
 
@@ -57,11 +57,10 @@ def ablate(
 
     Without --head or --layer, every head is ablated by itself, and they are ranked.
 
-    For example: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-
-    One head: attnx ablate "It slept." --head 5.11 --with mean
-
-    One edge: attnx ablate "The animal slept because it was tired." --edge it:animal
+    Examples:
+        attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
+        attnx ablate "The animal slept because it was tired." --head 5.11 --with mean
+        attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output, tidy
     from attnx.errors import UsageError

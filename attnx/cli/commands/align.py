@@ -100,11 +100,10 @@ def align(
 
     With a decoder, its own attention shows which parts of the prompt an answer leaned on.
 
-      attnx align "The cat sat." -m TRANSLATOR --view pharaoh
-
-      attnx align --audio talk.wav -m WHISPER --save talk.srt
-
-      attnx align "The cat sat. It was tired." -m tiny-gpt --generate 6
+    Examples:
+        attnx align "The animal slept." -m opus-mt-en-de/ --view pharaoh
+        attnx align -m whisper-tiny/ --audio talk.wav --save talk.srt
+        attnx align "The cat sat. It was tired." -m tiny-gpt --generate 6
     """
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError

@@ -36,6 +36,11 @@ def cost(
     """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
 
     Cells and operations of attention grow with the square of the length, the rest with the length.
+
+    Examples:
+        attnx cost minilm
+        attnx cost minilm --lengths 128,512,2048
+        attnx cost minilm --measure --longest 512
     """
     from attnx import model as pipeline
     from attnx.cli import output

@@ -1,4 +1,4 @@
-"""`attnx scan CORPUS -o OUT.parquet`: what every head does, text by text, over any number of texts."""
+"""`attnx scan CORPUS -o OUT.parquet`: what every head does, text by text, over a corpus."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ def scan(
 
     The file has a row for each value, with the columns text (its number), source, line, tokens, measure, item
     (coreference: pronoun → candidate), layer, head, value.
+
+    Examples:
+        attnx scan corpus.txt -o heads.parquet
+        attnx scan "texts/*.jsonl" -o heads.parquet --field body --measure entropy
+        attnx scan corpus.txt -o heads.parquet --engine ray --address auto
     """
     from attnx import model as pipeline
     from attnx.cli import output

@@ -1,4 +1,4 @@
-"""`attnx sites MODEL`: what attention a graph holds, and what was refused and why; nothing is run."""
+"""`attnx sites MODEL`: what attention a graph holds; nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ def sites(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List every attention computation in a model, and every near miss with its reason. The model is not run."""
+    """List every attention computation in a model, and every near miss with its reason. The model is not run.
+
+    Examples:
+        attnx sites minilm
+        attnx sites model.onnx --places
+        attnx sites model.onnx --feed-template
+    """
     from attnx import model as pipeline
     from attnx.cli import output
     from attnx.run.encdec import sites_of
