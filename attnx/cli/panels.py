@@ -22,7 +22,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "Select": (
         "layer", "head", "query", "key", "site", "from", "to", "edge", "at", "word", "other-word", "answer", "foil",
         "with", "reference", "what", "into", "freeze-mlps", "noising", "metric", "read", "only", "measure", "lengths",
-        "longest", "side", "relative", "when", "spans", "back", "symmetrise", "probe", "similar", "tolerance", "causal",
+        "longest", "side", "relative", "when", "spans", "back", "symmetrise", "probe", "similar", "tolerance", "causal", "apart",
         "effects",
     ),
     "Show": (

@@ -1,4 +1,4 @@
-"""`attnx align TEXT`: link words to the words they translate, to seconds of sound, or answers to their sources."""
+"""`attnx align TEXT`: words to their translations, to sound, to sources."""
 
 from __future__ import annotations
 
