@@ -83,7 +83,7 @@ def cache_root() -> Path:
     except ValueError as error:  # it reads its numbers as it is imported
         raise UsageError(
             f"the Hub's client cannot read its settings in the environment: {error}",
-            "Look at the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
+            "Check the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
         ) from None
 
     return Path(constants.HF_HUB_CACHE)
@@ -173,7 +173,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
             if weights not in listed:
                 raise ModelError(
                     f"{graph} keeps weights in {weights}, and the repository has no such file",
-                    Wording("Tell those who published it; <model.find()> works without the weights."),
+                    Wording("Tell its publisher; <model.find()> works without the weights."),
                 )
             fetch(weights)
     _remember(name, commit)
@@ -241,7 +241,7 @@ def _verify(path: Path, listed: Any) -> None:
         path.resolve().unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise ModelError(
-            f"{listed.rfilename} came damaged: its hash is {digest.hexdigest()[:12]}, the Hub lists {wanted[:12]}",
+            f"{listed.rfilename} arrived damaged: its hash is {digest.hexdigest()[:12]}, the Hub lists {wanted[:12]}",
             "It was removed. Pull again; if it stays so, a proxy changes what comes through.",
         )
 

@@ -25,7 +25,7 @@ TokenizerOption = Annotated[
 
 TextArgument = Annotated[str | None, Argument(metavar="TEXT", help="The text; - reads it from stdin.")]
 PairOption = Annotated[str | None, Option("--pair", metavar="TEXT", help="A second text, for models that take two.")]
-FileOption = Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with one text a line.")]
+FileOption = Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with one text per line.")]
 IdsOption = Annotated[str | None, Option("--ids", metavar="IDS", help="Token ids instead of a text: 101,2023,102.")]
 InputsOption = Annotated[
     Path | None, Option("--inputs", metavar="FEED", help="An .npz file with an array for each graph input.")
@@ -49,17 +49,17 @@ GenerateOption = Annotated[
     int | None, Option("--generate", "-g", metavar="N", help="Let the decoder write up to N tokens, and show them too.")
 ]
 TemperatureOption = Annotated[
-    float, Option("--temperature", metavar="T", help="Draw what is written; 0 takes the likeliest token each time.")
+    float, Option("--temperature", metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
 ]
 TopKOption = Annotated[
-    int | None, Option("--top-k", metavar="K", help="With --temperature: draw among the K likeliest tokens.")
+    int | None, Option("--top-k", metavar="K", help="With --temperature: sample from the K likeliest tokens.")
 ]
 SeedOption = Annotated[
-    int, Option("--seed", metavar="N", help="With --temperature: the same seed draws the same text.")
+    int, Option("--seed", metavar="N", help="With --temperature: the same seed gives the same text.")
 ]
 ChatOption = Annotated[bool, Option("--chat", help="Put the text into the tokenizer's chat template.")]
 ImageOption = Annotated[Path | None, Option("--image", metavar="FILE", help="A picture, for models that take one.")]
-AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that listen.")]
+AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that take sound.")]
 
 LayerOption = Annotated[
     str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, last or -1, a range 2-4, or a list 0,5.")
@@ -70,7 +70,12 @@ HeadOption = Annotated[
 ]
 QueryOption = Annotated[
     str | None,
-    Option("--query", "-q", metavar="TOKEN", help="Who looks: text, position, text@position; it..tired, it,he."),
+    Option(
+        "--query",
+        "-q",
+        metavar="TOKEN",
+        help="The query token: text, position or text@position; it..tired and it,he take several.",
+    ),
 ]
 SiteOption = Annotated[
     str | None,

@@ -22,8 +22,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "Select": (
         "layer", "head", "query", "key", "site", "from", "to", "edge", "at", "word", "other-word", "answer", "foil",
         "with", "reference", "what", "into", "freeze-mlps", "noising", "metric", "read", "only", "measure", "lengths",
-        "longest", "side", "relative", "when", "spans", "back", "symmetrise", "probe", "similar", "tolerance", "causal", "apart",
-        "effects",
+        "longest", "side", "relative", "when", "spans", "back", "symmetrise", "probe", "similar", "tolerance", "causal",
+        "effects", "apart",
     ),
     "Show": (
         "top", "all", "view", "stage", "scale", "words", "mute", "mean", "max", "sort", "map", "by", "sweep", "as-if",

@@ -97,7 +97,7 @@ def load_picture(path: Path) -> Image:
         raise InputError(f"there is no file {path}", Wording("<image> takes a picture.")) from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
         raise InputError(
-            f"{path} is no picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can."
+            f"{path} is not a picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can be read."
         ) from None
 
 

@@ -162,7 +162,7 @@ def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
             raise UsageError(
-                f"{one.text!r} is the word looked from, so it is no candidate", Wording("Leave it out[ of <to>].")
+                f"{one.text!r} is the word looked from, so it is not a candidate", Wording("Leave it out[ of <to>].")
             )
 
 

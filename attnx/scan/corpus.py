@@ -16,7 +16,7 @@ from attnx.installed import pip
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-"""What is read in a folder; any other file that is named outright is read as text, one text a line."""
+"""What is read in a folder; any other file that is named outright is read as text, one text per line."""
 _LONGEST = 1 << 30
 """Characters of a CSV field that are still read; the csv module's own bound is 131,072."""
 

@@ -161,7 +161,7 @@ def _reach(address: str) -> None:
     host, _, said = address.removeprefix("ray://").rpartition(":")
     port = whole(said, most=65535)
     if host and port is None:
-        raise OSError(f"{said!r} is no port")
+        raise OSError(f"{said!r} is not a port")
     if host:
         socket.create_connection((host.strip("[]"), port), timeout=10).close()
 

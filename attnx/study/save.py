@@ -19,7 +19,7 @@ from attnx.wording import Wording
 
 DRAWN = (".png", ".pdf", ".svg")
 MOST = 2_000_000
-"""Values that are written one a line; more would be a file that nothing opens."""
+"""Values that are written one per line; more would be a file that nothing opens."""
 
 
 def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         wanted = numbers(shown) if ending in saving.NUMBERS else None
         if wanted is not None and ending != ".npz" and wanted.values.size > MOST:
             raise UsageError(
-                f"{wanted.values.size:,} values are too many for one a line in {ending}",
+                f"{wanted.values.size:,} values are too many for one per line in {ending}",
                 Wording("Save .npz, or choose <layers>, <heads> or <query>."),
             )
         saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force, more=(".json",))

@@ -166,15 +166,15 @@ def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
     ("entr", "Did you mean 'entropy' or 'entropy share'? "),
     ("sinks", "It is what `attnx scan --measure sinks` takes, for sink, strongest key, strongest key position. "),
     ("strongest key", "`attnx scan --measure strongest-key` has it. "),
-    ("previous-token", "It is a kind of head, told by the measure 'previous'. "),
-    ("broad", "It is a kind of head, told by the measure 'entropy share'. "),
+    ("previous-token", "It is a kind of head, found by the measure 'previous'. "),
+    ("broad", "It is a kind of head, found by the measure 'entropy share'. "),
     ("coref", "It is what `attnx scan --measure coref` takes. "),
     ("x", "Choose from entropy, "),
 ])  # fmt: skip
 @pytest.mark.parametrize("option", ["--sort", "--map"])
 def test_a_name_that_is_no_measure(attnx: Run, option: str, name: str, said: str) -> None:
     done = attnx("heads", ANIMAL, option, name, code=2)
-    assert done.err.startswith(f"attnx: {option} {name!r} is no measure of heads\n  {said}")
+    assert done.err.startswith(f"attnx: {option} {name!r} is not a measure of heads\n  {said}")
 
 
 def test_a_map_says_of_its_own_measure_alone_and_once(attnx: Run) -> None:

@@ -75,7 +75,7 @@ Text:
                     randn:SEED or @file.npy; several times.
   --dim NAME=SIZE   Size of a dimension that --set leaves open; several times.
   --image FILE      A picture, for models that take one.
-  --audio FILE      A WAV file, for models that listen.
+  --audio FILE      A WAV file, for models that take sound.
 
 Model:
   -m, --model MODEL  An .onnx file, a folder as on the Hub, or the name of a

@@ -51,7 +51,8 @@ def align(
         ),
     ] = None,
     targets: Annotated[
-        Path | None, typer.Option("--targets", metavar="FILE", help="Translations of the texts in --file, one a line.")
+        Path | None,
+        typer.Option("--targets", metavar="FILE", help="Translations of the texts in --file, one per line."),
     ] = None,
     back: Annotated[
         str | None, typer.Option("--back", metavar="OTHER", help="A second translator, for the opposite direction.")

@@ -33,7 +33,7 @@ def diff(
     run: Start,
     other_text: Annotated[
         str | None,
-        typer.Option("--other-text", metavar="TEXT", help="Another text, of as many tokens, for the second."),
+        typer.Option("--other-text", metavar="TEXT", help="Another text with as many tokens, for the second model."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="T", help="A stage differs by more than this, relative to its size.")
@@ -62,7 +62,8 @@ def diff(
     save: SaveOption = None,
     force: ForceOption = False,
     other_inputs: Annotated[
-        Path | None, typer.Option("--other-inputs", metavar="FEED", help="Arrays for the second, if not the same.")
+        Path | None,
+        typer.Option("--other-inputs", metavar="FEED", help="Arrays for the second model, if not the same."),
     ] = None,
 ) -> None:
     """Say whether two models attend alike, which head moved most, what their outputs say, and how their files differ.

@@ -47,11 +47,12 @@ def heads(
         str | None, typer.Option("--map", metavar="MEASURE", help="One measure as a map of layers and heads.")
     ] = None,
     similar: Annotated[
-        str | None, typer.Option("--similar", metavar="L.H", help="The heads that look at the same tokens as this one.")
+        str | None,
+        typer.Option("--similar", metavar="L.H", help="List the heads that look at the same tokens as this one."),
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option("--probe", metavar="induction", help="Measure induction on random blocks, repeated."),
+        typer.Option("--probe", metavar="induction", help="Measure induction on repeated random blocks."),
     ] = None,
     layer: LayerOption = None,
     site: SiteOption = None,

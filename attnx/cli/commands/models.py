@@ -30,5 +30,5 @@ def models(json: JsonOption = False) -> None:
         rows = [
             (m.name, m.source, m.size, m.layers, m.heads, m.kind, m.precision, m.revision, m.problem) for m in found
         ]
-        hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME brings more."
+        hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME fetches more."
         output.show(shelf(rows, hint))

@@ -37,7 +37,7 @@ def pull(
     parsed = parse_name(name, alone=True)
     if parsed is None:
         raise UsageError(
-            f"{name!r} is no name of a model on the Hub",
+            f"{name!r} is not the name of a model on the Hub",
             "Give ORG/NAME, for example onnx-community/Qwen2.5-0.5B-Instruct.",
         )
     wanted = Name(parsed.repo, revision or parsed.revision, file or parsed.file)

@@ -24,7 +24,8 @@ def qkv(
     run: Start,
     query: QueryOption = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="TOKEN", help="Who is looked at, written alike; else the strongest.")
+        str | None,
+        typer.Option("--key", metavar="TOKEN", help="The key token, written like --query; by default the strongest."),
     ] = None,
     head: Annotated[
         str | None,
@@ -199,7 +200,7 @@ def _projections(around: Projections | None, site: Site) -> Columns:
     names = [name for name, shape in shapes.items() if shape is not None]
     made = next((shape for name, shape in shapes.items() if shape is not None and name != "output"), None)
     missing = [name for name, shape in shapes.items() if shape is None]
-    said = [f"not found for sure in the graph: {', '.join(missing)}" if missing else ""]
+    said = [f"not found with certainty in the graph: {', '.join(missing)}" if missing else ""]
     if site.heads and site.head_size:
         wide = site.heads * site.head_size
         said.append(
@@ -234,7 +235,7 @@ def _written(shape: dict[str, Any] | None) -> str:
 
 
 def _shapes(around: Projections | None, site: Site) -> dict[str, dict[str, Any] | None]:
-    """Each projection with its rows and columns; None for one that was not found for sure."""
+    """Each projection with its rows and columns; None for one that was not found with certainty."""
 
     def one(made: Projection | None) -> dict[str, Any] | None:
         if made is None:

@@ -52,7 +52,7 @@ def report(
     from attnx.view.save import write
 
     if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):
-        raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
+        raise UsageError(f"{out} is not an HTML page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
     assert run.items  # before anything else is looked at

@@ -190,5 +190,5 @@ def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:
 
     found = [number for part in text.split(",") if (number := read(part)) is not None]
     if len(found) < text.count(",") + 1:
-        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.")
+        raise UsageError(f"{option} {text!r} is not a list of numbers", f"For example: {option} 2,16,64.")
     return found

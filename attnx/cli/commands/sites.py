@@ -11,7 +11,7 @@ from attnx.cli.options import JsonOption, ModelArgument
 
 def sites(
     model: ModelArgument,
-    places: Annotated[bool, typer.Option("--places", help="Also say which tensor holds each quantity.")] = False,
+    places: Annotated[bool, typer.Option("--places", help="Also show which tensor holds each quantity.")] = False,
     feed_template: Annotated[
         bool, typer.Option("--feed-template", help="Instead, print Python that writes a feed for --inputs.")
     ] = False,

@@ -107,7 +107,7 @@ def _mention(state: States, word: str) -> Mention:
     found = mentions(state.tokens, word)
     if len(found) > 1:
         places = ", ".join(f"{one.text}@{one.pieces[0]}" for one in found)
-        raise UsageError(f"{word!r} is there {len(found)} times: {places}", "Say which, for example --word it@10.")
+        raise UsageError(f"{word!r} occurs {len(found)} times: {places}", "Name one, for example --word it@10.")
     return found[0]
 
 
