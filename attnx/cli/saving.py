@@ -29,13 +29,23 @@ def check(path: Path | None, *, force: bool) -> None:
 
     if path.suffix.lower() not in (every := (*NUMBERS, ".json", *LOOKS, *DRAWN)):
         raise UsageError(
-            f"{path.name}: {path.suffix or 'no ending'} is no format that this can be saved in",
+            f"{path.name}: {path.suffix or 'no ending'} is not a format that this can be saved in",
             f"Use {', '.join(every)}.",
         )
     if path.is_file() and not force:
         raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
     if not path.parent.is_dir():
         raise UsageError(f"the folder of {path} does not exist", f"Create it: mkdir -p {path.parent}")
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns; what a row lacks is NaN in a column of numbers, empty in one of words."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    out = {name: [row.get(name) for row in rows] for name in names}
+    for values in out.values():
+        words = any(isinstance(value, str) for value in values)
+        values[:] = [("" if words else float("nan")) if value is None else value for value in values]
+    return out
 
 
 def give(
@@ -54,6 +64,8 @@ def give(
     if path is not None:
         output.notes(save(path, views=views, numbers=numbers, document=document, force=force))
     if json:
+        if path is not None:
+            output.note(f"wrote {path}")
         output.emit_json(document)
         return
     output.show(*views, *([line(f"wrote {path}", "dim")] if path is not None else []))
@@ -99,4 +111,4 @@ def save(
     return ()
 
 
-__all__ = ["check", "give", "save"]
+__all__ = ["check", "columns_of", "give", "save"]

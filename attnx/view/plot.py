@@ -48,7 +48,7 @@ class Plot:
 
     def __init__(self, ending: str, own: str = "DejaVu Sans") -> None:
         if ending not in FORMATS:
-            raise UsageError(f"{safe(ending)!r} is no format of a figure", f"Use {', '.join(FORMATS)}.")
+            raise UsageError(f"{safe(ending)!r} is not a format of a figure", f"Use {', '.join(FORMATS)}.")
         try:
             import matplotlib
             import matplotlib.figure

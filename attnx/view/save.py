@@ -110,7 +110,7 @@ def save(
             raise UsageError(f"there are no numbers behind this view to save as {ending}", "Save .txt, .svg or .html.")
         return write(path, _NUMBERS[ending](numbers), force=force)
     raise UsageError(
-        f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is no format that this can be saved in",
+        f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is not a format that this can be saved in",
         f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS, *more))}.",
     )
 

@@ -295,7 +295,7 @@ def test_over_a_dataset_heads_that_point_are_held_against_controls(attnx: Run, t
     ("args", "said"),
     [
         ([ANIMAL, "--causal", "--contrast", WIDE], "--contrast would do nothing with --causal"),
-        ([ANIMAL, "--save", "x.png"], "saved as .csv or .json"),
+        ([ANIMAL, "--save", "x.doc"], "is not a format that this can be saved in"),
         ([ANIMAL, "--force"], "--force would do nothing without --save"),
     ],
 )

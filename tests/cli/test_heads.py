@@ -226,5 +226,5 @@ def test_effects_are_those_of_ablate(attnx: Run, model: str, text: str) -> None:
 def test_effects_are_of_one_text(attnx: Run, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("A cat slept.\nA dog ran.\n")
     assert "--causal" in attnx("heads", "--file", str(tmp_path / "two.txt"), "--causal", code=2).err
-    assert "no measure of heads" in attnx("heads", ANIMAL, "--sort", "effect", code=2).err
+    assert "not a measure of heads" in attnx("heads", ANIMAL, "--sort", "effect", code=2).err
     assert "--causal would do nothing" in attnx("heads", ANIMAL, "--similar", "5.11", "--causal", code=2).err

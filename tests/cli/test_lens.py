@@ -65,7 +65,7 @@ def test_every_position_fits_one_screen(attnx: Run) -> None:
         ([ANIMAL, "--at", "it"], "says nothing of single tokens", 2),
         ([CAT, "-m", "tiny-gpt", "--at", "zebra"], "zebra", 2),
         ([CAT, "-m", "tiny-gpt", "--answer", "antidisestablishment"], "10 tokens: an, t, id", 2),
-        ([CAT, "-m", "tiny-gpt", "--save", "lens.doc"], "no format", 2),
+        ([CAT, "-m", "tiny-gpt", "--save", "lens.doc"], "not a format", 2),
         ([CAT, "-m", "tiny-gpt", "--force"], "without --save", 2),
     ],
 )

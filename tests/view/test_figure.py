@@ -132,7 +132,7 @@ def test_grid_leaves_missing_heads_empty() -> None:
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no format"):
+    with pytest.raises(UsageError, match="not a format"):
         heatmap_figure(made(), ".gif")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match="matplotlib") as caught:

@@ -75,5 +75,5 @@ def test_letters_are_text_in_svg_and_what_no_font_has_is_said() -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(UsageError, match="no format"):
+    with pytest.raises(UsageError, match="not a format"):
         portrait(Text("x"), ".gif")

@@ -189,7 +189,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist") as caught:
         write(tmp_path / "no" / "a.txt", b"")
     assert "mkdir -p" in caught.value.hint
-    with pytest.raises(UsageError, match="no format") as caught:
+    with pytest.raises(UsageError, match="not a format") as caught:
         save(tmp_path / "a.xyz", view="x")
     for ending in (*LOOKS, *NUMBERS):
         assert ending in caught.value.hint

@@ -64,7 +64,7 @@ def ablate(
         attnx ablate "The animal slept because it was tired." --head 5.11 --with mean
         attnx ablate "The animal slept because it was tired." --edge it:animal
     """
-    from attnx.cli import output, tidy
+    from attnx.cli import output, saving
     from attnx.errors import UsageError
     from attnx.interventions.feeds import plan_run
     from attnx.interventions.running import Intervening
@@ -87,7 +87,7 @@ def ablate(
             raise UsageError(f"--head {text} names no layer", f"Give layer and head: 0.{one.head}.")
         heads.append((one.layer, one.head))
     layers = None if layer is None else parse_layers(layer)
-    tidy.check(save, force)
+    saving.check(save, force=force)
     opened = run.opened
     planned = plan_run(opened, run.prompt)
     running = Intervening(opened, {"inputs": planned.feed})
@@ -107,32 +107,24 @@ def ablate(
     what = _what(method, reference, edge, at)
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
-    if run.output.json or save is not None:
-        from attnx.view.json import document
-        from attnx.view.reporting import base
-
-        body: dict[str, Any] = {
-            **base(planned.trace),
-            "device": running.device,
-            "change": what,
-            "component": found.component,
-            "reads": found.readout.kind,
-            "output": found.readout.output,
-            "measure": found.readout.heading,
-            "formula": found.readout.formula,
-            "unedited": {"scores": found.base.reading.scores, "first": found.base.reading.first},
-            "effects": [_object(effect) for effect in found.effects],
-            "map": _map(found),
-            "notes": notes,
-        }
-        whole = document("attnx/ablate", body)
-        if save is not None:
-            tidy.save(save, _rows(found, what), whole, force=force)
-        if run.output.json:
-            output.emit_json(whole)
-        return
+    from attnx.view.json import document
     from attnx.view.page import line
-    from attnx.view.reporting import text_of
+    from attnx.view.reporting import base, text_of
+
+    body: dict[str, Any] = {
+        **base(planned.trace),
+        "device": running.device,
+        "change": what,
+        "component": found.component,
+        "reads": found.readout.kind,
+        "output": found.readout.output,
+        "measure": found.readout.heading,
+        "formula": found.readout.formula,
+        "unedited": {"scores": found.base.reading.scores, "first": found.base.reading.first},
+        "effects": [_object(effect) for effect in found.effects],
+        "map": _map(found),
+        "notes": notes,
+    }
 
     text_shown = text_of(planned.tokens)
     length = f"{len(planned.tokens)} tokens"
@@ -144,7 +136,8 @@ def ablate(
         from attnx.view.table import table
 
         shown += ["", table(made, decimals=3)]
-    output.show(*shown)
+    columns = saving.columns_of(_rows(found, what))
+    saving.give(shown, columns, document("attnx/ablate", body), json=run.output.json, path=save, force=force)
 
 
 def _edge(text: str, queries: Tokens, keys: Tokens) -> tuple[int, int]:

@@ -63,7 +63,7 @@ def coref(
         attnx coref "The animal slept because it was tired." --to animal --causal
         attnx coref --dataset pairs
     """
-    from attnx.cli import output, tidy
+    from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
 
@@ -71,12 +71,12 @@ def coref(
         if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
         refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
-        tidy.check(save, force)
+        saving.check(save, force=force)
         _dataset(run.open(), dataset, run.output.json, causal, save, force, explain)
         return
     if causal:
         refuse("with --causal", {"--contrast": contrast})
-    tidy.check(save, force)
+    saving.check(save, force=force)
 
     from attnx.cli import mattering
     from attnx.cli.inputs import take
@@ -107,6 +107,7 @@ def coref(
     pairs = None
     if contrast is not None:
         pairs = _contrasted(opened, contrast, found, run.source.target)
+    whole: dict[str, Any] = {}
     if run.output.json or save is not None:
         from attnx.view.json import document
 
@@ -118,13 +119,8 @@ def coref(
             "notes": notes,
         }
         whole = document("attnx/coref", body)
-        if save is not None:
-            rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
-            pointed = [row for one in found for row in mattering.mention_rows(one)]
-            tidy.save(save, rows if causal else pointed, whole, force=force)
-        if run.output.json:
+        if save is None:
             output.emit_json(whole)
-        if run.output.json or save is not None:
             return
     from attnx.study.worth_opening import opened_for
     from attnx.view import coref_tables as tables
@@ -152,7 +148,11 @@ def coref(
         if pairs is not None:
             two, moved = pairs[at]
             shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
-    output.show(*shown)
+    if causal:
+        rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
+    else:
+        rows = [row for one in found for row in mattering.mention_rows(one)]
+    saving.give(shown, saving.columns_of(rows), whole, json=run.output.json, path=save, force=force)
 
 
 def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:
@@ -210,7 +210,7 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
 
 def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | None, force: bool, explain: bool) -> None:
     """Accuracy of every head and method over a dataset; or whether heads that point matter."""
-    from attnx.cli import output, tidy
+    from attnx.cli import output, saving
 
     if causal:
         _dataset_causal(opened, name, json, save, force)
@@ -225,6 +225,7 @@ def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | No
     output.notes(notes[:5])
     if len(notes) > 5:
         output.note(f"{len(notes) - 5} more examples were left out")
+    whole: dict[str, Any] = {}
     if json or save is not None:
         from attnx.view.json import document
 
@@ -240,24 +241,25 @@ def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | No
             "notes": [*found.notes, *notes],
         }
         whole = document("attnx/coref", body)
-        if save is not None:
-            tidy.save(save, _by_head({"accuracy": found.heads}), whole, force=force)
-        if json:
-            output.emit_json(whole)
+    if json and save is None:
+        output.emit_json(whole)
         return
     from attnx.view import coref_tables as tables
 
-    output.show(tables.accuracy(opened.name, data.name, found, explain=explain))
+    shown = [tables.accuracy(opened.name, data.name, found, explain=explain)]
+    numbers = saving.columns_of(_by_head({"accuracy": found.heads}))
+    saving.give(shown, numbers, whole, json=json, path=save, force=force)
 
 
 def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, force: bool) -> None:
     """Whether heads that point also matter, over a dataset."""
-    from attnx.cli import mattering, output, tidy
+    from attnx.cli import mattering, output, saving
 
     found, called, notes = mattering.over_dataset(opened, name)
     output.notes(notes[:5])
     if len(notes) > 5:
         output.note(f"{len(notes) - 5} more examples were left out")
+    whole: dict[str, Any] = {}
     if json or save is not None:
         from attnx.view.json import document
 
@@ -273,15 +275,15 @@ def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, for
             "notes": [*found.notes, *notes],
         }
         whole = document("attnx/coref", body)
-        if save is not None:
-            tidy.save(save, _by_head({"weight": found.weights, "effect": found.heads}), whole, force=force)
-        if json:
-            output.emit_json(whole)
+    if json and save is None:
+        output.emit_json(whole)
         return
     from attnx.view import mattering_tables as tables
     from attnx.view.page import line
 
-    output.show(line(tables.answer_over(found)), "", tables.over(opened.name, called, found))
+    shown = [line(tables.answer_over(found)), "", tables.over(opened.name, called, found)]
+    numbers = saving.columns_of(_by_head({"weight": found.weights, "effect": found.heads}))
+    saving.give(shown, numbers, whole, json=json, path=save, force=force)
 
 
 def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:
