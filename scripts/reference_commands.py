@@ -8,11 +8,12 @@ from inspect import cleandoc
 from itertools import groupby
 from typing import Any
 
-import attnx.errors
 import typer
+from reference_markdown import MADE, code, docstring, escaped, table
+
+import attnx.errors
 from attnx.cli import app as cli
 from attnx.cli import panels
-from reference_markdown import MADE, code, docstring, escaped, table
 
 SHARED = 6
 """An option that so many commands have, all with the same words, is described once."""

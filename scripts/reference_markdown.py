@@ -61,6 +61,8 @@ def _section(name: str, text: str) -> str:
         lines = []
         for entry in entries:
             what, _, said = entry.partition(":")
-            lines.append(f"- {'raises ' if name == 'Raises' else ''}`{what.strip()}`: {escaped(' '.join(said.split()))}")
+            lines.append(
+                f"- {'raises ' if name == 'Raises' else ''}`{what.strip()}`: {escaped(' '.join(said.split()))}"
+            )
         return "\n".join(lines)
     return f"*{name}:* {escaped(' '.join(text.split()))}"

@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attnx.cli import app as cli
 from reference_markdown import MADE, escaped, table
+
+from attnx.cli import app as cli
 
 HEAD = """# What each measure computes
 
@@ -62,7 +63,8 @@ def page() -> str:
                     cells = (f"**{escaped(one['name'])}**", escaped(one["unit"]), escaped(formula), escaped(source))
                     rows.setdefault((one["name"], formula, source), cells)
         if rows:
-            out.append(f"## {cli.summary(command).rstrip('.')}\n\n[`attnx {command}`](../reference/commands.md#attnx-{command})\n")
+            out.append(f"## {cli.summary(command).rstrip('.')}\n")
+            out.append(f"[`attnx {command}`](../reference/commands.md#attnx-{command})\n")
             out.append(table(("measure", "unit", "formula", "source"), rows.values()))
             if thresholds:
                 out.append("What names a head; the first that is passed does:\n")
@@ -82,7 +84,11 @@ def _document(line: tuple[str, ...]) -> Any:
         stack.enter_context(contextlib.redirect_stderr(err))
         if "protein" in line:
             examples = Path(stack.enter_context(TemporaryDirectory()))
-            subprocess.run([sys.executable, Path(__file__).with_name("make_examples.py"), examples], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [sys.executable, Path(__file__).with_name("make_examples.py"), examples],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             line = tuple(str(examples / one) if one == "protein" else one for one in line)
         code = cli.run([*line, "--json", "--device", "cpu"] if line[0] != "cost" else [*line, "--json"])
     if code:

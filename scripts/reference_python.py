@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from textwrap import dedent
 from typing import Any
 
+from reference_markdown import MADE, code, docstring, escaped, table
+
 import attnx
 import attnx.errors
 import attnx.measure
 from attnx.interventions import perform
 from attnx.study import experiments
-from reference_markdown import MADE, code, docstring, escaped, table
 
 HEAD = """# Python interface
 
@@ -47,7 +48,11 @@ def page() -> str:
     out.append(EXPERIMENTS)
     for function in (*(getattr(experiments, name) for name in sorted(experiments.__all__)), perform.run_with):
         out.append(_function(function.__name__, function, "###"))
-    out += [MEASURES, docstring(attnx.measure.__doc__ or ""), _function("measure.describe_heads", attnx.measure.describe_heads, "###")]
+    out += [
+        MEASURES,
+        docstring(attnx.measure.__doc__ or ""),
+        _function("measure.describe_heads", attnx.measure.describe_heads, "###"),
+    ]
     out.append(ERRORS)
     errors = [e for e in vars(attnx.errors).values() if inspect.isclass(e) and issubclass(e, attnx.errors.AttnxError)]
     out.append(
@@ -106,7 +111,9 @@ def _class(name: str, thing: Any) -> str:
                 returns = code(ast.unparse(node.returns)) if node.returns else ""
                 fields.append((code(node.name), returns, escaped(" ".join(said.split("\n\n")[0].split()))))
             else:
-                methods.append(f"### {name}.{node.name}\n\n{_signature(node.name, node, method=True)}\n{docstring(said)}")
+                methods.append(
+                    f"### {name}.{node.name}\n\n{_signature(node.name, node, method=True)}\n{docstring(said)}"
+                )
     return "\n".join((*out, table(("attribute", "type", ""), fields), *methods))
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.test_docs import same
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-import notebook  # noqa: E402
+import notebook
 
 
 def test_the_notebook_runs_and_shows_what_it_shows(oracle: Any) -> None:
