@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import dedent
 from typing import Any
 
@@ -14,6 +14,7 @@ from reference_markdown import MADE, code, docstring, escaped, table
 import attnx
 import attnx.errors
 import attnx.measure
+from attnx import records
 from attnx.interventions import perform
 from attnx.study import experiments
 
@@ -30,6 +31,10 @@ MEASURES = """## attnx.measure
 
 What every measure computes, and where it is from: [Measures](../explanation/measures.md).
 """
+TYPES = """## Types in signatures
+"""
+NAMED = ((experiments, ("Source", "Token")), (records, ("Array", "Quantity", "Stage", "Component", "Kind", "Origin")))
+"""Aliases that signatures use, and where they are."""
 ERRORS = """## Errors
 
 Whatever a caller can mend is an `AttnxError`; `hint` says how. A bug of attnx is outside this tree.
@@ -53,6 +58,8 @@ def page() -> str:
         docstring(attnx.measure.__doc__ or ""),
         _function("measure.describe_heads", attnx.measure.describe_heads, "###"),
     ]
+    rows = [row for module, names in NAMED for row in _aliases(module, names)]
+    out += [TYPES, table(("name", "stands for", ""), rows)]
     out.append(ERRORS)
     errors = [e for e in vars(attnx.errors).values() if inspect.isclass(e) and issubclass(e, attnx.errors.AttnxError)]
     out.append(
@@ -115,6 +122,14 @@ def _class(name: str, thing: Any) -> str:
                     f"### {name}.{node.name}\n\n{_signature(node.name, node, method=True)}\n{docstring(said)}"
                 )
     return "\n".join((*out, table(("attribute", "type", ""), fields), *methods))
+
+
+def _aliases(module: Any, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Types that a module gives names to."""
+    body = ast.parse(inspect.getsource(module)).body
+    for at, node in enumerate(body):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in names:
+            yield code(node.targets[0].id), code(ast.unparse(node.value)), escaped(_after(body, at))
 
 
 def _after(body: list[Any], at: int) -> str:
