@@ -1,14 +1,18 @@
 """How records show themselves in a notebook."""
 
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 import attnx
 from attnx.records import Axis, Measurement, Sites
+from attnx.view.save import look
 from tests.view import samples
 
 
@@ -71,6 +75,21 @@ def test_no_text_becomes_markup(nasty: str) -> None:
         assert "\u202e" not in page + text
     if nasty.isprintable():
         assert nasty in trace._repr_mimebundle_()["text/plain"]
+
+
+def test_drawing_shows_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook rich displays whatever is printed on a console that does not know better."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    shown: list[object] = []
+    monkeypatch.setattr("rich.jupyter.display", lambda *what: shown.append(what))
+    trace = samples.trace()
+    assert "minilm" in trace._repr_mimebundle_()["text/plain"]
+    assert "attention sites" in Sites(a.site for a in trace.attentions)._repr_html_()
+    for ending in (".txt", ".html", ".svg"):
+        assert b"minilm" in look(Text("minilm"), ending)
+    assert not shown
+    Console(file=io.StringIO()).print("x")
+    assert shown
 
 
 def test_what_cannot_be_drawn_says_so() -> None:

@@ -29,6 +29,7 @@ def bundle(record: Any) -> dict[str, str]:
 
     view = _view(record)
     settings: dict[str, Any] = {"width": WIDTH, "height": 1000, "legacy_windows": False, "_environ": {}}
+    settings["force_jupyter"] = False  # else rich shows in the notebook what is drawn here, once more each time
     drawn = Console(file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor", **settings)
     drawn.print(view)
     bare = Console(file=io.StringIO(), record=True, force_terminal=False, color_system=None, no_color=True, **settings)

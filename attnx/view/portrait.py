@@ -53,7 +53,7 @@ def portrait(view: RenderableType, ending: str = ".png", width: int = WIDTH) -> 
     plot = Plot(ending, FONT)
     console = Console(
         file=io.StringIO(), width=width, height=10_000, force_terminal=True, color_system="truecolor",
-        legacy_windows=False, _environ={},
+        legacy_windows=False, force_jupyter=False, _environ={},
     )  # fmt: skip
     lines = list(Segment.split_lines(console.render(view, console.options.update(height=None))))
     while lines and not "".join(segment.text for segment in lines[-1]).strip():

@@ -130,6 +130,7 @@ def look(view: RenderableType, ending: str, width: int = WIDTH) -> bytes:
     console = Console(
         file=io.StringIO(),
         record=True,
+        force_jupyter=False,
         width=width,
         force_terminal=not plain,
         color_system=None if plain else "truecolor",
