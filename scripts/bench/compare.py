@@ -6,7 +6,8 @@
 Needs attnx's own environment and pip. Installs each tool (and attnx) into FOLDER/TOOL, or into a temporary folder,
 which is kept only where it is given: then a second run installs nothing. A model of models/ is written as a checkpoint
 of transformers from the very weights of its ONNX file, so that both sides run the same numbers; what the tools find is
-compared before anything is timed, and a tool that finds something else is not timed. Ctrl-C ends the turns, and prints what was measured until then.
+compared before anything is timed, and a tool that finds something else is not timed. Ctrl-C ends the turns, and prints
+what was measured until then.
   sentence   all attention weights of one sentence, to a file          long   of 512 tokens
   corpus     every head's entropy, mean over 200 sentences of 8 to 40 words, in batches of 32
   ablations  every head ablated by itself, and how far the output moved: one sentence
