@@ -47,12 +47,6 @@ NO_WAY = {
     "transformer-lens": {"page": "gives tensors; draws through circuitsvis"},
     "bertviz": dict.fromkeys(JOBS[:-1], VIEW),
     "circuitsvis": dict.fromkeys(JOBS[:-1], VIEW),
-    "inseq": {
-        "sentence": "attributes generated tokens to earlier ones: no weights of single queries of a text it only reads",
-        "long": "as for a sentence",
-        "corpus": "has no measure of heads",
-        "ablations": "has no ablation of heads",
-    },
 }
 """Jobs that a tool has no way to do, by its documents; none of them is tried."""
 TEXTS = {

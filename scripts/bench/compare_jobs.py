@@ -185,23 +185,11 @@ def circuitsvis_page(task: Task, job: str) -> str:
     return "\n".join(str(attention_heads(layer[0], task.pieces())) for layer in attention(task))
 
 
-def inseq_job(task: Task, job: str) -> Any:
-    """Attribution by attention of a text that the model is said to have written, after its first token."""
-    import inseq
-
-    model = inseq.load_model(str(task.checkpoint), "attention", model_kwargs={"attn_implementation": "eager"})
-    found = model.attribute(
-        task.texts["sentence"].split()[0], task.texts["sentence"], show_progress=False, show_attributions=False
-    )
-    return found.show(return_html=True, display=False)
-
-
 JOBS: dict[str, Callable[[Task, str], Any]] = {
     "transformers": transformers_job,
     "transformer-lens": transformer_lens_job,
     "bertviz": bertviz_page,
     "circuitsvis": circuitsvis_page,
-    "inseq": inseq_job,
 }
 
 

@@ -17,7 +17,6 @@ TOOLS = {
     "transformer-lens": ["transformer-lens"],
     "bertviz": ["bertviz", "transformers"],
     "circuitsvis": ["circuitsvis", "transformers"],
-    "inseq": ["inseq"],
 }
 """What pip installs for each tool; torch with all but attnx."""
 FILE = "model.safetensors"
