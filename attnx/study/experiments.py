@@ -13,7 +13,7 @@ from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
 from attnx.study.patch_metric import Meter, meter
-from attnx.study.patch_places import tokens_of
+from attnx.study.patch_places import sides_of, tokens_of
 from attnx.study.selection import each_position, position
 from attnx.study.two_texts import differences
 
@@ -41,11 +41,11 @@ def ablate(
         asked: component, heads, layers, method, means, answer, foil, position.
     """
     made = feed_of(model, source)
-    keys = made.trace.memory if asked.get("component") == "cross" and made.trace.memory is not None else made.tokens
-    where = None if queries is None else [_position(made.tokens, token, "queries") for token in queries]
-    cut = [(_position(made.tokens, q, "edges"), _position(keys, k, "edges")) for q, k in edges]
-    running = Intervening(model, {RUN: made.feed})
-    return ablation.ablate(model, running, made.tokens, queries=where, edges=cut, **asked)
+    running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
+    looking, seen = sides_of(running, asked.get("component"), made.tokens, memory)
+    where = None if queries is None else [_position(looking, token, "queries") for token in queries]
+    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in edges]
+    return ablation.ablate(model, running, made.tokens, memory=memory, queries=where, edges=cut, **asked)
 
 
 def lens(

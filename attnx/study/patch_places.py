@@ -29,6 +29,14 @@ def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -
     return tuple(str(place) for place in range(size)), 0  # patches of a picture, frames of a sound
 
 
+def cached_before(running: Intervening, site: Site, tokens: Tokens) -> int:
+    """How many cached keys stand before the tokens that a self-attention reads: what a token's key is counted from."""
+    (point,) = running.points.of(site, "masked")
+    running.survey(RUN, [point])
+    sizes = running.tensor(RUN, point).sizes
+    return sizes["k"] - sizes["q"] if site.kind == "self" and sizes["q"] == len(tokens) < sizes["k"] else 0
+
+
 def count_of(site: Site, keyed: bool) -> int:
     """The heads of a site; the key/value heads of a quantity that belongs to keys."""
     return (keyed and site.kv_heads) or site.heads or 1
@@ -41,6 +49,16 @@ def tokens_of(
     chosen = component_of(running, component)
     reads = chosen == "encoder" or (chosen == "cross" and quantity in BY_KEY)
     return memory if memory is not None and reads else tokens
+
+
+def sides_of(
+    running: Intervening, component: Where | None, tokens: Tokens, memory: Tokens | None
+) -> tuple[Tokens, Tokens]:
+    """What looks in an attention, and what it looks at."""
+    return (
+        tokens_of(running, component, "query", tokens, memory),
+        tokens_of(running, component, "key", tokens, memory),
+    )
 
 
 def component_of(running: Intervening, component: Where | None) -> Where:
@@ -75,4 +93,4 @@ def sites_of(
     return sorted(running.points.sites(component, wanted), key=lambda site: site.layer or 0)
 
 
-__all__ = ["BY_KEY", "component_of", "count_of", "places_of", "sites_of", "tokens_of"]
+__all__ = ["BY_KEY", "cached_before", "component_of", "count_of", "places_of", "sides_of", "sites_of", "tokens_of"]

@@ -8,7 +8,9 @@ import pytest
 
 import attnx
 from attnx.interventions.plan import Edit, Intervention
+from tests import small_models as small
 from tests.cli.conftest import ANIMAL, Run
+from tests.small_senses import letters
 
 CAT = "The cat sat on the mat. The cat"
 
@@ -125,3 +127,15 @@ def test_effects_are_saved_a_line_a_head(attnx: Run, tmp_path) -> None:
     whole = tmp_path / "effects.json"
     attnx("ablate", CAT, "-m", "tiny-gpt", "--head", "0.3", "--save", str(whole))
     assert [effect["label"] for effect in json.loads(whole.read_text())["effects"]] == ["L0 H3"]
+
+
+def test_an_encoder_is_changed_at_its_own_tokens(attnx: Run, tmp_path) -> None:
+    small.save(tmp_path / "both", config={"decoder_start_token_id": 5}, model=small.one_file(small.weights(3)))
+    letters(tmp_path / "both")
+    given = ("ablate", "bdcf", "--target", "hg", "-m", str(tmp_path / "both"), "--site", "encoder", "-H", "0.1")
+    c = attnx(*given, "--at", "c", "--json").document
+    assert c["effects"] == attnx(*given, "--at", "3", "--json").document["effects"]
+    assert "There are: <s>@0, bdcf@1" in attnx(*given, "--at", "h", code=2).err
+    done = attnx(*given, "--reference", "texts.txt", code=2)
+    assert "takes two at once" in done.err
+    assert "--target" not in done.err

@@ -68,6 +68,7 @@ def ablate(
     from attnx.interventions.feeds import plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.ablation import ablate as study
+    from attnx.study.patch_places import sides_of
     from attnx.study.request import parse_head, parse_layers
     from attnx.study.selection import position
 
@@ -90,17 +91,27 @@ def ablate(
     opened = run.opened
     planned = plan_run(opened, run.prompt)
     running = Intervening(opened, {"inputs": planned.feed})
-    queries = [position(planned.tokens, text, argument="at") for text in at or ()]
-    keys = planned.trace.memory if site == "cross" and planned.trace.memory is not None else planned.tokens
-    edges = [_edge(text, planned.tokens, keys) for text in edge or ()]
+    memory = planned.trace.memory
+    queries: list[int] = []
+    edges: list[tuple[int, int]] = []
+    here = None
+    if at or edge:
+        looking, seen = sides_of(running, component, planned.tokens, memory)
+        queries = [position(looking, text, argument="at") for text in at or ()]
+        edges = [_edge(text, looking, seen) for text in edge or ()]
+        if looking is planned.tokens:
+            here = queries[0] if queries else edges[0][0]
     means = None
     if reference is not None:
+        if memory is not None:
+            raise UsageError(
+                f"--reference takes texts by themselves, and {opened.name} takes two at once", "Choose --with mean."
+            )
         means = _means(opened, reference, component, running)
-    here = queries[0] if queries else edges[0][0] if edges else None
     total = len(heads) + len(layers or ()) or sum(s.heads or 1 for s in opened.sites)
     with output.progress(total, "changes") as tell:
         found = study(
-            opened, running, planned.tokens, component=component, heads=heads, layers=layers, method=how,
+            opened, running, planned.tokens, memory=memory, component=component, heads=heads, layers=layers, method=how,
             means=means, queries=queries or None, edges=edges, answer=answer, foil=foil, position=here, tell=tell,
         )  # fmt: skip
     what = _what(method, reference, edge, at)
