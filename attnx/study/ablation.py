@@ -12,7 +12,7 @@ from attnx.interventions.plan import Edit, Intervention, Method, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Array, Attention, Site, Tokens, Trace
 from attnx.session.protocol import OpenModel
-from attnx.study.patch_places import cached_before, tokens_of
+from attnx.study.patch_places import first_keys, sides_of
 from attnx.study.readout import Change, Readout, readout
 
 
@@ -105,6 +105,7 @@ def ablate(
     tokens: Tokens,
     *,
     memory: Tokens | None = None,
+    at_queries: Tokens | None = None,
     component: Where | None = None,
     heads: Sequence[tuple[int, int]] = (),
     layers: Sequence[int] | None = None,
@@ -124,6 +125,7 @@ def ablate(
         running: The model with its feed, of a batch of one.
         tokens: What stands at the query positions.
         memory: What the encoder reads, where there is one.
+        at_queries: What stands at the query positions of a picture or a sound; `tokens` where None.
         component: Which attention: the encoder's, the decoder's, or the cross-attention; None where there is one.
         heads: Layer and head of each head that is changed by itself, and together; every head where neither heads
             nor layers are given.
@@ -149,8 +151,13 @@ def ablate(
     where = places(sites, heads, layers)
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
-    looking = tokens_of(running, chosen, "query", tokens, memory)
-    before = {site.layer: cached_before(running, site, looking) for site in sites} if edges else {}
+    before: dict[int | None, int] = {}
+    if edges or queries is not None:
+        layers_changed = {layer for place in where for layer, _ in place.heads}
+        touched = [site for site in sites if site.layer in layers_changed]
+        looking, seen = sides_of(running, chosen, tokens if at_queries is None else at_queries, memory)
+        starts = first_keys(running, touched, looking, seen if edges else None)
+        before = {site.layer: starts[site.index] for site in touched}
 
     def edits(place: Place) -> Iterator[Edit]:
         for layer, head in place.heads:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnx.interventions.feeds import Planned
-from attnx.interventions.perform import feed_of
+from attnx.interventions.feeds import Planned, plan_run, positions_of
+from attnx.interventions.perform import feed_of, prompt_of
 from attnx.interventions.plan import OTHER, RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Tokens
@@ -40,12 +40,16 @@ def ablate(
         edges: Query and key of edges that are knocked out, in place of an ablation.
         asked: component, heads, layers, method, means, answer, foil, position.
     """
-    made = feed_of(model, source)
+    prompt = prompt_of(model, source)
+    made = plan_run(model, prompt)
     running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
-    looking, seen = sides_of(running, asked.get("component"), made.tokens, memory)
+    named = made.tokens if queries is None and not edges else positions_of(model, prompt, made)
+    looking, seen = sides_of(running, asked.get("component"), named, memory)
     where = None if queries is None else [_position(looking, token, "queries") for token in queries]
     cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in edges]
-    return ablation.ablate(model, running, made.tokens, memory=memory, queries=where, edges=cut, **asked)
+    return ablation.ablate(
+        model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, **asked
+    )
 
 
 def lens(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnx.errors import UsageError
+from attnx.errors import UnsupportedError, UsageError
 from attnx.interventions.plan import RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Site, Tokens
@@ -29,12 +29,37 @@ def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -
     return tuple(str(place) for place in range(size)), 0  # patches of a picture, frames of a sound
 
 
-def cached_before(running: Intervening, site: Site, tokens: Tokens) -> int:
-    """How many cached keys stand before the tokens that a self-attention reads: what a token's key is counted from."""
-    (point,) = running.points.of(site, "masked")
-    running.survey(RUN, [point])
-    sizes = running.tensor(RUN, point).sizes
-    return sizes["k"] - sizes["q"] if site.kind == "self" and sizes["q"] == len(tokens) < sizes["k"] else 0
+def first_keys(running: Intervening, sites: Sequence[Site], looking: Tokens, seen: Tokens | None) -> dict[int, int]:
+    """Where the keys of tokens begin in each attention, by the site's index: behind those that are cached.
+
+    Args:
+        running: The model with its feed.
+        sites: The attentions that are changed at tokens.
+        looking: Their query positions.
+        seen: Their keys; None where only queries are meant.
+
+    Raises:
+        UnsupportedError: The rows or columns of one are not these tokens, so that none of them can be named.
+    """
+    points = {site.index: running.points.of(site, "context" if seen is None else "masked")[0] for site in sites}
+    running.survey(RUN, list(points.values()))
+    found: dict[int, int] = {}
+    for site in sites:
+        sizes, title = running.tensor(RUN, points[site.index]).sizes, running.points.title(site)
+        if sizes["q"] != len(looking):
+            raise UnsupportedError(
+                f"{title} has {sizes['q']} query positions, and the input has {len(looking)} tokens: which is which is "
+                "not known",
+                "Change heads at all positions.",
+            )
+        before = 0 if seen is None else sizes["k"] - len(seen)
+        if before < 0 or (before and site.kind != "self"):
+            raise UnsupportedError(
+                f"{title} has {sizes['k']} keys, and looks at {len(seen or ())} tokens: which is which is not known",
+                "Ablate heads instead.",
+            )
+        found[site.index] = before
+    return found
 
 
 def count_of(site: Site, keyed: bool) -> int:
@@ -93,4 +118,4 @@ def sites_of(
     return sorted(running.points.sites(component, wanted), key=lambda site: site.layer or 0)
 
 
-__all__ = ["BY_KEY", "cached_before", "component_of", "count_of", "places_of", "sides_of", "sites_of", "tokens_of"]
+__all__ = ["BY_KEY", "component_of", "count_of", "first_keys", "places_of", "sides_of", "sites_of", "tokens_of"]

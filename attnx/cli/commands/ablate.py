@@ -65,7 +65,7 @@ def ablate(
     """
     from attnx.cli import output, tidy
     from attnx.errors import UsageError
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import plan_run, positions_of
     from attnx.interventions.running import Intervening
     from attnx.study.ablation import ablate as study
     from attnx.study.patch_places import sides_of
@@ -94,9 +94,10 @@ def ablate(
     memory = planned.trace.memory
     queries: list[int] = []
     edges: list[tuple[int, int]] = []
-    here = None
+    here = named = None
     if at or edge:
-        looking, seen = sides_of(running, component, planned.tokens, memory)
+        named = positions_of(opened, run.prompt, planned)
+        looking, seen = sides_of(running, component, named, memory)
         queries = [position(looking, text, argument="at") for text in at or ()]
         edges = [_edge(text, looking, seen) for text in edge or ()]
         if looking is planned.tokens:
@@ -111,8 +112,9 @@ def ablate(
     total = len(heads) + len(layers or ()) or sum(s.heads or 1 for s in opened.sites)
     with output.progress(total, "changes") as tell:
         found = study(
-            opened, running, planned.tokens, memory=memory, component=component, heads=heads, layers=layers, method=how,
-            means=means, queries=queries or None, edges=edges, answer=answer, foil=foil, position=here, tell=tell,
+            opened, running, planned.tokens, memory=memory, at_queries=named, component=component, heads=heads,
+            layers=layers, method=how, means=means, queries=queries or None, edges=edges, answer=answer, foil=foil,
+            position=here, tell=tell,
         )  # fmt: skip
     what = _what(method, reference, edge, at)
     notes = [*planned.trace.notes, *found.notes]
