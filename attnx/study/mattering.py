@@ -16,6 +16,7 @@ from attnx.records import Array, Axis, Measurement, Site, Tokens
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.ablation import changed
+from attnx.study.patch_places import caches
 from attnx.study.readout import Change, Readout, readout
 from attnx.tokens.spans import Mention, mention
 from attnx.wording import Wording
@@ -53,7 +54,7 @@ class Cutter:
     def _row(self, weights: Array) -> tuple[Array, int]:
         """[H,K of the text]: weight from the word, the mean of its pieces; and the cached keys before the text."""
         before = weights.shape[3] - len(self._text)
-        if weights.shape[2] != len(self._text) or before < 0:
+        if weights.shape[2] != len(self._text) or before < 0 or (before and not caches(self._running.model)):
             raise UnsupportedError("the model sees its text in other positions than it reads it in", "")
         return np.asarray(weights[0][:, list(self.word.pieces), before:].mean(axis=1), np.float64), before
 

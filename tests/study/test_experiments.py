@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.errors import UsageError
+from attnx.errors import UnsupportedError, UsageError
 from attnx.interventions.feeds import plan_run
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
 from attnx.run.prompt import Prompt
 from attnx.study import ablation
 from attnx.study.mattering import Cutter, matter
+from attnx.tokens.axes import numbered
 from attnx.tokens.spans import Mention
 from tests import small_models as small
+from tests.graphs import D, G, H
 from tests.small_senses import letters
 
 CAT, DOG = "The cat sat on the mat. The cat", "The dog ran on the mat. The dog"
@@ -140,3 +142,22 @@ def test_an_empty_word_is_no_token(gpt: attnx.Model, named: dict[str, str]) -> N
     for experiment in (gpt.ablate, gpt.attribute):
         with pytest.raises(UsageError, match="names no token"):
             experiment(CAT, **named)
+
+
+def test_keys_that_are_no_cache_are_not_counted_as_one(tmp_path: Path) -> None:
+    """A learned key behind those of the tokens, as in nn.MultiheadAttention(add_bias_kv=True)."""
+    g = G()
+    x = g.input("x", [1, 5, D * H])
+    q, k, v = (g.heads(g.linear(x, D * H, D * H)) for _ in range(3))
+    key, value = (g.op("Concat", side, g.weight(1, H, 1, D), axis=2) for side in (k, v))
+    weights = g.softmax(g.scores(q, str(g.op("Transpose", key, perm=[0, 1, 3, 2]))))
+    path = g.save(tmp_path, g.out(g.op("MatMul", weights, value)))
+    model = attnx.open(path, device="cpu")
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, D * H)).astype(np.float32)}
+    assert model.ablate(feed, queries=[3]).effects
+    with pytest.raises(UnsupportedError, match="has 6 keys, and looks at 5 tokens"):
+        model.ablate(feed, edges=[(4, 3)])
+    planned = plan_run(model, Prompt(inputs=feed))
+    running = Intervening(model, {"inputs": planned.feed})
+    with pytest.raises(UnsupportedError, match="has 5 query positions, and the input has 4 tokens"):
+        ablation.ablate(model, running, planned.tokens, at_queries=numbered(4), queries=[3])
