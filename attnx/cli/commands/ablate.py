@@ -175,13 +175,11 @@ def _edge(text: str, queries: Tokens, keys: Tokens) -> tuple[int, int]:
 
 def _means(opened: Any, path: Path, site: Where | None, running: Any) -> Any:
     """Each head's mean context over the texts of a file."""
-    from attnx.errors import InputError
     from attnx.study.ablation import corpus_means
+    from attnx.tokens.text_file import read_text
 
-    try:
-        texts = [text for text in path.read_text(encoding="utf-8-sig").split("\n") if text.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "Give a text file, one text per line.") from None
+    content = read_text(path, "Give a text file, one text per line.")
+    texts = [text for text in content.split("\n") if text.strip()]
     there = running.points.components()
     which: Where = site if site is not None else ("decoder" if "decoder" in there else next(iter(there), "decoder"))
     traces = opened.trace_many(texts, quantities=("masked", "weights", "value", "context"))
