@@ -18,6 +18,7 @@ from attnx.study import translation
 from attnx.study.request import Head
 from attnx.study.translation import Chosen, Pair, When
 from attnx.tokens.spaced import readers, spaced
+from attnx.tokens.text_file import read_text
 
 if TYPE_CHECKING:
     from attnx.cli.start import Start
@@ -106,10 +107,7 @@ _SAME = "Give a translation for each text, one per line; neither file may have e
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "--targets takes a text file, one line per text.") from None
+    return read_text(path, "--targets takes a text file, one line per text.").splitlines()
 
 
 def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None) -> Aligned:

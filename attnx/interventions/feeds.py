@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attnx.errors import UnsupportedError
+from attnx.feed.inputs import is_ids
 from attnx.records import Array, Tokens, Trace
 from attnx.run.passes import Feed
 from attnx.run.pipeline import execute
@@ -53,4 +54,16 @@ def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
     return Planned(feeds[-1], passes.result)
 
 
-__all__ = ["Planned", "plan_run"]
+def positions_of(model: OpenModel, prompt: Prompt, planned: Planned) -> Tokens:
+    """What stands at the query positions: the tokens, or the patches of a picture and the like.
+
+    Where no ids are fed, an attention is run: only its size says how many positions there are.
+    """
+    layer = next((site.layer for site in model.sites if site.kind == "self" and site.layer is not None), None)
+    if layer is None or any(is_ids(slot) for slot in model.slots() if slot.name in planned.feed):
+        return planned.tokens
+    wanted = Wanted((layer,), ("masked", "weights"), verify=False, kinds=("self",))
+    return execute(model, prompt, wanted).tokens
+
+
+__all__ = ["Planned", "plan_run", "positions_of"]

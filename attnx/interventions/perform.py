@@ -109,8 +109,18 @@ def run_with(
 
 def feed_of(model: OpenModel, source: str | Mapping[str, Any]) -> Planned:
     """Plan a run on a text, on what `Model.trace` takes by name, or on arrays."""
+    return plan_run(model, prompt_of(model, source))
+
+
+def prompt_of(model: OpenModel, source: str | Mapping[str, Any]) -> Prompt:
+    """A text, what `Model.trace` takes by name, or arrays, as a prompt.
+
+    Raises:
+        UsageError: Something else.
+        InputError: A name that is none of these.
+    """
     if isinstance(source, str):
-        return plan_run(model, Prompt(source))
+        return Prompt(source)
     if not isinstance(source, Mapping):
         raise UsageError(
             f"interventions are run on a text or arrays, and this is {type(source).__name__}",
@@ -118,13 +128,13 @@ def feed_of(model: OpenModel, source: str | Mapping[str, Any]) -> Planned:
         )
     named = {slot.name for slot in model.slots()}
     if source and set(source) <= named and not set(source) <= _ARGUMENTS:
-        return plan_run(model, Prompt(inputs=source))
+        return Prompt(inputs=source)
     if unknown := [name for name in source if name not in _ARGUMENTS]:
         raise InputError(f"the model has no input {unknown[0]}", f"It takes {', '.join(named)}.")
-    return plan_run(model, Prompt(**source))
+    return Prompt(**source)
 
 
 _ARGUMENTS = frozenset(("text", "pair", "target", "tokens", "inputs", "image", "audio"))
 """Arguments of `Model.trace` that say what to run on."""
 
-__all__ = ["Results", "feed_of", "perform", "run_with"]
+__all__ = ["Results", "feed_of", "perform", "prompt_of", "run_with"]

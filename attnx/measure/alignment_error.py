@@ -12,6 +12,7 @@ import numpy as np
 from attnx.errors import InputError
 from attnx.measure.resampling import halves, redrawn
 from attnx.records import Array, Axis, Measurement
+from attnx.tokens.text_file import read_text
 from attnx.wording import Wording
 
 SOURCE = "Och and Ney 2003, A Systematic Comparison of Various Statistical Alignment Models, equations 24 to 26"
@@ -91,10 +92,7 @@ def read_gold(path: Path, start: int = 0) -> tuple[Gold, ...]:
     Raises:
         InputError: It cannot be read, or holds something else.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "Gold links are a text file, a sentence a line.") from None
+    lines = read_text(path, "Gold links are a text file, a sentence a line.").splitlines()
     out = []
     for number, line in enumerate(lines, 1):
         sure, possible = set(), set()

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.records import Array
+from attnx.tokens.text_file import read_text
 
 SOURCE = "Rao et al. 2021, Transformer protein language models are unsupervised structure learners, section 3.2"
 FORMULA = "S - (row sum of S × column sum of S) / sum of S, where S = A + transposed A, special tokens left out"
@@ -91,10 +92,7 @@ def read_gold(path: Path, letters: tuple[str, ...], start: int = 1) -> Array:
     Raises:
         InputError: It cannot be read, a line holds something else, or a residue that the protein does not have.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "Contacts are a text file, two residues a line.") from None
+    lines = read_text(path, "Contacts are a text file, two residues a line.").splitlines()
     out = np.zeros((len(letters), len(letters)), bool)
     for number, line in enumerate(lines, 1):
         fields = line.replace(",", " ").split()

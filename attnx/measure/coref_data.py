@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from attnx.errors import InputError
 from attnx.measure.entries import Entry, Spot
+from attnx.tokens.text_file import read_text
 from attnx.wording import Wording
 
 OCCUPATIONS = (
@@ -73,10 +74,7 @@ def read(path: str | Path) -> Dataset:
         InputError: The file cannot be read, is of none of these kinds, or holds no example.
     """
     where = Path(path)
-    try:
-        content = where.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where} cannot be read: {error}", "Give a text file in UTF-8.") from error
+    content = read_text(where, "Give a text file in UTF-8.")
     return parse(content, where.suffix.lower(), str(where))
 
 

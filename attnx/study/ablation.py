@@ -12,6 +12,7 @@ from attnx.interventions.plan import Edit, Intervention, Method, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Array, Attention, Site, Tokens, Trace
 from attnx.session.protocol import OpenModel
+from attnx.study.patch_places import first_keys, sides_of
 from attnx.study.readout import Change, Readout, readout
 
 
@@ -103,6 +104,8 @@ def ablate(
     running: Intervening,
     tokens: Tokens,
     *,
+    memory: Tokens | None = None,
+    at_queries: Tokens | None = None,
     component: Where | None = None,
     heads: Sequence[tuple[int, int]] = (),
     layers: Sequence[int] | None = None,
@@ -121,6 +124,8 @@ def ablate(
         model: The model.
         running: The model with its feed, of a batch of one.
         tokens: What stands at the query positions.
+        memory: What the encoder reads, where there is one.
+        at_queries: What stands at the query positions of a picture or a sound; `tokens` where None.
         component: Which attention: the encoder's, the decoder's, or the cross-attention; None where there is one.
         heads: Layer and head of each head that is changed by itself, and together; every head where neither heads
             nor layers are given.
@@ -129,7 +134,8 @@ def ablate(
             would give.
         means: Layer -> the mean context of its heads over a corpus, [H,D]: what stands in place of a context then.
         queries: Positions at which heads are ablated; all where None.
-        edges: Query and key of edges that are knocked out before the softmax, in place of an ablation.
+        edges: Query and key of edges that are knocked out before the softmax, in place of an ablation: positions of
+            tokens, those of the encoder's text where it reads them. Cached keys before them are not counted.
         answer: See `readout`.
         foil: See `readout`.
         position: See `readout`.
@@ -145,13 +151,20 @@ def ablate(
     where = places(sites, heads, layers)
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
+    before: dict[int | None, int] = {}
+    if edges or queries is not None:
+        layers_changed = {layer for place in where for layer, _ in place.heads}
+        touched = [site for site in sites if site.layer in layers_changed]
+        looking, seen = sides_of(running, chosen, tokens if at_queries is None else at_queries, memory)
+        starts = first_keys(running, touched, looking, seen if edges else None)
+        before = {site.layer: starts[site.index] for site in touched}
 
     def edits(place: Place) -> Iterator[Edit]:
         for layer, head in place.heads:
             at = {"layers": (layer,), "heads": None if head is None else (head,), "component": chosen}
             if edges:
                 for query, key in edges:
-                    yield Edit("knockout", queries=(query,), keys=(key,), **at)  # type: ignore[arg-type]
+                    yield Edit("knockout", queries=(query,), keys=(key + before[layer],), **at)  # type: ignore[arg-type]
                 continue
             here = None if queries is None else tuple(queries)
             if means is not None:
@@ -203,7 +216,8 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
     sums: dict[int, Array] = {}
     count = 0
     for trace in traces:
-        real = [at for at, is_real in enumerate(trace.tokens.mask) if is_real]
+        read = trace.memory if component == "encoder" and trace.memory is not None else trace.tokens
+        real = [at for at, is_real in enumerate(read.mask) if is_real]
         count += len(real)
         for attention in trace.attentions:
             if attention.site.layer is None or component_of(attention.site) != component:

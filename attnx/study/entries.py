@@ -43,6 +43,8 @@ class Vocabulary(Mapping[int, str]):
         Raises:
             UsageError: It is several tokens, or none.
         """
+        if not text:
+            raise UsageError(Wording(f"<{argument}> names no token"), "Give a word that is one token.")
         if text.isascii() and text.isdigit() and len(text) < 10 and self._tokenizer is None:
             if int(text) < self._size:
                 return int(text)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnx.interventions.feeds import Planned
-from attnx.interventions.perform import feed_of
+from attnx.interventions.feeds import Planned, plan_run, positions_of
+from attnx.interventions.perform import feed_of, prompt_of
 from attnx.interventions.plan import OTHER, RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
 from attnx.study.patch_metric import Meter, meter
-from attnx.study.patch_places import tokens_of
+from attnx.study.patch_places import sides_of, tokens_of
 from attnx.study.selection import each_position, position
 from attnx.study.two_texts import differences
 
@@ -40,12 +40,16 @@ def ablate(
         edges: Query and key of edges that are knocked out, in place of an ablation.
         asked: component, heads, layers, method, means, answer, foil, position.
     """
-    made = feed_of(model, source)
-    keys = made.trace.memory if asked.get("component") == "cross" and made.trace.memory is not None else made.tokens
-    where = None if queries is None else [_position(made.tokens, token, "queries") for token in queries]
-    cut = [(_position(made.tokens, q, "edges"), _position(keys, k, "edges")) for q, k in edges]
-    running = Intervening(model, {RUN: made.feed})
-    return ablation.ablate(model, running, made.tokens, queries=where, edges=cut, **asked)
+    prompt = prompt_of(model, source)
+    made = plan_run(model, prompt)
+    running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
+    named = made.tokens if queries is None and not edges else positions_of(model, prompt, made)
+    looking, seen = sides_of(running, asked.get("component"), named, memory)
+    where = None if queries is None else [_position(looking, token, "queries") for token in queries]
+    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in edges]
+    return ablation.ablate(
+        model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, **asked
+    )
 
 
 def lens(

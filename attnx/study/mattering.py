@@ -16,6 +16,7 @@ from attnx.records import Array, Axis, Measurement, Site, Tokens
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.ablation import changed
+from attnx.study.patch_places import caches
 from attnx.study.readout import Change, Readout, readout
 from attnx.tokens.spans import Mention, mention
 from attnx.wording import Wording
@@ -43,14 +44,19 @@ class Cutter:
         self._base = running.base(name)
         position = word.pieces[-1] if asked else None
         self.read: Readout = readout(model, self._base, planned.tokens, position=position)
-        self._rows = [self._row(np.asarray(found[site.index].need("weights"))) for site in self.sites]
+        self._rows: list[Array] = []
+        self._before: list[int] = []
+        for site in self.sites:
+            row, before = self._row(np.asarray(found[site.index].need("weights")))
+            self._rows.append(row)
+            self._before.append(before)
 
-    def _row(self, weights: Array) -> Array:
-        """[H,K of the text]: weight from the word, the mean of its pieces."""
+    def _row(self, weights: Array) -> tuple[Array, int]:
+        """[H,K of the text]: weight from the word, the mean of its pieces; and the cached keys before the text."""
         before = weights.shape[3] - len(self._text)
-        if weights.shape[2] != len(self._text) or before < 0:
+        if weights.shape[2] != len(self._text) or before < 0 or (before and not caches(self._running.model)):
             raise UnsupportedError("the model sees its text in other positions than it reads it in", "")
-        return np.asarray(weights[0][:, list(self.word.pieces), before:].mean(axis=1), np.float64)
+        return np.asarray(weights[0][:, list(self.word.pieces), before:].mean(axis=1), np.float64), before
 
     def weights(self, to: Sequence[int]) -> Array:
         """[S,H]: the weight on some keys together; NaN for heads that a layer lacks."""
@@ -73,10 +79,8 @@ class Cutter:
         """Cut edges, each by itself: id -> (layer position, head), keys."""
         steps = []
         for name, ((at, head), keys) in plan.items():
-            site = self.sites[at]
-            edit = Edit(
-                "knockout", (site.layer or 0,), (head,), self.word.pieces, tuple(keys), component=self.component
-            )
+            site, cut = self.sites[at], tuple(key + self._before[at] for key in keys)
+            edit = Edit("knockout", (site.layer or 0,), (head,), self.word.pieces, cut, component=self.component)
             steps.append(Intervention(name, (edit,), self._name))
         done: dict[str, Change] = {}
         for name, change in changed(self._running, self.read, steps):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnx.errors import UsageError
+from attnx.errors import UnsupportedError, UsageError
+from attnx.feed.inputs import is_past
 from attnx.interventions.plan import RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Site, Tokens
+from attnx.session.protocol import OpenModel
 from attnx.tokens.spans import axis_labels
 
 BY_KEY = ("key", "value")
@@ -21,12 +23,50 @@ def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -
     size = running.tensor(RUN, point).sizes["k" if quantity in BY_KEY else "q"]
     if size == len(tokens):
         return tuple(piece.strip() or piece for piece in tokens.pieces), 0
-    if quantity in BY_KEY and site.kind == "self":
+    if quantity in BY_KEY and site.kind == "self" and caches(running.model):
         query = running.points.of(site, "query")[0]
         running.survey(RUN, [query])
         if running.tensor(RUN, query).sizes["q"] == len(tokens) < size:  # a cache comes first
             return tuple(piece.strip() or piece for piece in axis_labels(tokens, size)), size - len(tokens)
     return tuple(str(place) for place in range(size)), 0  # patches of a picture, frames of a sound
+
+
+def caches(model: OpenModel) -> bool:
+    """Whether keys that are more than the tokens are cached ones, which stand before them."""
+    return any(is_past(slot) for slot in model.slots())
+
+
+def first_keys(running: Intervening, sites: Sequence[Site], looking: Tokens, seen: Tokens | None) -> dict[int, int]:
+    """Where the keys of tokens begin in each attention, by the site's index: behind those that are cached.
+
+    Args:
+        running: The model with its feed.
+        sites: The attentions that are changed at tokens.
+        looking: Their query positions.
+        seen: Their keys; None where only queries are meant.
+
+    Raises:
+        UnsupportedError: The rows or columns of one are not these tokens, so that none of them can be named.
+    """
+    points = {site.index: running.points.of(site, "context" if seen is None else "masked")[0] for site in sites}
+    running.survey(RUN, list(points.values()))
+    found: dict[int, int] = {}
+    for site in sites:
+        sizes, title = running.tensor(RUN, points[site.index]).sizes, running.points.title(site)
+        if sizes["q"] != len(looking):
+            raise UnsupportedError(
+                f"{title} has {sizes['q']} query positions, and the input has {len(looking)} tokens: which is which is "
+                "not known",
+                "Change heads at all positions.",
+            )
+        before = 0 if seen is None else sizes["k"] - len(seen)
+        if before < 0 or (before and not (site.kind == "self" and caches(running.model))):
+            raise UnsupportedError(
+                f"{title} has {sizes['k']} keys, and looks at {len(seen or ())} tokens: which is which is not known",
+                "Ablate heads instead.",
+            )
+        found[site.index] = before
+    return found
 
 
 def count_of(site: Site, keyed: bool) -> int:
@@ -41,6 +81,16 @@ def tokens_of(
     chosen = component_of(running, component)
     reads = chosen == "encoder" or (chosen == "cross" and quantity in BY_KEY)
     return memory if memory is not None and reads else tokens
+
+
+def sides_of(
+    running: Intervening, component: Where | None, tokens: Tokens, memory: Tokens | None
+) -> tuple[Tokens, Tokens]:
+    """What looks in an attention, and what it looks at."""
+    return (
+        tokens_of(running, component, "query", tokens, memory),
+        tokens_of(running, component, "key", tokens, memory),
+    )
 
 
 def component_of(running: Intervening, component: Where | None) -> Where:
@@ -75,4 +125,14 @@ def sites_of(
     return sorted(running.points.sites(component, wanted), key=lambda site: site.layer or 0)
 
 
-__all__ = ["BY_KEY", "component_of", "count_of", "places_of", "sites_of", "tokens_of"]
+__all__ = [
+    "BY_KEY",
+    "caches",
+    "component_of",
+    "count_of",
+    "first_keys",
+    "places_of",
+    "sides_of",
+    "sites_of",
+    "tokens_of",
+]

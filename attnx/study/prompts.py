@@ -18,6 +18,7 @@ from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.tokens.axes import join
 from attnx.tokens.sentences import paragraphs, sentences
+from attnx.tokens.text_file import read_text
 
 CUTS = ("sentence", "paragraph")
 """How a prompt is cut where no file says."""
@@ -129,12 +130,7 @@ def read_spans(path: Path) -> list[tuple[int, int, str]]:
     Raises:
         InputError: It cannot be read, or a line has no two whole numbers in front.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}", f"Spans are {', '.join(CUTS)}, or a file with start, end and name."
-        ) from None
+    lines = read_text(path, f"Spans are {', '.join(CUTS)}, or a file with start, end and name.").splitlines()
     out: list[tuple[int, int, str]] = []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -8,7 +8,9 @@ import pytest
 
 import attnx
 from attnx.interventions.plan import Edit, Intervention
+from tests import small_models as small
 from tests.cli.conftest import ANIMAL, Run
+from tests.small_senses import SIDE, letters, vit
 
 CAT = "The cat sat on the mat. The cat"
 
@@ -125,3 +127,32 @@ def test_effects_are_saved_a_line_a_head(attnx: Run, tmp_path) -> None:
     whole = tmp_path / "effects.json"
     attnx("ablate", CAT, "-m", "tiny-gpt", "--head", "0.3", "--save", str(whole))
     assert [effect["label"] for effect in json.loads(whole.read_text())["effects"]] == ["L0 H3"]
+
+
+def test_an_encoder_is_changed_at_its_own_tokens(attnx: Run, tmp_path) -> None:
+    small.save(tmp_path / "both", config={"decoder_start_token_id": 5}, model=small.one_file(small.weights(3)))
+    letters(tmp_path / "both")
+    given = ("ablate", "bdcf", "--target", "hg", "-m", str(tmp_path / "both"), "--site", "encoder", "-H", "0.1")
+    c = attnx(*given, "--at", "c", "--json").document
+    assert c["effects"] == attnx(*given, "--at", "3", "--json").document["effects"]
+    assert "There are: <s>@0, bdcf@1" in attnx(*given, "--at", "h", code=2).err
+    done = attnx(*given, "--reference", "texts.txt", code=2)
+    assert "takes two at once" in done.err
+    assert "--target" not in done.err
+
+
+def test_patches_of_a_picture_are_named_as_elsewhere(attnx: Run, tmp_path) -> None:
+    model = str(vit(tmp_path))
+    np.savez("x.npz", pixel_values=np.random.default_rng(0).random((1, 3, SIDE, SIDE)).astype(np.float32))
+    given = ("ablate", "-m", model, "--inputs", "x.npz", "-H", "0.0", "--json")
+    first, second = (attnx(*given, "--at", at).document["effects"][0]["moved"] for at in ("[CLS]", "r0c1"))
+    feed = dict(np.load("x.npz"))
+    opened = _open(model)
+    for at, moved in ((0, first), (2, second)):
+        edit = Edit("ablate", (0,), (0,), (at,), method="zero")
+        results = opened.run_with([Intervention("z", (edit,))], feed)
+        one, two = results.unedited["inputs"], results.effects["z"].outputs
+        want = max(np.linalg.norm(two[n] - one[n]) / np.linalg.norm(one[n]) for n in one)
+        assert moved == pytest.approx(want, rel=1e-5)
+        assert want > 0
+    assert "the 17 tokens are at 0 to 16" in attnx(*given, "--at", "99", code=2).err

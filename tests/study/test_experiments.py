@@ -2,10 +2,22 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import attnx
-from attnx.errors import UsageError
+from attnx.errors import UnsupportedError, UsageError
+from attnx.interventions.feeds import plan_run
+from attnx.interventions.plan import Edit, Intervention
+from attnx.interventions.running import Intervening
+from attnx.run.prompt import Prompt
+from attnx.study import ablation
+from attnx.study.mattering import Cutter, matter
+from attnx.tokens.axes import numbered
+from attnx.tokens.spans import Mention
+from tests import small_models as small
+from tests.graphs import D, G, H
+from tests.small_senses import letters
 
 CAT, DOG = "The cat sat on the mat. The cat", "The dog ran on the mat. The dog"
 
@@ -57,3 +69,95 @@ def test_arrays_in_place_of_a_text(tmp_path: Path) -> None:
         quantity="residual", layers=[1], at=[6], answer="3", foil="5",
     )  # fmt: skip
     assert found.effects[0].share == pytest.approx(1, abs=1e-4)
+
+
+PAST, WORDS = [3, 9, 14], [5, 2, 17, 8, 11]
+
+
+def mild() -> dict[str, np.ndarray]:
+    """Weights that leave the answer open, so that it can be moved."""
+    w = small.weights(3)
+    return w | {"head": w["head"] / 10}
+
+
+def cached(folder: Path, w: dict[str, np.ndarray]) -> tuple[attnx.Model, dict[str, np.ndarray]]:
+    """A decoder with PAST in its cache, and the feed of WORDS behind it."""
+    small.save(folder, model=small.cached_decoder(w))
+    ran = small.decoder(w, PAST)
+    feed = {
+        "input_ids": np.array([WORDS]),
+        "attention_mask": np.ones((1, len(PAST) + len(WORDS)), np.int64),
+        "position_ids": np.arange(len(PAST), len(PAST) + len(WORDS))[None],
+    }
+    for layer, arrays in enumerate(ran.decoder):
+        feed |= {f"past_key_values.{layer}.{name}": arrays[name].astype(np.float32) for name in ("key", "value")}
+    return attnx.open(folder, device="cpu"), feed
+
+
+def test_an_edge_is_between_tokens_where_cached_keys_stand_before_them(tmp_path: Path) -> None:
+    w = mild()
+    model, feed = cached(tmp_path / "cached", w)
+    small.save(tmp_path / "plain", model=small.plain_decoder(w))
+    whole = {"input_ids": np.array([PAST + WORDS]), "attention_mask": feed["attention_mask"]}
+    whole["position_ids"] = np.arange(len(PAST + WORDS))[None]
+    plain = attnx.open(tmp_path / "plain", device="cpu")
+    first = len(PAST)
+    behind = model.ablate(feed, edges=[(4, 3)]).effects
+    together = plain.ablate(whole, edges=[(first + 4, first + 3)]).effects
+    assert [e.change.moved for e in behind] == pytest.approx([e.change.moved for e in together], rel=1e-3, abs=1e-7)
+    assert max(e.change.moved for e in behind) > 1e-3
+    planned = plan_run(model, Prompt(inputs=feed))
+    cutter = Cutter(model, Intervening(model, {"inputs": planned.feed}), planned, Mention("w", -1, -1, (4,)))
+    cut = matter(cutter, Mention("to", -1, -1, (3,))).moved.values.ravel()
+    assert cut == pytest.approx([e.change.moved for e in together], rel=1e-3, abs=1e-7)
+
+
+def test_an_encoder_is_changed_at_the_tokens_that_it_reads(tmp_path: Path) -> None:
+    w = mild()
+    small.save(tmp_path / "both", config={"decoder_start_token_id": 5}, model=small.one_file(w))
+    letters(tmp_path / "both")
+    model = attnx.open(tmp_path / "both", device="cpu")
+    said = {"text": "bdcf", "target": "hg"}
+    where = {"component": "encoder", "heads": [(0, 1)]}
+    at = model.trace("bdcf", target="hg").memory.pieces.index("c")
+    ends = {at: model.ablate(said, queries=[at], **where) for at in range(6)}
+    assert ends[at].effects == model.ablate(said, queries=["c"], **where).effects
+    edit = Edit("ablate", (0,), (1,), (at,), component="encoder", method="zero")
+    got = model.run_with([Intervention("z", (edit,))], said)
+    base, edited = got.unedited["inputs"], got.effects["z"].outputs
+    assert ends[at].effects[0].change == ends[at].readout.change(base, edited)
+    cut = model.ablate(said, edges=[("c", "f")], **where).effects[0].change
+    edit = Edit("knockout", (0,), (1,), (at,), (at + 1,), component="encoder")
+    edited = model.run_with([Intervention("k", (edit,))], said).effects["k"].outputs
+    assert cut.moved == pytest.approx(ends[at].readout.change(base, edited).moved, rel=1e-4)
+    trace = model.trace("bdcf", target="hg", quantities=("value", "weights", "context"))
+    context = next(a.context for a in trace.attentions if a.site.component == "encoder" and a.site.layer == 0)
+    assert context.shape[2] == 6 != len(trace.tokens)
+    means = ablation.corpus_means(iter([trace]), "encoder")
+    assert means[0] == pytest.approx(context[0].mean(axis=1), abs=1e-6)
+
+
+@pytest.mark.parametrize("named", [{"answer": ""}, {"answer": "sat", "foil": ""}])
+def test_an_empty_word_is_no_token(gpt: attnx.Model, named: dict[str, str]) -> None:
+    for experiment in (gpt.ablate, gpt.attribute):
+        with pytest.raises(UsageError, match="names no token"):
+            experiment(CAT, **named)
+
+
+def test_keys_that_are_no_cache_are_not_counted_as_one(tmp_path: Path) -> None:
+    """A learned key behind those of the tokens, as in nn.MultiheadAttention(add_bias_kv=True)."""
+    g = G()
+    x = g.input("x", [1, 5, D * H])
+    q, k, v = (g.heads(g.linear(x, D * H, D * H)) for _ in range(3))
+    key, value = (g.op("Concat", side, g.weight(1, H, 1, D), axis=2) for side in (k, v))
+    weights = g.softmax(g.scores(q, str(g.op("Transpose", key, perm=[0, 1, 3, 2]))))
+    path = g.save(tmp_path, g.out(g.op("MatMul", weights, value)))
+    model = attnx.open(path, device="cpu")
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, D * H)).astype(np.float32)}
+    assert model.ablate(feed, queries=[3]).effects
+    with pytest.raises(UnsupportedError, match="has 6 keys, and looks at 5 tokens"):
+        model.ablate(feed, edges=[(4, 3)])
+    planned = plan_run(model, Prompt(inputs=feed))
+    running = Intervening(model, {"inputs": planned.feed})
+    with pytest.raises(UnsupportedError, match="has 5 query positions, and the input has 4 tokens"):
+        ablation.ablate(model, running, planned.tokens, at_queries=numbered(4), queries=[3])

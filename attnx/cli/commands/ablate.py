@@ -66,9 +66,10 @@ def ablate(
     """
     from attnx.cli import output, saving
     from attnx.errors import UsageError
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import plan_run, positions_of
     from attnx.interventions.running import Intervening
     from attnx.study.ablation import ablate as study
+    from attnx.study.patch_places import sides_of
     from attnx.study.request import parse_head, parse_layers
     from attnx.study.selection import position
 
@@ -91,18 +92,30 @@ def ablate(
     opened = run.opened
     planned = plan_run(opened, run.prompt)
     running = Intervening(opened, {"inputs": planned.feed})
-    queries = [position(planned.tokens, text, argument="at") for text in at or ()]
-    keys = planned.trace.memory if site == "cross" and planned.trace.memory is not None else planned.tokens
-    edges = [_edge(text, planned.tokens, keys) for text in edge or ()]
+    memory = planned.trace.memory
+    queries: list[int] = []
+    edges: list[tuple[int, int]] = []
+    here = named = None
+    if at or edge:
+        named = positions_of(opened, run.prompt, planned)
+        looking, seen = sides_of(running, component, named, memory)
+        queries = [position(looking, text, argument="at") for text in at or ()]
+        edges = [_edge(text, looking, seen) for text in edge or ()]
+        if looking is planned.tokens:
+            here = queries[0] if queries else edges[0][0]
     means = None
     if reference is not None:
+        if memory is not None:
+            raise UsageError(
+                f"--reference takes texts by themselves, and {opened.name} takes two at once", "Choose --with mean."
+            )
         means = _means(opened, reference, component, running)
-    here = queries[0] if queries else edges[0][0] if edges else None
     total = len(heads) + len(layers or ()) or sum(s.heads or 1 for s in opened.sites)
     with output.progress(total, "changes") as tell:
         found = study(
-            opened, running, planned.tokens, component=component, heads=heads, layers=layers, method=how,
-            means=means, queries=queries or None, edges=edges, answer=answer, foil=foil, position=here, tell=tell,
+            opened, running, planned.tokens, memory=memory, at_queries=named, component=component, heads=heads,
+            layers=layers, method=how, means=means, queries=queries or None, edges=edges, answer=answer, foil=foil,
+            position=here, tell=tell,
         )  # fmt: skip
     what = _what(method, reference, edge, at)
     notes = [*planned.trace.notes, *found.notes]
@@ -155,13 +168,11 @@ def _edge(text: str, queries: Tokens, keys: Tokens) -> tuple[int, int]:
 
 def _means(opened: Any, path: Path, site: Where | None, running: Any) -> Any:
     """Each head's mean context over the texts of a file."""
-    from attnx.errors import InputError
     from attnx.study.ablation import corpus_means
+    from attnx.tokens.text_file import read_text
 
-    try:
-        texts = [text for text in path.read_text(encoding="utf-8-sig").split("\n") if text.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "Give a text file, one text per line.") from None
+    content = read_text(path, "Give a text file, one text per line.")
+    texts = [text for text in content.split("\n") if text.strip()]
     there = running.points.components()
     which: Where = site if site is not None else ("decoder" if "decoder" in there else next(iter(there), "decoder"))
     traces = opened.trace_many(texts, quantities=("masked", "weights", "value", "context"))
