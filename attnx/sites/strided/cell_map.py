@@ -23,7 +23,7 @@ from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
-from attnx.sites.strided.subgraph_eval import enact
+from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -181,18 +181,13 @@ class Places:
         size = source.size
         parts: list[tuple[Array, Array, Array]] = []
         for name, copies, target in made:
-
-            def carried(query: Array, key: Array, copies: list[NodeProto] = copies, to: str = target) -> Array | None:
-                return enact(self.graph, facts, copies, to, dict(zip(_SOURCES, (query, key), strict=True)))
-
-            asked = carried(_counted(one, size), _ones(two))
-            found = None if asked is None else carried(_ones(one), _counted(two, size))
-            masked = None
-            if found is not None:
-                zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
-                masked = enact(self.graph, facts, [], name, zeros)
-            if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
+            sides = [(_counted(one, size), _ones(two)), (_ones(one), _counted(two, size))]
+            runs = [Run(copies, target, dict(zip(_SOURCES, pair, strict=True))) for pair in sides]
+            runs.append(Run([], name, {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}))
+            done = enact_all(self.graph, facts, runs)
+            if done is None or len({array.shape for array in done}) > 1:
                 return None
+            asked, found, masked = done
             parts.append((asked, found, masked))
         batch = next((f.shape[0] for f in given.values() if f.shape), None)
         split = (one[-1] != size, two[-1] != size)
