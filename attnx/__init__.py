@@ -62,7 +62,12 @@ def _register_formatters() -> None:
 
         return to_circuitsvis(trace, layer)
 
-    _formatters.register(mimebundle=mimebundle, bertviz=bertviz, circuitsvis=circuitsvis)
+    def frame(trace: Trace, quantity: str) -> Any:
+        from attnx.view.interop import to_frame
+
+        return to_frame(trace, quantity)
+
+    _formatters.register(mimebundle=mimebundle, bertviz=bertviz, circuitsvis=circuitsvis, frame=frame)
 
 
 _register_formatters()

@@ -16,7 +16,8 @@ which the command line makes its options.
 
 from __future__ import annotations
 
-OK, USAGE, MODEL, INPUT, RUN, INTERRUPTED = 0, 2, 3, 4, 5, 130
+OK, USAGE, MODEL, INPUT, RUN, DIFFERENT, INTERRUPTED = 0, 2, 3, 4, 5, 6, 130
+"""Exit codes. DIFFERENT is no error: two models were compared, and differ by more than was allowed."""
 
 
 class AttnxError(Exception):

@@ -75,6 +75,10 @@ class Model:
         self._encoder, self._with_past = encoder, with_past
         self.sessions = SessionPool(path, device)
 
+    def __repr__(self) -> str:
+        beside = ", with an encoder beside it" if self._encoder is not None else ""
+        return f"<Model {self.name}: {self.path}, device {self.device}{beside}>"
+
     @cached_property
     def encoder(self) -> Model | None:
         """The encoder, where it is a file of its own."""

@@ -210,6 +210,11 @@ class Attention:
             added = np.asarray(self.masked - self.capped, dtype=np.float32)
         return np.where(added > HIDES, added, np.float32(-np.inf))
 
+    def __repr__(self) -> str:
+        there = ", ".join(name for name in QUANTITIES if getattr(self, name) is not None) or "no arrays"
+        doubt = "" if self.trusted else ", NOT TRUSTED"
+        return f"<Attention {self.site.label}, {self.site.heads or '?'} heads: {there}{doubt}>"
+
     def need(self, quantity: Stage) -> Array:
         """The array of that name.
 
@@ -309,6 +314,26 @@ class Trace(Shown):
         if attention.site.component == "encoder" and self.memory is not None:
             return self.memory
         return self.tokens
+
+    def __repr__(self) -> str:
+        count = len(self.attentions)
+        beside = "" if self.memory is None else f" beside {len(self.memory)}"
+        sites = f"{count} attention{'' if count == 1 else 's'}"
+        return f"<Trace of {self.model}: {len(self.tokens)} tokens{beside}, {sites}, {self.device}>"
+
+    def to_frame(self, quantity: str = "weights") -> Any:
+        """A pandas DataFrame with a row for each number of a quantity: of the first sequence, hidden cells left out.
+
+        Its columns are site, layer, head, query_position, query, key_position, key, and the quantity.
+
+        Args:
+            quantity: "weights", "masked", "capped", "scaled" or "scores".
+
+        Raises:
+            UsageError: Another quantity; pandas is not installed.
+            UnsupportedError: A site was not traced with it.
+        """
+        return formatted("frame", self, quantity)
 
     def to_bertviz(self, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
         """The arguments of `bertviz.head_view` and `bertviz.model_view`.

@@ -1,7 +1,7 @@
 """A text that names arguments and calls as data: a str in the words of Python, which another reader words its own way.
 
     Wording("Give what the decoder says: <target=>[, or <generate=>].")
-    Wording("<layers={given!r}> is no layer", given=text)
+    Wording("<layers={given!r}> is not a layer", given=text)
 
 Marks in a template:
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from attnx.catalog.export import ENDS
+
 TASKS = {
     "auto": "AutoModel",
     "feature-extraction": "AutoModel",
@@ -32,13 +34,6 @@ TASKS = {
     "question-answering": "AutoModelForQuestionAnswering",
     "image-classification": "AutoModelForImageClassification",
 }
-ENDS = {
-    "ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "ForMaskedLM": "fill-mask",
-    "ForConditionalGeneration": "text2text-generation", "MTModel": "text2text-generation",
-    "ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering", "ForImageClassification": "image-classification",
-}  # fmt: skip
-"""How a class of transformers ends -> its task; every other is exported without a head."""
 TOLERANCE = 1e-3
 
 

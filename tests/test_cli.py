@@ -21,9 +21,7 @@ PROGRAM = [sys.executable, "-m", "attnx"]
 HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["--version"], [], ["inspect", "--help"], ["nonsense"], ["inspect", "--x"]]
-)
+@pytest.mark.parametrize("args", [["--help"], ["--version"], [], ["inspect", "--help"], ["inspct"], ["inspect", "--x"]])
 def test_help_and_version_load_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys, contextlib, io\n"
@@ -71,7 +69,7 @@ def test_every_command_that_writes_json_has_a_schema(name: str) -> None:
     ("args", "says"),
     [
         (["inspct"], "Did you mean `attnx inspect`?"),
-        (["zzz"], "attnx --help"),
+        (["zzz", "A text."], "attnx --help"),
         (["inspect", "--querry", "it"], "attnx inspect --help"),
         (["sites"], "MODEL"),
         (["--nothing"], "--nothing"),
@@ -92,7 +90,7 @@ def test_wrong_usage_is_two_and_says_what_to_do(args: list[str], says: str, caps
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("args", [["\x1b[31mx"], ["inspect", "--\x1b[31m"], ["sites", "\x1b]0;x\x07"]])
+@pytest.mark.parametrize("args", [["\x1b[31mx", "y"], ["inspect", "--\x1b[31m"], ["sites", "\x1b]0;x\x07"]])
 def test_an_escape_on_the_command_line_does_not_come_back_raw(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,3 +128,47 @@ def test_circuitsvis_takes_it() -> None:
     page = str(view.attention_heads(**trace.to_circuitsvis(layer=1)))
     assert '"L1 H3"' in page
     assert json.dumps(samples.ENGLISH)[1:40] in page
+
+
+def test_a_frame_has_a_row_for_each_visible_cell() -> None:
+    pandas = pytest.importorskip("pandas")
+    import attnx
+
+    trace = attnx.open("tiny-gpt", device="cpu").trace("The cat sat", layers=[1, 3], quantities=["masked", "weights"])
+    frame = trace.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    names = ["site", "layer", "head", "query_position", "query", "key_position", "key", "weights"]
+    assert list(frame.columns) == names
+    count = len(trace.tokens)
+    assert len(frame) == 2 * 6 * count * (count + 1) // 2
+    weights = trace.attentions[1].weights
+    assert weights is not None
+    for line in frame[frame.layer == 3].itertuples():
+        assert line.weights == weights[0, line.head, line.query_position, line.key_position]
+        assert (line.query, line.key) == (
+            trace.tokens.pieces[line.query_position],
+            trace.tokens.pieces[line.key_position],
+        )
+    assert frame.groupby(["layer", "head", "query_position"]).weights.sum().sub(1).abs().max() < 1e-5
+    assert len(trace.to_frame("masked")) == len(frame)
+    with pytest.raises(UsageError, match="'value' has no row"):
+        trace.to_frame("value")
+    with pytest.raises(UnsupportedError, match="has no scores"):
+        trace.to_frame("scores")
+
+
+def test_a_frame_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(UsageError, match="needs pandas") as caught:
+        both().to_frame()
+    assert caught.value.hint == "pip install pandas"
+
+
+def test_what_records_say_of_themselves() -> None:
+    trace = both()
+    assert repr(trace) == f"<Trace of {trace.model}: 3 tokens beside 5, 3 attentions, {trace.device}>"
+    assert repr(trace.attentions[0]).endswith(", 4 heads: scores, scaled, capped, masked, weights>")
+    import attnx
+
+    model = attnx.open("minilm", device="cpu")
+    assert repr(model) == f"<Model minilm: {model.path}, device cpu>"

@@ -38,9 +38,11 @@ def test_what_is_open_first() -> None:
     assert len(one.candidates) == 4
     assert shown.chosen[2] == 10
     site, head, _ = shown.chosen
-    ordered = np.sort(one.weights.values, axis=-1)
-    margins = ordered[..., -1] - ordered[..., -2]
-    assert margins[site, head] == pytest.approx(np.nanmax(margins))
+    weights = np.stack([a.need("weights")[0] for a in trace.attentions])
+    gathered = weights.sum(2)[..., 1:15] / weights.shape[2]  # special tokens are where weight is parked
+    gathered[..., 0] = np.where(trace.tokens.special[0], gathered[..., 0], 0)
+    assert gathered[site, head].max() == pytest.approx(gathered.max())
+    assert paging.contents(trace, from_="animal", to="street").chosen == (site, head, 2)
     asked = paging.contents(trace, head="5.11", query="street")
     assert asked.chosen == (5, 11, 8)
 

@@ -107,7 +107,7 @@ def test_numbers_that_are_none_or_do_not_fit(text: str) -> None:
     "text", ["height=²", "height=٣", "height=1_0", "height=-1", "height=" + "9" * 5000, "height=1e3"]
 )
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match="is no NAME=SIZE"):
+    with pytest.raises(UsageError, match="is not of the form NAME=SIZE"):
         parse_dims([text])
 
 

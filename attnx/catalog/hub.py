@@ -83,7 +83,7 @@ def cache_root() -> Path:
     except ValueError as error:  # it reads its numbers as it is imported
         raise UsageError(
             f"the Hub's client cannot read its settings in the environment: {error}",
-            "Look at the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
+            "Check the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
         ) from None
 
     return Path(constants.HF_HUB_CACHE)
@@ -173,7 +173,7 @@ def pull(name: Name, say: Say = lambda _: None) -> Pulled:
             if weights not in listed:
                 raise ModelError(
                     f"{graph} keeps weights in {weights}, and the repository has no such file",
-                    Wording("Tell those who published it; <model.find()> works without the weights."),
+                    Wording("Tell its publisher; <model.find()> works without the weights."),
                 )
             fetch(weights)
     _remember(name, commit)
@@ -186,7 +186,12 @@ def _graphs(name: Name, listed: Mapping[str, Any]) -> list[str]:
     models = [f for f in listed if f.endswith(".onnx")]
     if not models:
         raise ModelError(
-            f"{name.repo} has no .onnx file", "Look for an ONNX version (onnx-community has many), or export one."
+            f"{name.repo} has no .onnx file",
+            Wording(
+                "<attnx.catalog.export.export({name!r}, {out!r})> makes one; onnx-community on the Hub has many.",
+                name=name.repo,
+                out=f"{name.repo.rpartition('/')[2]}-onnx",
+            ),
         )
     if name.file is not None and name.file not in models:
         near = get_close_matches(name.file, models, 3)
@@ -236,7 +241,7 @@ def _verify(path: Path, listed: Any) -> None:
         path.resolve().unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise ModelError(
-            f"{listed.rfilename} came damaged: its hash is {digest.hexdigest()[:12]}, the Hub lists {wanted[:12]}",
+            f"{listed.rfilename} arrived damaged: its hash is {digest.hexdigest()[:12]}, the Hub lists {wanted[:12]}",
             "It was removed. Pull again; if it stays so, a proxy changes what comes through.",
         )
 

@@ -8,6 +8,10 @@ from pathlib import Path
 from attnx.catalog import models
 from attnx.errors import ModelError
 from attnx.paths import expand
+from attnx.wording import Wording
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
+"""Endings of files with weights and no graph."""
 
 
 def locate(model: str) -> models.Location:
@@ -63,4 +67,16 @@ def _in_folder(folder: Path, name: str | None = None) -> models.Location:
             f"{shown} holds several models and none is called model.onnx",
             f"Give one: {', '.join(files[:8])}{more}.",
         )
-    raise ModelError(f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it.")
+    raise ModelError(*_without_graph(folder, shown))
+
+
+def _without_graph(folder: Path, shown: str) -> tuple[str, str]:
+    """What a folder without an .onnx file holds instead, and what makes ONNX of it."""
+    held = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHTS) if folder.is_dir() else []
+    if not held:
+        return f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it."
+    said = f"{shown} holds no .onnx file, but weights without a graph: {', '.join(held[:3])}"
+    if not (folder / "config.json").is_file():
+        return said, "Export the checkpoint that they are from; a folder with config.json and weights can be exported."
+    makes = "<attnx.catalog.export.export({name!r}, {out!r})> makes ONNX of it."
+    return said, Wording(makes, name=str(folder), out=f"{folder.name}-onnx")

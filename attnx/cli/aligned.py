@@ -102,14 +102,14 @@ def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Promp
         raise InputError(f"{targets} has {len(lines)} lines, and there are {number + 1} texts", _SAME)
 
 
-_SAME = "Give a translation for each text, a line each; neither file may have empty lines."
+_SAME = "Give a translation for each text, one per line; neither file may have empty lines."
 
 
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "--targets takes a text file, a line a text.") from None
+        raise InputError(f"{path} cannot be read: {error}", "--targets takes a text file, one line per text.") from None
 
 
 def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None) -> Aligned:
@@ -202,7 +202,7 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
         raise UsageError("gold links are of two texts, and there is one", "Give --target TEXT, or --targets FILE.")
     if len(prompts) != len(want):
         raise InputError(
-            f"{gold} has links of {len(want)} sentences, and there are {len(prompts)}", "Give a line for each."
+            f"{gold} has links of {len(want)} sentences, and there are {len(prompts)}", "Give one line for each."
         )
     pairs = (translation.pair(model, one, spaced, asked.when) for one in prompts)
     with output.progress(len(prompts), "sentences") as tell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,23 +16,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnx.cli import commands, interrupt, terminal
+from attnx.cli import commands, interrupt, panels, terminal
 from attnx.cli.numeric import strict
 from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.version import __version__
 from attnx.wording import Wording
 
-ORDER = (
-    "inspect", "coref", "align", "contacts", "scale", "qkv", "mask", "heads", "word", "flow", "diff", "ablate", "patch",
-    "lens", "attribute", "explore", "report", "trace", "sites", "scan", "cost", "models", "pull", "doctor",
-)  # fmt: skip
-"""How help lists commands; one that is not named here comes after them."""
+WIDE = 9
+"""Cells of the longest command's name: the panels of commands line up."""
 
 
 def names() -> list[str]:
-    """Names of the commands: attnx/cli/commands/NAME.py holds a function NAME."""
-    there = {module.name for module in iter_modules(commands.__path__)}
-    return [name for name in ORDER if name in there] + sorted(there - set(ORDER))
+    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+    there = sorted(module.name for module in iter_modules(commands.__path__))
+    return [name for panel in panels.grouped(there).values() for name in panel]
 
 
 def summary(name: str) -> str:
@@ -43,7 +41,16 @@ def summary(name: str) -> str:
 
 
 class _Command(TyperCommand):
-    """A command, which must not write over what it reads."""
+    """A command, which must not write over what it reads; its help in panels."""
+
+    examples: Sequence[str] = ()
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        panels.write_examples(self, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels.write(self, ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         from attnx.cli.overwriting import check
@@ -64,25 +71,53 @@ class _Commands(TyperGroup):
         module = import_module(f"attnx.cli.commands.{cmd_name}")
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
-        return strict(typer.main.get_command(one))
+        return panels.arrange(strict(typer.main.get_command(one)))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        panels.write(self, ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary(name)) for name in names()])
+        for title, panel in panels.grouped(names()).items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(WIDE), summary(name)) for name in panel])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in names():
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], names(), 1)
-            hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
-            raise UsageError(f"there is no command {args[0]!r}", hint)
+            raise _unknown(args[0])
         return super().resolve_command(ctx, args)
+
+
+def _near(word: str) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, names(), 1)
+
+
+def _unknown(word: str) -> UsageError:
+    near = _near(word)
+    hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
+    as_text = f" As a text: attnx inspect {shlex.quote(word)}." if word.isprintable() and len(word) < 40 else ""
+    return UsageError(f"there is no command {word!r}", hint + as_text)
+
+
+def with_command(args: list[str]) -> list[str]:
+    """A command line that begins with a text is one of `attnx inspect`.
+
+    A text has a space in it, or is a word that stands alone and is like no command. What looks like a mistyped command
+    (`inspct`), or like a command that is not there (`analyse "A text."`), is left as it is, and refused.
+    """
+    if not args or (args[0].startswith("-") and args[0] != "-") or args[0] in names():
+        return args
+    alone = len(args) == 1 or args[1].startswith("-")
+    if len(args[0].split()) > 1 or (alone and not _near(args[0].lower())):
+        return ["inspect", *args]
+    return args
 
 
 app = typer.Typer(
     cls=_Commands,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,10 +133,13 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """See what each token attends to, in any Transformer exported to ONNX."""
+    """See what each token attends to, in any Transformer exported to ONNX.
+
+    attnx "A text." is short for attnx inspect "A text."
+    """
 
 
 def report(error: AttnxError, args: Sequence[str] = ()) -> None:
@@ -164,6 +202,7 @@ def run(args: list[str]) -> int:
         The exit code. An error that is no user's mistake is raised, and shows its traceback.
     """
     terminal.settle()
+    args = with_command(args)
     try:
         try:
             code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")

@@ -33,7 +33,7 @@ _FILES = {
     "arrays": ({".npz"}, "[<inputs> gives the model arrays. ]"),
     "text": (
         {".txt", ".md", ".jsonl", ".csv", ".tsv"},
-        "[<file=> takes one text a line. ]- < FILE takes it whole. ",
+        "[<file=> takes one text per line. ]- < FILE takes it whole. ",
     ),
 }
 """What a file holds, by its suffix, and how a command takes it."""
@@ -136,7 +136,7 @@ def _refuse_path(text: str) -> None:
 
 
 class Lines:
-    """The texts of a file, one a line, read as they are asked for: a long file is never held whole.
+    """The texts of a file, one per line, read as they are asked for: a long file is never held whole.
 
     Attributes:
         several: Whether there are more than one.
@@ -153,7 +153,7 @@ class Lines:
         self._rest = self._read()
         self._first = list(islice(self._rest, 2))
         if not self._first:
-            raise InputError(f"{file} has no text in it", "--file takes a file with one text a line.")
+            raise InputError(f"{file} has no text in it", "--file takes a file with one text per line.")
         self.several = len(self._first) > 1
 
     @property

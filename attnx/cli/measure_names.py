@@ -30,7 +30,7 @@ def measure_of(option: str, name: str) -> str:
     if len(part) == 1:
         return part[0]
     raise UsageError(
-        f"{option} {name!r} is no measure of heads", f"{_elsewhere(said, part)}Choose from {', '.join(there)}."
+        f"{option} {name!r} is not a measure of heads", f"{_elsewhere(said, part)}Choose from {', '.join(there)}."
     )
 
 
@@ -39,7 +39,7 @@ def _elsewhere(said: str, part: list[str]) -> str:
     there = surveys.load("heads").batched
     kinds = {kind.replace("-", " "): measure for kind, (measure, _, _) in KINDS.items()}
     if said in kinds:
-        return f"It is a kind of head, told by the measure {kinds[said]!r}. "
+        return f"It is a kind of head, found by the measure {kinds[said]!r}. "
     if said in surveys.names():
         held = surveys.load(said).batched
         holds = f", for {', '.join(held)}" if held and said != "heads" else ""

@@ -27,7 +27,7 @@ class Strict:
             number = whole(value, least=-LARGEST) if is_whole else real(value)
             if number is None:
                 shown = value if len(value) <= 40 else f"{value[:39]}…"
-                self.inner.fail(f"{shown!r} is no {'whole ' if is_whole else ''}number.", param, ctx)
+                self.inner.fail(f"{shown!r} is not a {'whole ' if is_whole else ''}number.", param, ctx)
             value = number
         return self.inner.convert(value, param, ctx)
 

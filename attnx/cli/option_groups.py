@@ -17,7 +17,7 @@ class Source:
     """The text; "-" is stdin."""
     pair: str | None = None
     file: Path | None = None
-    """A file with one text a line; "-" is stdin."""
+    """A file with one text per line; "-" is stdin."""
     ids: str | None = None
     """Token ids in place of a text: "101,2023,102"."""
     inputs: Path | None = None

@@ -25,7 +25,7 @@ TokenizerOption = Annotated[
 
 TextArgument = Annotated[str | None, Argument(metavar="TEXT", help="The text; - reads it from stdin.")]
 PairOption = Annotated[str | None, Option("--pair", metavar="TEXT", help="A second text, for models that take two.")]
-FileOption = Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with one text a line.")]
+FileOption = Annotated[Path | None, Option("--file", "-f", metavar="FILE", help="A file with one text per line.")]
 IdsOption = Annotated[str | None, Option("--ids", metavar="IDS", help="Token ids instead of a text: 101,2023,102.")]
 InputsOption = Annotated[
     Path | None, Option("--inputs", metavar="FEED", help="An .npz file with an array for each graph input.")
@@ -49,27 +49,33 @@ GenerateOption = Annotated[
     int | None, Option("--generate", "-g", metavar="N", help="Let the decoder write up to N tokens, and show them too.")
 ]
 TemperatureOption = Annotated[
-    float, Option("--temperature", metavar="T", help="Draw what is written; 0 takes the likeliest token each time.")
+    float, Option("--temperature", metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
 ]
 TopKOption = Annotated[
-    int | None, Option("--top-k", metavar="K", help="With --temperature: draw among the K likeliest tokens.")
+    int | None, Option("--top-k", metavar="K", help="With --temperature: sample from the K likeliest tokens.")
 ]
 SeedOption = Annotated[
-    int, Option("--seed", metavar="N", help="With --temperature: the same seed draws the same text.")
+    int, Option("--seed", metavar="N", help="With --temperature: the same seed gives the same text.")
 ]
 ChatOption = Annotated[bool, Option("--chat", help="Put the text into the tokenizer's chat template.")]
 ImageOption = Annotated[Path | None, Option("--image", metavar="FILE", help="A picture, for models that take one.")]
-AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that listen.")]
+AudioOption = Annotated[Path | None, Option("--audio", metavar="FILE", help="A WAV file, for models that take sound.")]
 
 LayerOption = Annotated[
-    str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, a range 2-4, or a list 0,5.")
+    str | None, Option("--layer", "-l", metavar="L", help="A layer from 0, last or -1, a range 2-4, or a list 0,5.")
 ]
 HeadOption = Annotated[
-    list[str] | None, Option("--head", "-H", metavar="L.H", help="A head, L.H or H; may be given several times.")
+    list[str] | None,
+    Option("--head", "-H", metavar="L.H", help="A head, L.H, last.H or H; may be given several times."),
 ]
 QueryOption = Annotated[
     str | None,
-    Option("--query", "-q", metavar="TOKEN", help="Who looks: text, position, text@position; it..tired, it,he."),
+    Option(
+        "--query",
+        "-q",
+        metavar="TOKEN",
+        help="The query token: text, position or text@position; it..tired and it,he take several.",
+    ),
 ]
 SiteOption = Annotated[
     str | None,
@@ -87,9 +93,11 @@ MuteOption = Annotated[
     bool, Option("--mute", help="Leave special tokens out as keys; rows are scaled to sum to 1 again.")
 ]
 
+ExplainOption = Annotated[bool, Option("--explain", help="Say how each number is computed, and whose measure it is.")]
+
 JsonOption = Annotated[bool, Option("--json", help="One JSON document instead of tables.")]
 JsonlOption = Annotated[bool, Option("--jsonl", help="A JSON document on one line for each text.")]
-SaveOption = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the result to this file.")]
+SaveOption = Annotated[Path | None, Option("--save", "-o", metavar="FILE", help="Write the result to this file.")]
 ForceOption = Annotated[bool, Option("--force", help="Replace an existing file.")]
 
 _BY_NAME: dict[str, tuple[Any, Any]] = {
@@ -119,6 +127,10 @@ WRITING = ("generate", "temperature", "top_k", "seed", "chat")
 """Options of commands that let a decoder write."""
 SENSES = ("image", "audio")
 """Options of commands that take a picture or a sound."""
+
+
+LAYERS = ("layer", "head", "similar")
+"""Options of commands that name a layer, which may be counted from the end."""
 
 
 def starts(
@@ -151,7 +163,10 @@ def starts(
 
         def command(**values: Any) -> None:
             shared = {name: values.pop(name) for name in (*first, *behind)}
-            function(**values, **{own[at].name: start(**shared)})
+            run = start(**shared)
+            if "model" in shared:  # else the command takes several, and layers are of one of them
+                values |= {name: run.numbered(values[name], values.get("site")) for name in LAYERS if name in values}
+            function(**values, **{own[at].name: run})
 
         command.__name__, command.__doc__, command.__module__ = (
             function.__name__, function.__doc__, function.__module__,

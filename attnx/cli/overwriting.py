@@ -32,8 +32,8 @@ def check(params: Mapping[str, Any], sorts: Mapping[str, str | None]) -> None:
         read = (v for other, v in params.items() if other not in WRITTEN and sorts.get(other) not in _WORDS)
         if (found := next((path for value in read for path in _paths(value) if _same(out, path)), None)) is not None:
             raise UsageError(
-                f"{out} would be written over, and this command reads it{'' if found == str(out) else f' as {found}'}",
-                "Give another name for what is written.",
+                f"{out} would be overwritten, and this command reads it{'' if found == str(out) else f' as {found}'}",
+                "Choose another name for the output.",
             )
 
 

@@ -24,14 +24,16 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     """Read batch=1, height=32 as sizes by name.
 
     Raises:
-        UsageError: One that is no NAME=SIZE.
+        UsageError: One that is not of the form NAME=SIZE.
     """
     out: dict[str, int] = {}
     for text in texts:
         name, equals, said = text.rpartition("=")
         size = whole(said, most=_LARGEST)
         if not equals or not name or size is None:
-            raise UsageError(f"--dim {text!r} is no NAME=SIZE", "For example: --dim batch=1 --dim height=32.")
+            raise UsageError(
+                f"--dim {text!r} is not of the form NAME=SIZE", "For example: --dim batch=1 --dim height=32."
+            )
         out[name] = size
     return out
 
@@ -80,21 +82,21 @@ def _value(slot: Slot, value: str, sizes: Mapping[str, int]) -> Array:
     kind, _, said = value.lower().partition(":")
     if kind in ("zeros", "ones", "arange", "randn"):
         if said and kind != "randn":
-            raise UsageError(f"--set {slot.name}={value}: this is no value", _HOW)
+            raise UsageError(f"--set {slot.name}={value}: this is not a value", _HOW)
         shape = _shape(slot, sizes)
         if kind == "randn":
             if slot.dtype not in (np.float32, np.float16, np.float64):
                 raise UsageError(f"--set {slot.name}=randn: the input takes {slot.type}", "randn makes fractions.")
             seed = whole(said or "0")
             if seed is None:
-                raise UsageError(f"--set {slot.name}={value}: the seed is no whole number", "For example: randn:0.")
+                raise UsageError(f"--set {slot.name}={value}: the seed is not a whole number", "For example: randn:0.")
             return np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=slot.dtype)
         if kind == "arange":
             return _cast(slot, np.arange(math.prod(shape)).reshape(shape), value)
         return np.full(shape, 1 if kind == "ones" else 0, dtype=slot.dtype or np.float32)
     numbers = _numbers(value)
     if numbers is None:
-        raise UsageError(f"--set {slot.name}={value}: this is no value", _HOW)
+        raise UsageError(f"--set {slot.name}={value}: this is not a value", _HOW)
     if len(numbers) == 1:
         return _cast(slot, np.full(_shape(slot, sizes, alone=True), numbers[0]), value)
     fixed = [d if isinstance(d, int) else sizes.get(str(d), 1) for d in slot.shape]
@@ -152,7 +154,7 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
         else:
             raise UsageError(
                 f"how large {slot.describe()} is, nothing says: {dim or f'its dimension {place}'} is open",
-                f"Say it: --dim {dim}=8." if _named(dim) else "Use @file.npy.",
+                f"Give it: --dim {dim}=8." if _named(dim) else "Use @file.npy.",
             )
     needed, free = math.prod(shape) * np.dtype(slot.dtype or np.float32).itemsize, memory.available()
     if needed > (LARGEST if free is None else free):
@@ -184,7 +186,9 @@ def _from_file(slot: Slot, path: Path) -> Array:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", f"--set {slot.name}=@FILE takes a .npy file.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is no .npy file of one array: {str(error)[:120]}", "numpy.save writes one.") from None
+        raise InputError(
+            f"{path} is not a .npy file of one array: {str(error)[:120]}", "numpy.save writes one."
+        ) from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path} holds several arrays", "Give it with --inputs, or one array with numpy.save.")

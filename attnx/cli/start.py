@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnx.cli.option_groups import MODEL, NO_WRITING, ModelChoice, Output, Source, Writing
 
@@ -63,6 +63,25 @@ class Start:
         """The model that the options name. What it is to run on is looked at first."""
         assert self.items
         return self.open()
+
+    def numbered(self, given: Any, sort: str | None = None) -> Any:
+        """Layers and heads as options have them, "last" and "-1" as the numbers that they are in the model.
+
+        Args:
+            given: A text, several, or None; the model is opened only where one counts from the end.
+            sort: The sort of attention that is meant, where one was asked for.
+        """
+        from attnx.study.layer_names import from_end, numbered
+
+        if given is None:
+            return None
+        if not isinstance(given, str):
+            return [self.numbered(one, sort) for one in given]
+        if not from_end(given):
+            return given
+        from attnx.study.inspect_run import all_sites
+
+        return numbered(given, all_sites(self.opened), sort)
 
     def prompt_of(self, item: Item, model: Model | None = None) -> Prompt:
         """What a model is run on for one item."""

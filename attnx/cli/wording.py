@@ -12,6 +12,7 @@ from typing import Any
 from attnx.wording import Argument, Reader, Wording
 
 COMMANDS = {
+    "attnx.catalog.export.export": "export",
     "attnx.catalog.hub.pull": "pull",
     "attnx.catalog.models.bundled": "models",
     "attnx.measure.coref_data.read": "coref --help",

@@ -16,6 +16,7 @@ from attnx.records import STAGES as QUANTITIES
 from attnx.records import Attention, Measurement, Quantity, Tokens, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
+from attnx.study.selection import head_of
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.scale import SCALES, ScaleKind
 
@@ -225,6 +226,25 @@ class Desk:
         same = [i for i, (a, b) in enumerate(after.offsets) if a <= start < max(b, a + 1) and not after.special[i]]
         special = at < len(before) and before.special[at]
         self.query = (0 if at == 0 else len(after) - 1) if special else same[0] if same else min(at, len(after) - 1)
+
+    def start(self, head: str | None = None, query: str | None = None) -> None:
+        """Look at a head and a token: those that are named, else the head worth opening and its strongest pair.
+
+        Args:
+            head: "5.11".
+            query: A token, by its text or position.
+
+        Raises:
+            AttnxError: There is no such head or token; the run failed.
+        """
+        if head is not None:
+            self.site, self.head = head_of(self.reader.bare, head)
+        found = self.reader.opening(None if head is None else (self.site, self.head))
+        if found is not None:
+            self.site, self.head, self.query = found
+        if query is not None:
+            self.reader.read(self.site)
+            self.find(query)
 
     def find(self, what: str) -> None:
         """Put the cursor on a token, by its text or position.

@@ -10,12 +10,16 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from attnx.errors import UnsupportedError
+from attnx.measure.looks import strongest_pair
 from attnx.measure.words import merge_trace
 from attnx.records import QUANTITIES, STAGES, Attention, Site, Tokens, Trace
+from attnx.run.dry_run import dry_run
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_stats import heads
+from attnx.study.worth_opening import opening, opening_reduced
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -91,6 +95,36 @@ class Reader:
         self._read[stretch] = execute(self.model, self.prompt, Wanted(stretch, STAGES))
         while len(self._read) > 1 and sum(map(size, self._read.values())) > KEPT:
             self._read.popitem(last=False)
+
+    def opening(self, head: tuple[int, int] | None = None) -> tuple[int, int, int] | None:
+        """The head worth opening, and the query of its largest weight between two words.
+
+        Args:
+            head: That one instead: position of its site, head.
+
+        Returns:
+            Position of its site, head, query; None where nothing stands out.
+
+        Raises:
+            AttnxError: The run failed.
+        """
+        if head is None and len(self._stretches) > 1:  # of a long text the head is found without its matrices
+            planned = dry_run(self.model, self.prompt)
+            head = None if planned is None else opening_reduced(self.model, planned, self.sites)
+            if head is None:
+                return None
+        self.read(0 if head is None else head[0])
+        whole = self._read[self.stretch(0 if head is None else head[0])]
+        if head is None:
+            try:
+                look = opening(whole)
+            except UnsupportedError:
+                return None
+            index = whole.attentions[look.site].site.index
+            return [site.index for site in self.sites].index(index), look.head, look.query or 0
+        indices = [a.site.index for a in whole.attentions]
+        pair = strongest_pair(whole, indices.index(self.sites[head[0]].index), head[1])
+        return (*head, 0 if pair is None else pair.query or 0)
 
     def trace(self, site: int, head: int, *, words: bool = False) -> Trace:
         """One head of one site, read first where it is not in memory; weights alone where pieces are merged to words.

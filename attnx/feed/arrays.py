@@ -68,7 +68,7 @@ def check_declared(file: IO[bytes], size: int, name: str) -> None:
 
     Raises:
         InputError: More are needed.
-        ValueError: It is no .npy file.
+        ValueError: It is not a .npy file.
     """
     kind = np.lib.format
     version = kind.read_magic(file)

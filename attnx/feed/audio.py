@@ -96,13 +96,13 @@ def listen(model: OpenModel, path: Path, given: Mapping[str, Array]) -> Sound:
     Raises:
         UsageError: The model takes no sound.
         UnsupportedError: It wants features that cannot be computed.
-        InputError: The file is no WAV file that can be read.
+        InputError: The file is not a WAV file that can be read.
     """
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
     slot = sound_slot(slots)
     if slot is None:
         raise UsageError(
-            f"{model.name} does not listen: it has no input_features and no input_values", Wording("Leave out <audio>.")
+            f"{model.name} takes no sound: it has no input_features and no input_values", Wording("Leave out <audio>.")
         )
     if slot.name in given:
         raise UsageError(Wording("<audio> and the feed both give {name}", name=slot.name), "Give one of them.")
@@ -131,7 +131,7 @@ def audio_inputs(
 
     Raises:
         UsageError: The model takes no sound.
-        InputError: The file is no WAV file that can be read.
+        InputError: The file is not a WAV file that can be read.
     """
     sound = listen(model, path, given)
     slot = sound.slot
@@ -184,7 +184,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
         raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
-            f"{path} is no WAV file that can be read: {error}",
+            f"{path} is not a WAV file that can be read: {error}",
             "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
         ) from None
     if not there:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attnx.errors import ModelError, UsageError
+from attnx.installed import pip
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.tokens.config import Config
@@ -82,7 +83,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise UsageError("a chat template needs jinja2", "Install it: pip install 'attnx[chat]'.") from None
+        raise UsageError("a chat template needs jinja2", f"Install it: {pip('chat')}") from None
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)

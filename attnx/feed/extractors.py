@@ -71,7 +71,7 @@ def find(config: Config, slot: Slot) -> tuple[Extract, tuple[str, ...]]:
     if name is not None:
         if name not in EXTRACTORS:
             raise UnsupportedError(
-                f"{config.where} names {name}, and its features are not among those that attnx computes",
+                f"{config.where} names {name}, whose features attnx does not compute",
                 Wording(
                     "Compute them with it and give the array: <inputs=>. There are: {all}.", all=", ".join(EXTRACTORS)
                 ),

@@ -83,7 +83,7 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
     name = _name(config)
     if name is not None and name not in KINDS:
         raise UnsupportedError(
-            f"{config.where} names {name}, and what it does to a picture is not among what attnx does",
+            f"{config.where} names {name}, whose preprocessing attnx does not have",
             Wording(
                 "Prepare the picture with it and give the pixels: <inputs=>. There are: {all}.", all=", ".join(KINDS)
             ),
@@ -160,7 +160,7 @@ def _unsaid(place: Path, slot: Slot, graph: Sides) -> Recipe:
 
 def _nowhere(slot: Slot) -> InputError:
     return InputError(
-        f"how large a picture the model wants is written nowhere: {slot.describe()}",
+        f"nothing says how large a picture the model takes: {slot.describe()}",
         Wording("Put its preprocessor_config.json beside it, or give the pixels: <inputs=>."),
     )
 

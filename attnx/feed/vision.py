@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.feed.recipes import Recipe, colours_last, read_recipe
+from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel
@@ -79,7 +80,7 @@ def load_picture(path: Path) -> Image:
         from PIL import Image as Pillow
         from PIL import ImageOps, UnidentifiedImageError
     except ImportError:
-        raise UsageError(Wording("<image> needs Pillow"), "Install it: pip install 'attnx[vision]'.") from None
+        raise UsageError(Wording("<image> needs Pillow"), f"Install it: {pip('vision')}") from None
     try:
         with Pillow.open(path) as opened:
             if opened.width * opened.height > _LARGEST:
@@ -96,7 +97,7 @@ def load_picture(path: Path) -> Image:
         raise InputError(f"there is no file {path}", Wording("<image> takes a picture.")) from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
         raise InputError(
-            f"{path} is no picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can."
+            f"{path} is not a picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can be read."
         ) from None
 
 

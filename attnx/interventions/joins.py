@@ -75,7 +75,7 @@ class Joins:
         found = output_axes(graph, site)
         query = site.places.get("query")
         if found is None:
-            raise LostError("its output projection was not found for sure")
+            raise LostError("its output projection was not found with certainty")
         if query is None:
             raise LostError("where its query is was not found")
         out, axes, names = found

@@ -16,10 +16,10 @@ from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention
 from attnx.wording import Wording
 
-ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place, not for its meaning"
-SINK_ROWS = 4
-"""With fewer other queries that see a key, it is not judged to be a sink."""
-PARTS = ("candidates", "special", "self", "sink", "other")
+ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place alone"
+HUB_ROWS = 4
+"""With fewer other queries that see a key, it is not judged to be a hub."""
+PARTS = ("candidates", "special", "self", "hub", "other")
 SOURCE = "Clark et al. 2019, sections 4.1 and 4.3"
 
 
@@ -36,7 +36,7 @@ class Coreference:
     shares: Measurement
     """[S,H,C]: the same as shares among the candidates."""
     aside: Measurement
-    """[S,H,5]: where all the pronoun's weight goes: candidates, special tokens, the pronoun itself, sinks, other."""
+    """[S,H,5]: where all the pronoun's weight goes: candidates, special tokens, the pronoun itself, hubs, other."""
     margin: Measurement
     """[S,H]: weight of the first candidate less that of the second."""
     layer_means: tuple[Verdict, ...]
@@ -66,7 +66,7 @@ def coreference(
     """What every head and layer points at from a pronoun, against baselines.
 
     The weight to a candidate is the sum over its pieces, from the pronoun the mean over its pieces. Special tokens, the
-    pronoun itself and sinks are set aside first: a key is a sink for a head where the queries other than the pronoun
+    pronoun itself and hubs are set aside first: a key is a hub for a head where the queries other than the pronoun
     give it more than 0.3 of their weight on average, be it a candidate or not.
 
     Args:
@@ -87,7 +87,7 @@ def coreference(
         UnsupportedError: No self-attention is over this text, or a site has no weights.
         InputError: A map does not fit the text.
 
-    Source: Clark et al. 2019, section 4.1 (pieces), 4.3 (antecedents); sinks Gu et al. 2025.
+    Source: Clark et al. 2019, section 4.1 (pieces), 4.3 (antecedents); the importance of a hub Gu et al. 2025.
     """
     text = tokens or trace.memory or trace.tokens
     _check(pronoun, candidates)
@@ -104,8 +104,8 @@ def coreference(
         queries = rows_at(trace, pronoun.pieces)
         if trace.rows is None:
             queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]
-        weight, part, sees, sinks = _site(own, queries, pronoun, candidates)
-        parked += [(value, f"{trace.labels[at]} H{head}", piece) for head, piece, value in sinks]
+        weight, part, sees, hubs = _site(own, queries, pronoun, candidates)
+        parked += [(value, f"{trace.labels[at]} H{head}", piece) for head, piece, value in hubs]
         found.append(weight)
         parts.append(part)
         seen = np.asarray(seen | sees)
@@ -162,14 +162,14 @@ def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     for one in candidates:
         if set(one.pieces) & set(pronoun.pieces):
             raise UsageError(
-                f"{one.text!r} is the word looked from, so it is no candidate", Wording("Leave it out[ of <to>].")
+                f"{one.text!r} is the word looked from, so it is not a candidate", Wording("Leave it out[ of <to>].")
             )
 
 
 def _site(
     rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]
 ) -> tuple[Array, Array, Array, list[tuple[int, str, float]]]:
-    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the sinks
+    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the hubs
     that take weight of the pronoun: head, piece, weight.
     """
     heads, _, keys = rows.weights.shape
@@ -178,7 +178,7 @@ def _site(
         raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens")
     kept = rows.real[:, queries]
     line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
-    sink = np.nan_to_num(rows.importance(queries, SINK_ROWS), nan=0.0) > SINK
+    hub = np.nan_to_num(rows.importance(queries, HUB_ROWS), nan=0.0) > SINK
     special, self_ = rows.key_flags(rows.keys.special), np.zeros(keys, bool)
     self_[[at + shift for at in pronoun.pieces]] = True
     sees = rows.visible[:, queries].any(axis=(0, 1))
@@ -186,17 +186,17 @@ def _site(
     for at, one in enumerate(candidates):
         wanted[at, [piece + shift for piece in one.pieces]] = True
     seen = np.asarray((wanted & sees).any(axis=1))
-    plain = ~(special | self_) & ~sink
+    plain = ~(special | self_) & ~hub
     weight = np.stack([np.where(plain & cells, line, 0.0).sum(axis=1) for cells in wanted], axis=-1)
     says = np.asarray(kept.any(axis=1))[:, None]
     weight = np.where(seen & says, weight, np.nan)
     any_wanted = wanted.any(axis=0)
     cells = (plain & any_wanted, special & np.ones((heads, 1), bool), self_ & np.ones((heads, 1), bool))
-    masks = (*cells, sink & ~(special | self_), plain & ~any_wanted)
-    on_sinks = np.where(masks[3], np.nan_to_num(line), 0.0)
-    tops = [(head, int(row.argmax()), float(row.max(initial=0.0))) for head, row in enumerate(on_sinks) if row.any()]
-    sinks = [(head, rows.key_labels[key].strip(), value) for head, key, value in tops]
-    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen, sinks
+    masks = (*cells, hub & ~(special | self_), plain & ~any_wanted)
+    on_hubs = np.where(masks[3], np.nan_to_num(line), 0.0)
+    tops = [(head, int(row.argmax()), float(row.max(initial=0.0))) for head, row in enumerate(on_hubs) if row.any()]
+    hubs = [(head, rows.key_labels[key].strip(), value) for head, key, value in tops]
+    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen, hubs
 
 
 def _from_map(
@@ -268,7 +268,7 @@ def _notes(
         named = ", ".join(f"{head} {value:.2f} on {piece}" for value, head, piece in sorted(parked, reverse=True)[:3])
         count = "1 head" if len(parked) == 1 else f"{len(parked)} heads"
         more = ", ..." if len(parked) > 3 else ""
-        notes.append(f"set aside as a sink, since other queries look there as well, in {count}: {named}{more}")
+        notes.append(f"set aside as a hub, since other queries look there as well, in {count}: {named}{more}")
     return tuple(notes)
 
 

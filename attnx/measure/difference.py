@@ -117,6 +117,39 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
     )
 
 
+def merged(found: Sequence[Difference]) -> Difference:
+    """Differences of the same two models over several texts as one: the largest of the largest, the means of the rest.
+
+    Args:
+        found: At least one, all of the same sites and heads.
+    """
+    first = found[0]
+    if len(found) == 1:
+        return first
+    order = (None, *reversed(STAGES))
+    parts = tuple(max((one.parts[at] for one in found), key=order.index) for at in range(len(first.parts)))
+
+    def over(name: str, *, largest: bool = False) -> Measurement:
+        values = np.stack([getattr(one, name).values for one in found])
+        filled = np.where(np.isnan(values), -1.0, values).max(axis=0)
+        merged = np.where(filled < 0, np.nan, filled) if largest else average(values, axis=0)
+        measure: Measurement = getattr(first, name)
+        return replace(measure, values=merged)
+
+    return replace(
+        first,
+        largest=over("largest", largest=True),
+        mean=over("mean"),
+        divergence=over("divergence"),
+        rank=over("rank"),
+        moved=over("moved"),
+        stages=over("stages", largest=True),
+        parts=parts,
+        first=next(((at, part) for at, part in enumerate(parts) if part), None),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+    )
+
+
 def _labels(trace: Trace) -> list[str]:
     """What each site is called, also where one stands there twice."""
     once = {attention.site.index: attention for attention in trace.attentions}

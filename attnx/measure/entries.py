@@ -26,7 +26,7 @@ class Entry:
     def of(cls, value: object, where: str) -> Entry:
         """An object of JSON."""
         if not isinstance(value, dict):
-            raise InputError(f"{where} is no object with fields")
+            raise InputError(f"{where} is not an object with fields")
         return cls(where, value)
 
     def get(self, name: str) -> Any:

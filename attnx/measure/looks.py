@@ -202,7 +202,8 @@ def mass(trace: Trace) -> Measurement:
     """What the weight goes to: mean over sites, heads and queries of the weight on each kind of key.
 
     Kinds: every special token by its text, the first token where that is not special, punctuation, the words; where
-    there is no text, the other tokens. A special or first token that takes more than `SINK` is named a sink.
+    there is no text, the other tokens. A special or first token that takes more than `SINK` is named: weight is parked
+    on it.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -228,7 +229,7 @@ def mass_of(columns: Sequence[Column]) -> Measurement:
             sums[name] = sums.get(name, 0.0) + float(weight)
     count = sum(column.rows for column in columns)
     values = {name: total / count if count else float("nan") for name, total in sums.items()}
-    labels = [f"{n} (sink)" if n in parked and values[n] > SINK else n for n in values]
+    labels = [f"{n} (parked)" if n in parked and values[n] > SINK else n for n in values]
     return Measurement(
         name="where the weight goes",
         unit="share",

@@ -96,7 +96,7 @@ def trace_many(
     """
     if isinstance(texts, str | bytes):
         raise UsageError(
-            f"several texts are a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
+            f"several texts go in a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
         )
     if size < 1:
         raise UsageError(f"a batch of {size} texts", "Give 1 or more.")

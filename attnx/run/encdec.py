@@ -127,7 +127,7 @@ def _encoded(model: OpenModel, memory: Tokens | None, run: Run, name: Callable[[
     joined = join_by_name(model.slots(), run.outputs)
     if (hidden is None or not takes) and not caches and not joined:
         raise ModelError(
-            f"the encoder gives {', '.join(run.outputs)}, and nothing of it is what the decoder takes: "
+            f"the encoder gives {', '.join(run.outputs)}, none of which the decoder takes: "
             f"{', '.join(s.describe() for s in takes) or 'no hidden states, no keys and values'}",
             "Are the two files of one export?",
         )

@@ -78,7 +78,7 @@ def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int |
         raise UsageError(Wording("<seed={it}>: it takes a whole number from 0", it=seed), "Any will do.")
     if top_k is not None and top_k < 1:
         raise UsageError(
-            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to draw among all tokens."
+            Wording("<top_k={it}>: it takes a number from 1", it=top_k), "Leave it out to sample from all tokens."
         )
     config = settings(model)
     stop = numbers(config, "eos_token_id")
@@ -278,7 +278,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
     largest = values.max()  # NaN where any is
     if not np.isfinite(largest):
         raise UnsupportedError(
-            f"what comes at position {position} cannot be told: the model's logits have "
+            f"the token at position {position} cannot be chosen: the model's logits have "
             + ("NaN among them" if np.isnan(largest) else "no finite number that its configuration allows"),
             "A half-precision file may overflow on this device; a configuration may forbid every token.",
         )

@@ -62,7 +62,7 @@ def logits_at(logits: Array, position: int, name: str = "logits") -> Array:
         logits = logits.transpose(1, 0, 2)  # the sequence stands before the batch
     if logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]:
         raise UnsupportedError(
-            f"output {name} has {logits.shape[1]} positions, and what comes behind position {position} is asked",
+            f"output {name} has {logits.shape[1]} positions, and the token after position {position} is needed",
             "Export the model so that it gives logits for every position, or for the last.",
         )
     row = logits[0] if logits.ndim == 3 else logits
@@ -92,9 +92,9 @@ def logits_output(outputs: Mapping[str, Array], sizes: Collection[int]) -> str:
         return called[0]
     said = " or ".join(str(size) for size in sorted(sizes)) or "an unknown number of"
     raise UnsupportedError(
-        f"no output of the model says what comes next: its vocabulary has {said} entries, and it gives "
+        f"no output of the model predicts the next token: its vocabulary has {said} entries, and it gives "
         + ", ".join(f"{n} {list(a.shape)}" for n, a in outputs.items() if a.ndim)
         if not fits
-        else f"several outputs may say what comes next: {', '.join(fits)}",
+        else f"several outputs may be the logits: {', '.join(fits)}",
         "Export it with its language-model head (task text-generation).",
     )

@@ -111,7 +111,7 @@ def _array(name: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except ValueError:
-        raise InputError(f"input {name} is no array: its rows have different lengths", "Give one shape.") from None
+        raise InputError(f"input {name} is not an array: its rows have different lengths", "Give one shape.") from None
 
 
 def _kind(

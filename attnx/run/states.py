@@ -115,7 +115,7 @@ def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
             missing.append(site.label)
         else:
             out.append((site, _by_sequence(found.opened, read.source)))
-    note = f"what {', '.join(missing)} reads was not found for sure in the graph, so it is left out"
+    note = f"what {', '.join(missing)} reads was not found with certainty in the graph, so it is left out"
     return out, [note] if missing else []
 
 

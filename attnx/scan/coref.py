@@ -81,7 +81,7 @@ def _one(text: Tokens, value: Any, what: str) -> Mention:
     if isinstance(value, (list, tuple)) and len(value) == 2 and not any(isinstance(end, str) for end in value):
         start, end = (whole_of(end) for end in value)
         if start is None or end is None or not 0 <= start < end <= len(text.text):
-            raise InputError(f"the {what} {list(value)} is no stretch of a text of {len(text.text)} characters")
+            raise InputError(f"the {what} {list(value)} does not lie in a text of {len(text.text)} characters")
         return mention(text, start, end)
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"the {what} is {value!r}, and a word or [start, end] was expected")
@@ -90,7 +90,7 @@ def _one(text: Tokens, value: Any, what: str) -> Mention:
     except AttnxError as error:
         raise InputError(error.message) from None
     if len(found) > 1:
-        raise InputError(f"the {what} {value!r} stands there {len(found)} times", "Give [start, end] in characters.")
+        raise InputError(f"the {what} {value!r} occurs {len(found)} times", "Give [start, end] in characters.")
     return found[0]
 
 

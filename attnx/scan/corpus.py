@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from attnx.errors import InputError
+from attnx.installed import pip
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-"""What is read in a folder; any other file that is named outright is read as text, one text a line."""
+"""What is read in a folder; any other file that is named outright is read as text, one text per line."""
 _LONGEST = 1 << 30
 """Characters of a CSV field that are still read; the csv module's own bound is 131,072."""
 
@@ -177,7 +178,7 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise InputError(f"{path} needs pyarrow", "pip install 'attnx[scan]'") from None
+        raise InputError(f"{path} needs pyarrow", pip("parquet")) from None
     try:
         with ParquetFile(path) as file:
             there = file.schema_arrow.names

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
+from attnx.installed import pip
 from attnx.numerals import whole
 from attnx.scan.chunks import Chunk, Corpus
 from attnx.scan.measuring import Job
@@ -123,7 +124,7 @@ def _ray() -> Any:
     except ImportError:
         raise UsageError(
             Wording("<engine='ray'> needs Ray Data, which is not installed here"),
-            "pip install 'ray[data]', or 'attnx[scan]'.",
+            f"pip install 'ray[data]', or {pip('scan')}",
         ) from None
     return ray
 
@@ -160,7 +161,7 @@ def _reach(address: str) -> None:
     host, _, said = address.removeprefix("ray://").rpartition(":")
     port = whole(said, most=65535)
     if host and port is None:
-        raise OSError(f"{said!r} is no port")
+        raise OSError(f"{said!r} is not a port")
     if host:
         socket.create_connection((host.strip("[]"), port), timeout=10).close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.installed import pip
 from attnx.measure import WANTS
 from attnx.records import Array, Axis, Measurement
 from attnx.scan.corpus import Text
@@ -198,7 +199,7 @@ def arrow_of() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UsageError("scan writes Parquet and needs pyarrow", "pip install 'attnx[scan]'") from None
+        raise UsageError("scan writes Parquet and needs pyarrow", pip("parquet")) from None
     return pyarrow, pyarrow.parquet
 
 

@@ -157,9 +157,9 @@ def scan(
     if out.is_dir() or not out.name:
         raise UsageError(f"{out} is a folder", "Give the name of a Parquet file.")
     if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
-        raise UsageError(f"{out} is no ordinary file", "Give the name of a Parquet file.")
+        raise UsageError(f"{out} is not an ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
-        raise UsageError(f"{out} is a file of the corpus: it would be written over", Wording("Give another <out>."))
+        raise UsageError(f"{out} is a file of the corpus: it would be overwritten", Wording("Give another <out>."))
     if out.suffix.lower() in OTHER:
         raise UsageError(
             f"a scan writes Parquet, and {out} is named as another kind of file", f"Call it {out.stem}.parquet."

@@ -9,7 +9,7 @@ from attnx.errors import UsageError
 from attnx.numerals import whole
 from attnx.wording import Wording
 
-HOW = "Use auto, cpu, cuda or cuda:N; behind cuda, ,tf32 and ,memory=8G may stand."
+HOW = "Use auto, cpu, cuda or cuda:N; cuda may be followed by ,tf32 and ,memory=8G."
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -70,6 +70,6 @@ def parse_device(text: str) -> Device:
             memory = int(size[1]) * _UNITS[size[2].upper()]
         else:
             raise UsageError(
-                Wording("<device={text!r}>: {extra!r} says nothing about a GPU", text=text, extra=extra), HOW
+                Wording("<device={text!r}>: {extra!r} is not a setting of a GPU", text=text, extra=extra), HOW
             )
     return Device(kind, number, tf32, memory)

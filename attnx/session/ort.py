@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import DeviceError, InputError, ModelError, RunError
+from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
 from attnx.wording import Wording
@@ -233,7 +234,7 @@ def open_session(
     if kind == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             Wording("<device='cuda'>: this onnxruntime is built without CUDA"),
-            "Install the GPU build: pip uninstall onnxruntime; pip install 'attnx[cuda]' onnxruntime-gpu.",
+            f"Install the GPU build: pip uninstall onnxruntime; {pip('cuda')} onnxruntime-gpu.",
         )
     if wants_cuda:
         with quiet():
@@ -284,7 +285,7 @@ def _why_no_cuda(number: int) -> str:
         "<device={device}>: onnxruntime could not load its CUDA provider and would have used the CPU; it needs the "
         "CUDA 13 and cuDNN 9 libraries ({install}) and a GPU of that number",
         device=f"cuda:{number}",
-        install="pip install 'attnx[cuda]'",
+        install=pip("cuda"),
     )
 
 

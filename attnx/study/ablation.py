@@ -211,7 +211,7 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
             context = _context(attention)[0][:, real].sum(1, dtype=np.float64)
             sums[attention.site.layer] = sums.get(attention.site.layer, 0.0) + context
     if not count or not sums:
-        raise InputError("the corpus has no text to take means over", "Give a file with one text a line.")
+        raise InputError("the corpus has no text to take means over", "Give a file with one text per line.")
     return {layer: (total / count).astype(np.float32) for layer, total in sums.items()}
 
 

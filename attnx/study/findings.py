@@ -14,7 +14,7 @@ from attnx.tokens.spans import axis_labels
 
 TOP = 10
 """Heads that a ranking lists where their number is not given."""
-WORTH = (("most on one token", 3), ("sharpest", 4), ("sinks", 3))
+WORTH = (("most on one token", 3), ("most confident", 4), ("parked", 3))
 """What the overview points out, and at most how many heads of each."""
 
 
@@ -38,11 +38,11 @@ def findings(shown: Inspection) -> dict[str, Any]:
     order = [
         divmod(int(at), sharp.values.shape[1]) for at in np.argsort(-np.nan_to_num(sharp.values, nan=-1.0), axis=None)
     ]
-    sharpest = [Look(s, h, None, -1, float(sharp.values[s, h])) for s, h in order if not np.isnan(sharp.values[s, h])]
+    confident = [Look(s, h, None, -1, float(sharp.values[s, h])) for s, h in order if not np.isnan(sharp.values[s, h])]
     found = {
         "most on one token": list(gathered_of(columns, special=False)),
-        "sharpest": sharpest,
-        "sinks": list(gathered_of(columns, special=True)),
+        "most confident": confident,
+        "parked": list(gathered_of(columns, special=True)),
     }
     return {
         "layer": last,

@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from attnx.errors import AttnxError
+from attnx.installed import pip
 from attnx.records import Trace
 from attnx.session.processor import Processor, here
 
@@ -29,7 +30,7 @@ NEEDED = (
     "platformdirs",
 )  # fmt: skip
 OPTIONAL = {
-    "textual": "explore", "matplotlib": "figures", "pillow": "vision", "jinja2": "chat", "pyarrow": "scan",
+    "textual": "explore", "matplotlib": "figures", "pillow": "vision", "jinja2": "chat", "pyarrow": "parquet",
     "ray": "scan",
 }  # fmt: skip
 """Distribution -> the extra that brings it."""
@@ -96,7 +97,7 @@ def versions() -> Iterator[Finding]:
     elif not both:
         yield Finding("versions", "onnxruntime", "bad", "not installed", "pip install onnxruntime")
     for name, extra in OPTIONAL.items():
-        said = found[name] or f"not installed; pip install 'attnx[{extra}]' brings it"
+        said = found[name] or f"not installed; {pip(extra)} brings it"
         yield Finding("versions", name, "good" if found[name] else "note", said)
 
 
@@ -126,7 +127,7 @@ def devices() -> Iterator[Finding]:
             "cuda",
             "note",
             "this onnxruntime is built without CUDA",
-            "pip install 'attnx[cuda]' on Linux or Windows",
+            f"{pip('cuda')} on Linux or Windows",
         )
     elif not has_driver():
         yield Finding("devices", "cuda", "note", "there is no NVIDIA driver on this machine: attnx runs on the CPU")
@@ -196,9 +197,7 @@ def cuda() -> Iterator[Finding]:
             yield Finding("CUDA", f"lib{name} {number}", "good", where)
         else:
             state: State = "bad" if driver else "note"
-            yield Finding(
-                "CUDA", f"lib{name} {number}", state, "not found", "pip install 'attnx[cuda]'" if driver else ""
-            )
+            yield Finding("CUDA", f"lib{name} {number}", state, "not found", pip("cuda") if driver else "")
 
 
 def library(name: str, number: str) -> str | None:

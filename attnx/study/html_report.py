@@ -12,7 +12,7 @@ from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
 from attnx.measure import describe_heads
 from attnx.measure import heads as head_measures
 from attnx.measure.coreference import Coreference, coreference
-from attnx.measure.looks import gathered, strongest_pair
+from attnx.measure.looks import strongest_pair
 from attnx.measure.rows import head_axes, head_labels
 from attnx.records import Array, Axis, Measurement, Site, Trace
 from attnx.run.pipeline import execute
@@ -21,6 +21,7 @@ from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_effects import effects
 from attnx.study.mentioned import candidates, pronouns
 from attnx.study.selection import head_of, of_sort, position, trusted
+from attnx.study.worth_opening import opening
 from attnx.tokens.spans import Mention
 from attnx.view.report import Page, Reference, Report, report
 from attnx.wording import Wording
@@ -110,9 +111,8 @@ def contents(
         trace: With `wanted` quantities.
         from_: The word to look from; else the first pronouns.
         to: The candidates, by commas; else content words near the pronoun.
-        head: The head that is open first, L.H; else the one with the largest margin of the first pronoun, else the one
-            that gathers most on one token.
-        query: The token that is open first; else the pronoun.
+        head: The head that is open first, L.H; else the one worth opening.
+        query: The token that is open first; else the word looked from, where it is named, else the head's own.
 
     Raises:
         InputError: A word that is not in the text.
@@ -120,8 +120,8 @@ def contents(
     """
     notes: list[str] = []
     found = _references(trace, from_, to, notes)
-    site, number = head_of(trace, head) if head is not None else _first(trace, found)
-    where = _query(trace, site, number, query, found)
+    site, number, at = _first(trace, head)
+    where = _query(trace, site, at, query, found if from_ is not None else ())
     table = None
     try:
         table = _heads(trace)
@@ -224,17 +224,20 @@ def _reference(one: Coreference) -> Reference:
     )  # fmt: skip
 
 
-def _first(trace: Trace, found: Sequence[Coreference]) -> tuple[int, int]:
-    """The head that is open first."""
-    for one in found:
-        if one.ranked:
-            layer, head = one.ranked[0]
-            return one.sites[layer], head
-    gathering = gathered(trace, special=False)
-    return (gathering[0].site, gathering[0].head) if gathering else (len(trace.attentions) - 1, 0)
+def _first(trace: Trace, head: str | None) -> tuple[int, int, int]:
+    """The head that is open first, and the query of its largest weight between two words."""
+    if head is None:
+        try:
+            found = opening(trace)
+        except UnsupportedError:  # everything is hidden
+            return len(trace.attentions) - 1, 0, 0
+        return found.site, found.head, found.query or 0
+    site, number = head_of(trace, head)
+    pair = strongest_pair(trace, site, number)
+    return site, number, 0 if pair is None else pair.query or 0
 
 
-def _query(trace: Trace, site: int, head: int, query: str | None, found: Sequence[Coreference]) -> int:
+def _query(trace: Trace, site: int, at: int, query: str | None, found: Sequence[Coreference]) -> int:
     """The query that is open first, on the axis of that site."""
     attention = trace.attentions[site]
     tokens = trace.queries_of(attention)
@@ -245,5 +248,4 @@ def _query(trace: Trace, site: int, head: int, query: str | None, found: Sequenc
     for one in found:
         if tokens is (trace.memory or trace.tokens):
             return min(last, one.pronoun.pieces[-1] + shift)
-    pair = strongest_pair(trace, site, head)
-    return pair.query if pair is not None and pair.query is not None else 0
+    return at

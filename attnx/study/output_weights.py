@@ -25,7 +25,7 @@ def projections_of(model: OpenModel, site: Site, inputs: Mapping[str, Array] | N
 
 
 def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """W_O as [H,Dv,E]; None where it was not found for sure. Read once for a model."""
+    """W_O as [H,Dv,E]; None where it was not found with certainty. Read once for a model."""
     from attnx.graph.axes.projections import output_weights
 
     known = _READ.setdefault(model, {})

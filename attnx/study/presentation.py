@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from shutil import get_terminal_size
 from typing import Any
 
@@ -14,17 +13,17 @@ from attnx.study.findings import findings, key_name, pair, query_name, ranked, r
 from attnx.study.inspection import Inspection, Pick
 from attnx.view.matrix import Matrix
 
-TALL, FEW = 32, {"most on one token": 1, "sharpest": 2, "sinks": 0}
+TALL, FEW = 32, {"most on one token": 1, "most confident": 1, "parked": 1}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
 
 
-def render(shown: Inspection, next_step: str = "") -> list[Any]:
+def render(shown: Inspection, next_step: str = "", rest: str = "") -> list[Any]:
     """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn."""
     view, asked = shown.request.view, shown.request
     if view == "overview":
-        return [_overview(shown, next_step), *_notes(shown)]
+        return [_overview(shown, next_step, rest), *_notes(shown)]
     if view == "grid":
         from attnx.view.grid import grid
 
@@ -81,7 +80,7 @@ def _notes(shown: Inspection) -> list[Any]:
     return [Text(safe(note), "bold red" if "NOT TRUSTED" in note else "dim") for note in shown.notes]
 
 
-def _overview(shown: Inspection, next_step: str) -> Any:
+def _overview(shown: Inspection, next_step: str, rest: str) -> Any:
     from attnx.view import overview as first_screen
 
     trace, found = shown.trace, findings(shown)
@@ -100,11 +99,11 @@ def _overview(shown: Inspection, next_step: str) -> Any:
             worth.append(
                 first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
             )
-    name, heads = labels[found["layer"]], replace(found["heads"], name="peak")
+    name, heads = labels[found["layer"]], found["heads"]
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
     left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
     hints = (left, next_step) if next_step else (left,)
-    return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints)
+    return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints, rest=rest)
 
 
 def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:

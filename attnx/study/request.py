@@ -192,7 +192,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*L?(\d{1,6})(?:\s*-\s*L?(\d{1,6}))?\s*", part, re.ASCII | re.IGNORECASE)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise UsageError(
-                Wording("<layers={text!r}> is no layer", text=text),
+                Wording("<layers={text!r}> is not a layer", text=text),
                 "Give 5, a range 2-4, or a list 0,5. Layers count from 0.",
             )
         out |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
@@ -207,7 +207,7 @@ def parse_head(text: str, argument: str = "heads") -> Head:
     """
     match = re.fullmatch(r"\s*(?:L?(\d{1,6})(?:\.|\s*(?=H)))?H?(\d{1,6})\s*", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        said = Wording(f"<{argument}={{text!r}}> is no head", text=text)
+        said = Wording(f"<{argument}={{text!r}}> is not a head", text=text)
         raise UsageError(said, "Give H or L.H, for example 5.11. Both count from 0.")
     return Head(None if match[1] is None else int(match[1]), int(match[2]))
 
@@ -221,9 +221,11 @@ def _with_view(request: Request, view: str | None) -> Request:
     if view not in VIEWS:
         raise UsageError(f"there is no view {view!r}", f"Choose from {', '.join(VIEWS)}.")
     if view == "row" and request.query is None:
-        raise UsageError(Wording("<view='row'> shows where one token looks"), Wording("Say which: <query='it'>."))
+        raise UsageError(Wording("<view='row'> shows where one token looks"), Wording("Choose a token: <query='it'>."))
     if view == "ranking" and request.query is None:
-        raise UsageError(Wording("<view='ranking'> ranks the heads of one token"), Wording("Say which: <query='it'>."))
+        raise UsageError(
+            Wording("<view='ranking'> ranks the heads of one token"), Wording("Choose a token: <query='it'>.")
+        )
     if view == "overview" and (request.stage != "weights" or request.how or request.query is not None or request.heads):
         raise UsageError(
             Wording("<view='overview'> is of the weights of all heads"),

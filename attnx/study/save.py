@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.installed import pip
 from attnx.records import Axis, Measurement
 from attnx.study.findings import findings, ranking_measure, row_table
 from attnx.study.inspection import Inspection
@@ -18,7 +19,7 @@ from attnx.wording import Wording
 
 DRAWN = (".png", ".pdf", ".svg")
 MOST = 2_000_000
-"""Values that are written one a line; more would be a file that nothing opens."""
+"""Values that are written one per line; more would be a file that nothing opens."""
 
 
 def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
     )
     if ending == ".svg" and axes and find_spec("matplotlib") is None:
         saving.save(path, view=Group(*render(shown)), force=force)
-        return ("drawn as a terminal shows it: a figure with axes needs matplotlib, pip install 'attnx[figures]'",)
+        return (f"drawn as a terminal shows it: a figure with axes needs matplotlib, {pip('figures')}",)
     if ending in DRAWN and axes:
         from attnx.view.figure import grid_figure, heatmap_figure
 
@@ -66,7 +67,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         wanted = numbers(shown) if ending in saving.NUMBERS else None
         if wanted is not None and ending != ".npz" and wanted.values.size > MOST:
             raise UsageError(
-                f"{wanted.values.size:,} values are too many for one a line in {ending}",
+                f"{wanted.values.size:,} values are too many for one per line in {ending}",
                 Wording("Save .npz, or choose <layers>, <heads> or <query>."),
             )
         saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force, more=(".json",))

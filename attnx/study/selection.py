@@ -14,6 +14,9 @@ from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.request import Head, Request, agree, parse_head
 from attnx.wording import Wording
 
+PIECES = 8
+"""Tokens that a message lists."""
+
 
 def sorts(sites: Sequence[Site]) -> tuple[str, ...]:
     """The sorts of attention that there are: "encoder", "decoder", "cross", ..., in execution order."""
@@ -123,29 +126,15 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     return None if layers is None else tuple(layers)
 
 
-def positions(tokens: Tokens, text: str, *, argument: str = "query", merges: bool = False) -> tuple[int, ...]:
-    """The position of one token, or of several that are taken together: "it..tired", "it,animal".
-
-    Args:
-        tokens: The tokens.
-        text: What was asked for.
-        argument: By which argument.
-        merges: Whether the pieces of a word can be merged.
+def positions(tokens: Tokens, text: str) -> tuple[int, ...]:
+    """The position of one token, or of several that are taken together: a word's pieces, "it..tired", "it,animal".
 
     Raises:
-        UsageError: There is no such token, or it is a word of several pieces.
+        UsageError: There is no such token.
     """
     from attnx.tokens.group import find_group
 
-    found, several = find_group(tokens, text)
-    if len(found) > 1 and not several:
-        pieces = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found)
-        many = f"<{argument}={{text!r}}> is {len(found)} pieces: {{pieces}}"
-        together = f"@{found[0]}..@{found[-1]}"
-        merge = "[, or merge them: <words=True>]" if merges else ""
-        hint = Wording("Choose a piece, or take them together: {together}" + merge + ".", together=together)
-        raise UsageError(Wording(many, text=text, pieces=pieces), hint)
-    return found
+    return find_group(tokens, text)[0]
 
 
 def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
@@ -154,25 +143,28 @@ def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
     Raises:
         UsageError: There is no such token, or there are several.
     """
-    found = positions(tokens, text, argument=argument)
+    found = positions(tokens, text)
     if len(found) > 1:
+        named = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found[:PIECES]) + (
+            ", ..." if found[PIECES:] else ""
+        )
         many = f"<{argument}={{text!r}}> is {len(found)} tokens, and one is opened here"
-        raise UsageError(Wording(many, text=text), "Choose one of them.")
+        raise UsageError(Wording(many, text=text), f"Choose one of them: {named}.")
     return found[0]
 
 
-def each_position(tokens: Tokens, texts: Sequence[str], *, argument: str = "at") -> tuple[int, ...]:
+def each_position(tokens: Tokens, texts: Sequence[str]) -> tuple[int, ...]:
     """The positions of tokens that are looked at one by one: "it", "3", "it..tired", or "all" that are no padding.
 
     Raises:
-        UsageError: There is no such token, or it is a word of several pieces.
+        UsageError: There is no such token.
     """
     found: list[int] = []
     for text in texts:
         if text == "all":
             found += [at for at, is_real in enumerate(tokens.mask) if is_real]
         else:
-            found += positions(tokens, text, argument=argument)
+            found += positions(tokens, text)
     return tuple(dict.fromkeys(found))
 
 
@@ -180,10 +172,10 @@ def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
     """The position of the query among the tokens that look, or those of several that are taken together.
 
     Raises:
-        UsageError: No such token, a word of several pieces, or several tokens at a stage that has no mean.
+        UsageError: No such token, or several tokens at a stage that has no mean.
     """
     assert request.query is not None
-    found = positions(tokens, request.query, merges=request.stage == "weights" and not request.words)
+    found = positions(tokens, request.query)
     if len(found) > 1 and request.stage in ("masked", "bias"):
         raise UsageError(
             f"{request.stage} of several tokens have no mean: what one of them hides is minus infinity",

@@ -12,12 +12,13 @@ from attnx.session import memory
 from attnx.session.protocol import OpenModel
 from attnx.study.grouping import columns_summed, rows_averaged
 from attnx.study.selection import positions, trusted
+from attnx.study.worth_opening import opening_reduced
 
 
 def strongest_layer(
     model: OpenModel, prompt: Prompt, query: str | None, key: str | None
 ) -> tuple[int, int | None] | None:
-    """The layer, and with a query the head, that `measure.looks.strongest` would choose of the whole trace.
+    """The layer and head that would be chosen of the whole trace: `opening`, or with a query or key the strongest.
 
     Args:
         model: The model.
@@ -39,9 +40,13 @@ def strongest_layer(
     if memory.needed(sites, planned.feed, QUANTITIES) <= memory.LARGE:
         return None
     if query is None:
-        return layers[-1], None
+        if key is not None:
+            return layers[-1], None
+        opened = opening_reduced(model, planned, sites)
+        layer = None if opened is None else sites[opened[0]].layer
+        return (layers[-1], None) if opened is None or layer is None else (layer, opened[1])
     rows = positions(planned.tokens, query)
-    to = () if key is None else positions(planned.tokens, key, argument="key")
+    to = () if key is None else positions(planned.tokens, key)
     row = gather(model, planned, sites, rows, ("masked", "weights"))
     if row is None:
         return None

@@ -34,7 +34,7 @@ class Config(dict[str, Any]):
         """A whole number; `otherwise` where the field is not there.
 
         Raises:
-            ModelError: It is no whole number from `least` to `most`.
+            ModelError: It is not a whole number from `least` to `most`.
         """
         found = self.maybe_whole(name, least, most)
         return otherwise if found is None else found
@@ -43,7 +43,7 @@ class Config(dict[str, Any]):
         """A whole number; None where the field is not there.
 
         Raises:
-            ModelError: It is no whole number from `least` to `most`.
+            ModelError: It is not a whole number from `least` to `most`.
         """
         if name not in self:
             return None

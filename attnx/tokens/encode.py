@@ -12,6 +12,7 @@ import numpy as np
 from attnx.errors import InputError, UsageError
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
+from attnx.tokens.jamo import in_text, letters
 from attnx.tokens.pieces import BYTES, Spelling, shorten, visible
 from attnx.tokens.words import index_words
 
@@ -81,6 +82,10 @@ class Tokenizer:
 
     def piece(self, number: int) -> str:
         """The text of a token id, ready to show; "#" and the number when the vocabulary has no such id."""
+        return letters(self._spelled(number))
+
+    def _spelled(self, number: int) -> str:
+        """See `piece`; letters of Hangul as the vocabulary has them."""
         if number in self._added:
             # Added tokens are plain text, never bytes.
             return Spelling(space=self._spelling.space).show(self._added[number])
@@ -129,7 +134,10 @@ class Tokenizer:
             else:
                 move = shift if segment == 1 else 0
                 offsets.append(_trim(whole, start + move, stop + move))
-        pieces = tuple(self.piece(number) for number in ids)
+        pieces = tuple(
+            in_text(self._spelled(number), whole[start:stop])
+            for number, (start, stop) in zip(ids, offsets, strict=True)
+        )
         notes = list(self.notes)
         if encoding.overflowing:
             notes.append(self._cut_note((text, pair), reached, longest))

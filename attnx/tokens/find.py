@@ -39,7 +39,7 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     if not found:
         raise UsageError(*missing(tokens, str(what)))
     raise UsageError(
-        f"{_quote(str(what).strip())} is there {len(found)} times",
+        f"{_quote(str(what).strip())} occurs {len(found)} times",
         "Say which: "
         + _list([f"{_name(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
         + ".",

@@ -120,7 +120,7 @@ def _flatten(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _listed(file: Path) -> dict[str, int]:
-    """The ids of a list of pieces, one a line."""
+    """The ids of a list of pieces, one per line."""
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -152,7 +152,7 @@ def _wordpiece(
         # [unused1] and the special names aside, a lower-case vocabulary has no capitals at all; a cased one, thousands.
         lower = capitals * 100 < len(vocabulary)
         notes = (
-            f"whether {VOCAB_TXT} wants lower case is written nowhere (tokenizer_config.json: do_lower_case); guessed "
+            f"nothing says whether {VOCAB_TXT} wants lower case (tokenizer_config.json: do_lower_case); guessed "
             f"{'yes' if lower else 'no'}, since {capitals} of its {len(vocabulary)} pieces have capitals",
         )
     raw = Tokenizer(models.WordPiece(dict(vocabulary), unk_token=names["unk_token"]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Candidates that get a column; of more, those with the most weight."""
-ASIDE = ("special", "self", "sink")
+ASIDE = ("special", "self", "hub")
 """Parts of a pronoun's weight that are set aside before an antecedent is named."""
 
 
@@ -32,16 +32,31 @@ def name_of(one: Coreference, at: int | None) -> str:
     return f"{mention.text}@{mention.pieces[0]}" if twice else mention.text
 
 
-def verdicts(one: Coreference) -> Columns:
+def answer(one: Coreference) -> str:
+    """What it comes to, in a sentence: the mean of all heads and the best head, beside chance and place."""
+    named = {v.method: v for v in (*one.verdicts, *one.baselines)}
+    mean, best = named.get("mean of all heads"), named.get("best head")
+    others = len(one.candidates) - len(one.unseen)
+    parts = []
+    where = "" if best is None else f", {best.where}"
+    for what, found in (("the mean of all heads", mean), (f"the best head{where}", best)):
+        if found is not None and found.candidate is not None:
+            parts.append(f"{what}: {name_of(one, found.candidate)} {found.shares[found.candidate]:.2f}")
+    place = [f"{name} {name_of(one, named[name].candidate)}" for name in ("nearest", "first") if name in named]
+    start = f"{one.pronoun.text}@{one.pronoun.pieces[0]} → "
+    said = "; ".join(parts) if parts else "no head points at a candidate"
+    return f"{start}{said} (chance {1 / others:.2f}; {', '.join(place)})"
+
+
+def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
     """Each way of reading the attention, then what place and chance alone would say."""
     rows = [*one.verdicts, *one.baselines]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
-    others = len(one.candidates) - len(one.unseen)
     methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
     faint = range(len(one.verdicts), len(rows))
-    chance = f"chance: 1 of {others} candidates, {1 / others:.2f}" if others else "no candidate can be seen"
+    told = ["share among the candidates; margin: first share less second"] if explain else []
     return columns(
-        f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?",
+        "",
         [
             column("read by", methods, whole=True),
             column("where", [v.where for v in rows]),
@@ -50,7 +65,7 @@ def verdicts(one: Coreference) -> Columns:
             column("margin", [v.margin for v in rows]),
         ],
         faint=faint,
-        notes=["share among the candidates; margin: first share less second", chance, *one.notes],
+        notes=[*told, *one.notes],
     )
 
 
@@ -66,7 +81,7 @@ def unseen(one: Coreference) -> Columns:
     )
 
 
-def heads(one: Coreference, count: int) -> Columns:
+def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
     """The heads with the largest margin: each candidate's weight and share."""
     layers, names = (axis.labels for axis in one.margin.axes)
     kept = one.ranked[:count]
@@ -80,11 +95,10 @@ def heads(one: Coreference, count: int) -> Columns:
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
     more = len(one.candidates) - len(chosen)
-    notes = [
-        f"weight and share among the candidates; {sourced(one.weights)}",
-        f"{more} more candidates have less weight" if more > 0 else "",
-        "set aside: weight on special tokens, the pronoun itself and sinks",
-    ]
+    notes = [f"{more} more candidates have less weight" if more > 0 else ""]
+    if explain:
+        notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
+        notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
     return columns(title, parts, notes=notes)
 
@@ -120,7 +134,9 @@ def layers(one: Coreference) -> Columns:
     )
 
 
-def contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, count: int) -> Columns:
+def contrast(
+    one: Coreference, two: Coreference, moved: Contrast, text: str, count: int, *, explain: bool = False
+) -> Columns:
     """Which heads move with the meaning, and which point at the same noun both times."""
     layers, names = (axis.labels for axis in moved.change.axes)
     kept = moved.moved[:count]
@@ -145,18 +161,18 @@ def contrast(one: Coreference, two: Coreference, moved: Contrast, text: str, cou
             f"{counted(len(moved.moved), 'head')} point{'s' * (len(moved.moved) == 1)} elsewhere in the other text, "
             f"{len(moved.fixed)} at the same noun in both" + (f" ({', '.join(notes)})" if notes else ""),
             verdicts,
-            f"{moved.change.formula} ({moved.change.source})",
+            f"{moved.change.formula} ({moved.change.source})" if explain else "",
         ],
     )
 
 
-def accuracy(model: str, name: str, found: Accuracy) -> Columns:
+def accuracy(model: str, name: str, found: Accuracy, *, explain: bool = False) -> Columns:
     """Accuracy by method with its interval."""
     values, layers = found.methods.values, found.heads.axes[0].labels
     best = divmod(int(np.nanargmax(found.heads.values)), found.heads.values.shape[1])
     chosen = ", ".join(f"{layers[s]} H{h}" for s, h in found.chosen)
     notes = [
-        f"{found.methods.formula} ({found.methods.source})",
+        f"{found.methods.formula} ({found.methods.source})" if explain else "",
         f"heads chosen on one half, tested on the other: {chosen}",
         f"after the fact the best head is {layers[best[0]]} H{best[1]}, {found.heads.values[best]:.3f}: no fair figure",
         *found.notes,

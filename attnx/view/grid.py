@@ -65,7 +65,7 @@ def grid(
     if all(layer is None for layer in layers):
         raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     if kind not in scale.SCALES:
-        raise UsageError(f"{kind!r} is no scale", f"Choose from {', '.join(scale.SCALES)}.")
+        raise UsageError(f"{kind!r} is not a scale", f"Choose from {', '.join(scale.SCALES)}.")
     names = tuple(safe(name) for name in trace.labels)
     first = tuple(None if layer is None else layer[0] for layer in layers)
     return Grid(

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.records import Array, Attention, Tokens, Trace
+from attnx.formula import visible
+from attnx.records import STAGES, Array, Attention, Tokens, Trace
+from attnx.tokens.spans import axis_labels
 
 
 def to_bertviz(trace: Trace, tensor: Callable[[Array], Any] | None = None) -> dict[str, Any]:
@@ -90,6 +92,43 @@ def to_circuitsvis(trace: Trace, layer: int = 0) -> dict[str, Any]:
         "attention_head_names": [f"{attention.site.label} H{head}" for head in range(weights.shape[1])],
         "mask_upper_tri": bool(attention.site.causal),
     }
+
+
+def to_frame(trace: Trace, quantity: str = "weights") -> Any:
+    """A pandas DataFrame with a row for each number: of the first sequence, hidden cells left out.
+
+    Args:
+        trace: With the quantity.
+        quantity: One of scores, scaled, capped, masked, weights.
+
+    Returns:
+        Columns site, layer, head, query_position, query, key_position, key, and the quantity.
+
+    Raises:
+        UsageError: Another quantity; pandas is not installed.
+        UnsupportedError: A site was not traced with it.
+    """
+    if quantity not in STAGES:
+        raise UsageError(f"{quantity!r} has no row for each query and key", f"Choose from {', '.join(STAGES)}.")
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError("to_frame needs pandas, which is not installed", "pip install pandas") from None
+    parts: list[Any] = []
+    for label, attention in zip(trace.labels, trace.attentions, strict=True):
+        values = attention.need(quantity)[0]
+        cells = visible(attention.masked, attention.capped, attention.weights)[0]
+        heads, rows, keys = np.nonzero(np.broadcast_to(cells, values.shape))
+        at = np.asarray(trace.rows if trace.rows is not None else range(values.shape[1]))
+        names = np.asarray(axis_labels(trace.queries_of(attention), values.shape[1]), object)
+        others = np.asarray(axis_labels(trace.keys_of(attention), values.shape[2]), object)
+        columns: dict[str, Any] = {
+            "site": label, "layer": attention.site.layer, "head": heads, "query_position": at[rows],
+            "query": names[rows], "key_position": keys, "key": others[keys], quantity: values[heads, rows, keys],
+        }  # fmt: skip
+        parts.append(pandas.DataFrame(columns))
+    names_of = ["site", "layer", "head", "query_position", "query", "key_position", "key", quantity]
+    return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=names_of)
 
 
 def _of(trace: Trace, sort: str) -> list[Attention]:

@@ -17,12 +17,14 @@ from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.page import Page, counted, length, page
 from attnx.view.strokes import bar
 
-LABEL, KIND, BAR = 14, 20, 10
-"""The widest that a token and a kind of key ("<|endoftext|> (sink)") are written, and a bar drawn."""
+LABEL, KIND, BAR = 14, 22, 10
+"""The widest that a token and a kind of key ("<|endoftext|> (parked)") are written, and a bar drawn."""
 TWO_COLUMNS = 76
 """From this width on both parts stand side by side."""
 AROUND = 4
 """Lines besides the two parts, the mass and the hints: the header and the prompt."""
+ROWS = 50
+"""Tokens that are listed where there is no terminal with so many lines."""
 NAME = 16
 """Cells that a model's name keeps while anything else can give way in the first line."""
 FEWEST, ENOUGH = 5, 5
@@ -54,7 +56,7 @@ class Worth:
     """A head worth a look, and why."""
 
     what: str
-    """ "sharpest", "most on one token", "previous token", ..."""
+    """ "most confident", "most on one token", "previous token", ..."""
     place: str
     """ "L5 H11"."""
     value: float
@@ -72,6 +74,7 @@ def overview(
     heads: Measurement | None = None,
     hints: Sequence[str] = (),
     height: int | None = None,
+    rest: str = "",
 ) -> Overview:
     """Put the first screen together from what was measured.
 
@@ -83,11 +86,12 @@ def overview(
         heads: Rank 2, layer by head: a small map beside the list.
         hints: What to type next, a line each.
         height: Lines that may be used; the terminal's where None.
+        rest: How tokens that do not fit are seen, said after their number.
 
     Returns:
         A renderable of 80 x 24 at its smallest best; narrower terminals get the two parts below each other.
     """
-    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height)
+    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height, rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Overview:
     heads: Measurement | None
     hints: tuple[str, ...]
     height: int | None
+    rest: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write header, both parts, mass and hints."""
@@ -172,7 +177,8 @@ class Overview:
         length = max(0, min(BAR, spare - each - 1)) if count == 1 else 0
         out = Text(no_wrap=True, overflow="ellipsis").append("where each token looks", "bold")
         out.append("  its largest weight" if count == 1 else "  its largest weights", "dim")
-        rows = self.looks if room is None or len(self.looks) <= room - 1 else self.looks[: room - 2]
+        room = ROWS + 2 if room is None else room
+        rows = self.looks if len(self.looks) <= room - 1 else self.looks[: room - 2]
         for look in rows:
             special = queries.special[look.query]
             out.append(f"\n{look.query:>{digits}} ", "dim")
@@ -187,8 +193,8 @@ class Overview:
                     out.append_text(bar(target.weight, length, here)).append(" ")
                 out.append(fit(here.spell(target.place), place), "dim")
         if len(rows) < len(self.looks):
-            more = f"\n{' ' * digits} {'...' if here.ascii else '…'} and {len(self.looks) - len(rows)} more tokens"
-            out.append(more, "dim")
+            more = f"and {len(self.looks) - len(rows)} more tokens{self.rest}"
+            out.append(f"\n{' ' * digits} {'...' if here.ascii else '…'} {more}", "dim")
         return out
 
     def _worth(self, here: Page, room: int | None) -> Text:
@@ -276,7 +282,7 @@ def _map(heads: Measurement, here: Page, room: int | None) -> list[Text]:
     half = room is not None and down + 2 > room and colour.smooth(here.depth)
     if names + 1 + wide * across > here.width or (room is not None and -(-down // (1 + half)) + 2 > room):
         return []
-    title = Text(here.spell(f"{safe(heads.name)} by head  "), no_wrap=True, overflow="ellipsis")
+    title = Text(here.spell(f"{safe(heads.name)}  "), no_wrap=True, overflow="ellipsis")
     title.append(f"{number(choice.low, 1)} ", "dim").append_text(scale.bar(choice.ramp, here, 5))
     title.append(f" {number(choice.high, 1)}", "dim")
     lines = [Text(), title]

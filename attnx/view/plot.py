@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.installed import pip
 from attnx.records import Array
 from attnx.view import scale
 from attnx.view.cells import safe
@@ -56,7 +57,7 @@ class Plot:
         except ImportError as error:
             raise UsageError(
                 "figures need matplotlib, which is not installed",
-                "pip install 'attnx[figures]'; .svg, .html and .txt of the terminal's view work without it.",
+                f"{pip('figures')}; .svg, .html and .txt of the terminal's view work without it.",
             ) from error
         self.ending, self.matplotlib, self.colors = ending, matplotlib, colors
         installed = {font.name: font.fname for font in font_manager.fontManager.ttflist}

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnx.errors import RunError, UsageError
+from attnx.installed import pip
 from attnx.records import Measurement
 from attnx.view.cells import safe
 from attnx.view.matrix import Matrix
@@ -284,7 +285,7 @@ def _parquet(numbers: Numbers) -> bytes:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError("Parquet needs pyarrow, which is not installed", "pip install 'attnx[scan]'") from error
+        raise UsageError("Parquet needs pyarrow, which is not installed", pip("parquet")) from error
     out = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(_columns(numbers)), out)
     return out.getvalue()

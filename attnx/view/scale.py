@@ -96,7 +96,7 @@ def choose(
         UsageError: An unknown kind, or log of values that are negative or have two sides.
     """
     if kind not in SCALES:
-        raise UsageError(f"{kind!r} is no scale", f"Choose from {', '.join(SCALES)}.")
+        raise UsageError(f"{kind!r} is not a scale", f"Choose from {', '.join(SCALES)}.")
     finite = np.asarray(values)[np.isfinite(values)]
     least = float(finite.min()) if finite.size else 0.0
     most = float(finite.max()) if finite.size else 0.0

@@ -1,4 +1,4 @@
-"""Models on this machine, one a line; and what a pull brought."""
+"""Models on this machine, one per line; and what a pull brought."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from attnx.view.page import Page, page
 
 LABEL, HEADING = 18, 7
 """The widest that a row's and a column's label are written where space is short."""
+BANDS = 4
+"""A matrix that is wider than the terminal is folded into at most so many bands of keys; a wider one is cut."""
 FEWEST, NARROW = 3, 3
 """Columns that are shown even where the terminal is too narrow for them; the width of the narrowest, with its gap."""
 
@@ -44,9 +46,9 @@ def matrix_table(
         diverging: Two-sided about 0.
         bounds: Ends of the scale; the data's where None.
         mute: Key positions that are written without colour and do not count for the scale.
-        query: Position of a query to mark; where the table is too wide, the columns round it are shown.
+        query: Position of a query to mark; where the table is too wide to fold, the columns round it are shown.
         decimals: Digits after the point.
-        rows: The most rows; all where None. Fewer are cut round the query, and a note says so.
+        rows: The most rows; all where None. Fewer are cut round the query, keys likewise, and a note says so.
 
     Returns:
         A renderable.
@@ -111,9 +113,13 @@ class MatrixTable:
         rows = self.rows or len(whole.queries)
         near = whole.window(rows, max(FEWEST, here.width // NARROW), self.query)  # no more can be shown
         grid = _Grid(near, self.scale, self.mute, self.query, self.decimals, here)
-        matrix = whole.window(rows, grid.columns, self.query)
+        fold = self.rows is None and len(whole.keys) <= BANDS * grid.columns
+        matrix = whole if fold else whole.window(rows, grid.columns, self.query)
         yield Text(here.spell(safe(" · ".join(part for part in (matrix.title, matrix.name) if part))), "bold")
-        yield replace(grid, matrix=matrix).table()
+        for at, band in enumerate(_bands(matrix, grid.columns)):
+            if at:
+                yield Text()
+            yield replace(grid, matrix=band).table()
         muted = " ".join(dict.fromkeys(safe(p).strip() for p in _names(whole.keys, self.mute)))
         missing = np.isnan(matrix.shown) & ~matrix.hidden
         yield scale.legend(
@@ -150,10 +156,8 @@ class MeasurementTable:
             yield Text(here.spell(safe(" · ".join(bit for bit in (name, m.name + unit) if bit))), "bold")
             ramp = self.scale if self.shaded else None
             grid = _Grid(part, ramp, frozenset(), None, self.decimals, here)
-            for start in range(0, max(1, len(part.keys)), max(1, grid.columns)):
-                span = slice(start, start + grid.columns)
-                piece = replace(part, values=part.values[:, span], hidden=part.hidden[:, span], keys=part.keys[span])
-                yield replace(grid, matrix=piece).table()
+            for band in _bands(part, grid.columns):
+                yield replace(grid, matrix=band).table()
         if self.shaded and m.values.ndim > 1:
             missing = bool(np.isnan(np.asarray(m.values, float)).any())
             yield scale.legend(self.scale, here, unit=m.unit, hidden=False, missing=missing)
@@ -278,6 +282,15 @@ class _Grid:
             shade = colour.shade(self.scale.ramp, place, ascii_only=self.page.ascii)
             return Text(fit(text, width - 1, right=True)).append(shade, style)
         return Text(fit(text, width, right=True), style)
+
+
+def _bands(matrix: Matrix, columns: int) -> Iterable[Matrix]:
+    """A matrix cut into as few bands of keys as fit, all but as wide."""
+    count = max(1, -(-len(matrix.keys) // columns))
+    size = max(1, -(-len(matrix.keys) // count))
+    for start in range(0, max(1, len(matrix.keys)), size):
+        span = slice(start, start + size)
+        yield replace(matrix, values=matrix.values[:, span], hidden=matrix.hidden[:, span], keys=matrix.keys[span])
 
 
 def _names(side: Side, chosen: Collection[int]) -> Sequence[str]:

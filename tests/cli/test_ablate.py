@@ -81,7 +81,7 @@ def test_a_mean_over_a_corpus_stands_in_place_of_a_head(attnx: Run, tmp_path) ->
         (["--head", "5.12"], "there is no head 12"),
         (["--head", "5"], "names no layer"),
         (["--with", "noise"], "there is no --with 'noise'"),
-        (["--edge", "it"], "is no edge"),
+        (["--edge", "it"], "is not an edge"),
         (["--edge", "it:animal", "--with", "mean"], "ablates nothing"),
         (["--answer", "dog"], "gives no logits"),
         (["--site", "cross"], "no cross attention"),

@@ -42,7 +42,7 @@ def test_sinks_are_set_aside_and_named(attnx: Run) -> None:
     assert "in 1 head: L5 H11 0.67 on animal" in " ".join(done.out.split())
     (got,) = attnx("coref", ANIMAL, "--to", "animal,street", "--json").document["pronouns"]
     aside = dict(zip(got["aside"]["axes"][2]["labels"], values(got["aside"])[5, 11], strict=True))
-    assert aside["sink"] == pytest.approx(a[IT, 2], abs=1e-5)
+    assert aside["hub"] == pytest.approx(a[IT, 2], abs=1e-5)
     assert aside["special"] == pytest.approx(a[IT, [0, 15]].sum(), abs=1e-5)
     assert aside["self"] == pytest.approx(a[IT, IT], abs=1e-5)
     assert sum(aside.values()) == pytest.approx(1, abs=1e-5)
@@ -86,9 +86,12 @@ def test_value_norms_with_the_output_projection(attnx: Run) -> None:
 def test_it_is_honest(attnx: Run) -> None:
     text = " ".join(attnx("coref", ANIMAL).out.split())
     assert "one sentence proves nothing" in text
-    assert "chance: 1 of 4 candidates, 0.25" in text
+    assert "(chance 0.25; nearest street, first animal)" in text
     assert "baseline: nearest" in text
-    assert "Clark et al. 2019" in text
+    assert "Clark et al. 2019" not in text
+    told = " ".join(attnx("coref", ANIMAL, "--explain").out.split())
+    assert "Clark et al. 2019" in told
+    assert "by layer" in told
 
 
 def test_contrast_says_which_heads_move(attnx: Run) -> None:

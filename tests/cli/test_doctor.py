@@ -14,6 +14,7 @@ from rich.console import Console
 
 from attnx import model
 from attnx.errors import DeviceError, ModelError
+from attnx.installed import pip
 from attnx.session import cache
 from attnx.study import health
 from attnx.view.health import health as view
@@ -81,7 +82,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = by_name(list(health.versions()))
     assert found["onnxruntime"].state == found["numpy"].state == "bad"
     assert found["ray"].state == "note"
-    assert "attnx[scan]" in found["ray"].said
+    assert "[scan]'" in found["ray"].said
 
 
 def test_cuda_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_cuda_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     found = by_name(list(health.devices()))
     assert (found["cpu"].state, found["cuda"].state, found["cuda"].remedy) == ("good", "bad", "do this")
     libraries = by_name(list(health.cuda()))
-    assert (libraries["libcudnn 9"].state, libraries["libcudnn 9"].remedy) == ("bad", "pip install 'attnx[cuda]'")
+    assert (libraries["libcudnn 9"].state, libraries["libcudnn 9"].remedy) == ("bad", pip("cuda"))
     assert libraries["libcufft 12"].said == "/here"
 
 

@@ -32,7 +32,11 @@ def test_inspect_averages_rows(attnx: Run) -> None:
     assert single["query"]["positions"] == [10]
     assert "would do nothing" not in attnx("inspect", ANIMAL, "--head", "5.11", "-q", GROUP, "--words", "--mute").err
     assert "have no mean" in attnx("inspect", ANIMAL, "-H", "5.11", "-q", GROUP, "--stage", "masked", code=2).err
-    assert "@3..@5" in attnx("inspect", ANIMAL, "-H", "5.11", "-q", "didn't", code=2).err
+    whole = attnx("inspect", ANIMAL, "-H", "5.11", "-q", "didn't", "--json").document["heads"]  # a word is its pieces
+    assert (
+        whole[0]["values"]
+        == attnx("inspect", ANIMAL, "-H", "5.11", "-q", "3..5", "--json").document["heads"][0]["values"]
+    )
 
 
 def test_words_are_grouped_as_words(attnx: Run) -> None:

@@ -65,11 +65,13 @@ def test_overview_points_out_heads(attnx: Run, oracle: Callable[[str], Oracle]) 
     plain = np.arange(1, 15)
     sharp = weights[:, :, plain][..., plain].max(axis=-1).mean(axis=-1)
     order = np.dstack(np.unravel_index(np.argsort(-sharp, axis=None), sharp.shape))[0]
-    assert [(w["layer"], w["head"]) for w in worth["sharpest"]] == [tuple(at) for at in order[:4].tolist()]
-    np.testing.assert_allclose([w["value"] for w in worth["sharpest"]], np.sort(sharp, axis=None)[::-1][:4], atol=1e-5)
+    assert [(w["layer"], w["head"]) for w in worth["most confident"]] == [tuple(at) for at in order[:4].tolist()]
+    np.testing.assert_allclose(
+        [w["value"] for w in worth["most confident"]], np.sort(sharp, axis=None)[::-1][:4], atol=1e-5
+    )
     share = weights.sum(axis=2) / 16
     words, special = share[..., plain].max(axis=-1), share[..., [0, 15]].max(axis=-1)
-    for name, values in (("most on one token", words), ("sinks", special)):
+    for name, values in (("most on one token", words), ("parked", special)):
         np.testing.assert_allclose([w["value"] for w in worth[name]], np.sort(values, axis=None)[::-1][:3], atol=1e-5)
     assert worth["most on one token"][0]["label"] == "L5 H11"
     assert worth["most on one token"][0]["piece"] == "animal"
@@ -78,7 +80,7 @@ def test_overview_points_out_heads(attnx: Run, oracle: Callable[[str], Oracle]) 
 def test_overview_adds_up_where_the_weight_goes(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
     mass = attnx("inspect", ANIMAL, "--json").document["overview"]["mass"]
     share = oracle(ANIMAL).weights.mean(axis=(0, 1, 2))
-    want = {"[CLS] (sink)": share[0], "[SEP]": share[15], "punctuation": share[[4, 14]].sum()}
+    want = {"[CLS] (parked)": share[0], "[SEP]": share[15], "punctuation": share[[4, 14]].sum()}
     want["words"] = 1 - sum(want.values())
     assert dict(zip(mass["axes"][0]["labels"], mass["values"], strict=True)) == pytest.approx(want, abs=1e-5)
 
@@ -138,10 +140,18 @@ def test_repeated_query_lists_the_choices(attnx: Run) -> None:
     assert "the@7" in err
 
 
-def test_query_of_several_pieces_asks_for_one(attnx: Run) -> None:
-    err = attnx("inspect", BANK, "--head", "5.11", "--query", "defenestrated", code=2).err
-    assert "is 4 pieces: def@2, ##ene" in err
-    assert "--words" in err
+@pytest.mark.parametrize(("text", "word", "at"), [
+    (BANK, "defenestrated", [2, 3, 4, 5]), (ANIMAL, "didn't", [3, 4, 5]), (ANIMAL, "didn't@3", [3, 4, 5]),
+    ("동물은 길을", "동물은", list(range(1, 10))),
+])  # fmt: skip
+def test_a_word_of_several_pieces_is_meant_whole(
+    text: str, word: str, at: list[int], attnx: Run, oracle: Callable[[str], Oracle]
+) -> None:
+    got = attnx("inspect", text, "--head", "5.11", "--query", word, "--json").document
+    assert got["query"]["positions"] == at
+    row = oracle(text).weights[5, 11, at].mean(0)
+    np.testing.assert_allclose(got["heads"][0]["values"][0], row, atol=1e-5)
+    assert f"from {len(at)} tokens together: the mean of their rows" in got["notes"]
 
 
 def test_head_table_holds_the_weights(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
@@ -409,7 +419,7 @@ def test_mistakes(attnx: Run, args: tuple[str, ...], code: int, says: str) -> No
 def test_cuda_is_not_replaced_by_the_cpu_in_silence(attnx: Run) -> None:
     err = attnx("inspect", "It.", "--device", "cuda", code=5).err
     assert "--device cuda" in err
-    assert "--device cpu" in err or "attnx[cuda]" in err
+    assert "--device cpu" in err or "[cuda]'" in err
     assert attnx("inspect", "It.", "--device", "auto", "--json").document["device"] == "cpu"
 
 
@@ -536,3 +546,23 @@ def test_a_null_character_does_not_vanish_unsaid(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"It\0was\n")))
     said = attnx("inspect", *(["-"] if given == "-" else ["--file", "t.txt"])).err
     assert " ".join(said.split()).count("the tokenizer drops 1 character of the text: ␀ at 2") == 1
+
+
+def test_a_wide_matrix_is_folded_at_80_columns(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
+    text = attnx("inspect", ANIMAL, "--head", "5.11").out
+    assert "shown: keys" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    head, one, two = re.split(r"\n(?=query ↓ key →)|\n\n", text)
+    assert head == "L5 H11 · weights"
+    rows = [[numbers(line) for line in band.splitlines() if re.match(r" ?\d+ ", line)] for band in (one, two)]
+    whole = [[*left, *right] for left, right in zip(*rows, strict=True)]
+    np.testing.assert_allclose(whole, oracle(ANIMAL).weights[5, 11], atol=0.00501)
+
+
+def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> None:
+    text = "the animal saw another one " * 80
+    lines = attnx("inspect", text).out.splitlines()
+    count = len(attnx("inspect", text, "--json").document["overview"]["looks"])
+    assert count == 400
+    assert len(lines) < 62
+    assert any(line.rstrip().startswith(f"    … and {count - 50} more tokens: --json") for line in lines)

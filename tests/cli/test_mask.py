@@ -14,7 +14,9 @@ def test_bidirectional(attnx: Run) -> None:
     assert [one["pattern"] for one in got] == ["bidirectional"] * 6
     assert all(one["hidden"] == 0 and one["cells"] == 256 and one["stand_in"] is None for one in got)
     text = attnx("mask", ANIMAL).out
-    assert "L0 to L5" in text
+    assert text == "minilm · 16 tokens · cpu\nL0 to L5: bidirectional; nothing is hidden\n"
+    text = attnx("mask", ANIMAL, "--explain").out
+    assert "masked is -inf" in text
     assert text.count("█") == 2 * 256 + 1  # two cells a token, and the legend
     assert "10 it" in text
 
@@ -59,7 +61,7 @@ def test_an_encoder_decoder_has_three(attnx: Run, tmp_path: Path) -> None:
 
 
 def test_a_text_that_does_not_fit_is_drawn_in_blocks(attnx: Run) -> None:
-    text = attnx("mask", "word " * 500).out
+    text = attnx("mask", "word " * 500, "--explain").out
     assert "a cell stands for up to" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 

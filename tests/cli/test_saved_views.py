@@ -72,7 +72,7 @@ def test_the_grid_in_numbers_is_every_head(attnx: Run, tmp_path: Path, oracle: A
 def test_too_many_numbers_for_lines_are_refused(attnx: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnx.study.save.MOST", 1000)
     done = attnx("inspect", TEXT, "--view", "grid", "--save", str(tmp_path / "grid.csv"), code=2)
-    assert "4,608 values are too many for one a line in .csv" in done.err
+    assert "4,608 values are too many for one per line in .csv" in done.err
     assert not (tmp_path / "grid.csv").exists()
 
 

@@ -64,12 +64,12 @@ def test_mistakes(attnx: Run, tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text('{"body": "one"}\n', encoding="utf-8")
     said = attnx("scan", "e.jsonl", "-o", "p.parquet", code=4).err
     assert "e.jsonl, line 1 has no field 'text'; it has body" in said
-    assert "would be written over" in attnx("scan", "d.txt", "-o", "d.txt", "--force", code=2).err
+    assert "would be overwritten" in attnx("scan", "d.txt", "-o", "d.txt", "--force", code=2).err
     for folder in (".", "", "empty"):
         assert "is a folder" in attnx("scan", "d.txt", "-o", folder, code=2).err
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        assert "is no ordinary file" in attnx("scan", "d.txt", "-o", "pipe", "--force", code=2).err
+        assert "is not an ordinary file" in attnx("scan", "d.txt", "-o", "pipe", "--force", code=2).err
         (tmp_path / "pipe").unlink()
     assert "Create it: mkdir -p no/such" in attnx("scan", "d.txt", "-o", "no/such/p.parquet", code=2).err
     for name in ("p.csv", "p.JSONL", "p.txt"):

@@ -202,7 +202,7 @@ def test_a_plan_is_not_written_over(folder: Path, run: Runner) -> None:
     _plan(folder, GOOD)
     code, _, err = run(*ARGS, "--save", "clean.npz", "--force")
     assert code == 2
-    assert "would be written over" in err
+    assert "would be overwritten" in err
 
 
 def test_an_edit_is_equal_to_itself_alone() -> None:

@@ -79,7 +79,7 @@ def test_a_sink_is_set_aside_even_where_it_is_a_candidate():
     got = coreference(trace(TEXT, weighted([to_street])), IT, [ANIMAL, STREET])
     assert got.weights.values[0, 0].tolist() == pytest.approx([0.1, 0])
     assert got.aside.values[0, 0].tolist() == pytest.approx([0.1, 0, 0, 0.9, 0])
-    assert any("sink" in note for note in got.notes)
+    assert any("as a hub" in note for note in got.notes)
 
 
 def test_a_causal_model_cannot_see_what_comes_after():

@@ -68,14 +68,14 @@ def test_the_first_token_counts_as_parked_even_where_it_is_no_special_one() -> N
 def test_mass_by_kind() -> None:
     found = mass(trace())
     shares = dict(zip(found.axes[0].labels, found.values, strict=True))
-    assert shares == pytest.approx({"[S] (sink)": 2.6 / 8, "other tokens": 4.8 / 8, "punctuation": 0.6 / 8}, abs=1e-6)
+    assert shares == pytest.approx({"[S] (parked)": 2.6 / 8, "other tokens": 4.8 / 8, "punctuation": 0.6 / 8}, abs=1e-6)
     one = trace()
     text = replace(one, tokens=replace(one.tokens, offsets=tuple((at, at + 1) for at in range(len(one.tokens)))))
-    assert set(mass(text).axes[0].labels) == {"[S] (sink)", "words", "punctuation"}  # these have a text
+    assert set(mass(text).axes[0].labels) == {"[S] (parked)", "words", "punctuation"}  # these have a text
     assert found.values.sum() == pytest.approx(1)
-    assert found.axes[0].labels[0] == "[S] (sink)"
+    assert found.axes[0].labels[0] == "[S] (parked)"
     renamed = mass(trace(first_special=False))
-    assert renamed.axes[0].labels[0] == "first token (sink)"
+    assert renamed.axes[0].labels[0] == "first token (parked)"
 
 
 def test_mass_leaves_out_rows_of_padding() -> None:

@@ -48,17 +48,17 @@ def error(tokenizer: Tokenizer, text: str, what: str | int) -> tuple[str, str]:
 
 def test_repeated_text_lists_the_choices(minilm: Tokenizer) -> None:
     message, hint = error(minilm, ANIMAL, "the")
-    assert message == '"the" is there 2 times'
+    assert message == '"the" occurs 2 times'
     assert hint == "Say which: The@1 ([CLS] The animal didn't) or the@7 (didn't cross the street because)."
     message, hint = error(minilm, "the " * 20, "the")
-    assert message == '"the" is there 20 times'
+    assert message == '"the" occurs 20 times'
     assert hint.count("the@") == 12
     assert hint.endswith("or one of 8 more.")
 
 
 def test_word_and_piece_of_another_word_are_two(minilm: Tokenizer) -> None:
     message, hint = error(minilm, "It's late and it rains", "it")
-    assert message == '"it" is there 2 times'
+    assert message == '"it" occurs 2 times'
     assert "It@1" in hint
     assert "it@6" in hint
 

@@ -34,7 +34,7 @@ def test_groups(what: str, positions: tuple[int, ...], several: bool) -> None:
     ("what", "said"),
     [
         ("tired..it", "runs backwards"), ("it..cat", 'no token or word "cat"'), ("cat,it", 'no token or word "cat"'),
-        ("the..it", "is there 2 times"), ("it..", "no token or word"), ("..", "no token or word"), ("", "no token"),
+        ("the..it", "occurs 2 times"), ("it..", "no token or word"), ("..", "no token or word"), ("", "no token"),
         ("it,", "no token or word"), ("it..99", "no position 99"),
     ],
 )  # fmt: skip

@@ -92,8 +92,8 @@ def _overview(pieces: list[str] = samples.ENGLISH) -> RenderableType:
         ]
         looks.append(Look(query, tuple(sorted(found, key=lambda t: -t.weight)[:3])))
     worth = [
-        Worth("sharpest", "L1 H3", 0.31, "nats", "it → animal"),
-        Worth("sharpest", "L0 H2", 0.44, "nats", "previous token"),
+        Worth("most confident", "L1 H3", 0.31, "nats", "it → animal"),
+        Worth("most confident", "L0 H2", 0.44, "nats", "previous token"),
         Worth("most on one token", "L0 H0", 0.97, "share", "[CLS]"),
     ]
     mass = Measurement(

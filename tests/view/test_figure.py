@@ -137,7 +137,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match="matplotlib") as caught:
         heatmap_figure(made(), ".png")
-    assert "attnx[figures]" in caught.value.hint
+    assert "[figures]'" in caught.value.hint
 
 
 def test_nothing_is_imported_before_it_is_used() -> None:

@@ -111,7 +111,7 @@ def test_parquet_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match="pyarrow") as caught:
         save(tmp_path / "a.parquet", numbers=made())
-    assert "attnx[scan]" in caught.value.hint
+    assert "[parquet]'" in caught.value.hint
     assert not list(tmp_path.iterdir())
 
 

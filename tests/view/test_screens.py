@@ -49,7 +49,7 @@ def test_everything_is_on_one_screen_of_80_by_24() -> None:
         "minilm",
         "where each token looks",
         "heads worth a look",
-        "entropy by head",
+        "entropy  ",
         "where the weight goes",
         "more:",
     ):

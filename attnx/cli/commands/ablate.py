@@ -1,4 +1,4 @@
-"""`attnx ablate TEXT`: does it matter? Heads ablated, attention edges knocked out, and what the model says then."""
+"""`attnx ablate TEXT`: what the model says without a head, or an edge of attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def ablate(
     ] = "zero",
     reference: Annotated[
         Path | None,
-        typer.Option("--reference", metavar="FILE", help="Instead: each head's mean over these texts, one a line."),
+        typer.Option(
+            "--reference", metavar="FILE", help="Instead: each head's mean over the texts of a file, one per line."
+        ),
     ] = None,
     at: Annotated[
         list[str] | None,
@@ -46,7 +48,7 @@ def ablate(
         str | None, typer.Option("--answer", metavar="WORD", help="The token or label to watch; else the first choice.")
     ] = None,
     foil: Annotated[
-        str | None, typer.Option("--foil", metavar="WORD", help="Hold the answer's logit against this one's.")
+        str | None, typer.Option("--foil", metavar="WORD", help="Compare the answer's logit with this one's.")
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
@@ -57,11 +59,10 @@ def ablate(
 
     Without --head or --layer, every head is ablated by itself, and they are ranked.
 
-    For example: attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-
-    One head: attnx ablate "It slept." --head 5.11 --with mean
-
-    One edge: attnx ablate "The animal slept because it was tired." --edge it:animal
+    Examples:
+        attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
+        attnx ablate "The animal slept because it was tired." --head 5.11 --with mean
+        attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output, tidy
     from attnx.errors import UsageError
@@ -153,7 +154,9 @@ def _edge(text: str, queries: Tokens, keys: Tokens) -> tuple[int, int]:
 
     query, colon, key = text.rpartition(":")
     if not colon or not query or not key:
-        raise UsageError(f"--edge {text!r} is no edge", "Give two tokens, the one that looks first: --edge it:animal.")
+        raise UsageError(
+            f"--edge {text!r} is not an edge", "Give two tokens, the one that looks first: --edge it:animal."
+        )
     return position(queries, query, argument="edge"), position(keys, key, argument="edge")
 
 
@@ -165,7 +168,7 @@ def _means(opened: Any, path: Path, site: Where | None, running: Any) -> Any:
     try:
         texts = [text for text in path.read_text(encoding="utf-8-sig").split("\n") if text.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "Give a text file, one text a line.") from None
+        raise InputError(f"{path} cannot be read: {error}", "Give a text file, one text per line.") from None
     there = running.points.components()
     which: Where = site if site is not None else ("decoder" if "decoder" in there else next(iter(there), "decoder"))
     traces = opened.trace_many(texts, quantities=("masked", "weights", "value", "context"))

@@ -1,4 +1,4 @@
-"""`attnx align TEXT`: link words to the words they translate, to seconds of sound, or answers to their sources."""
+"""`attnx align TEXT`: words to their translations, to sound, to sources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def align(
         ),
     ] = None,
     targets: Annotated[
-        Path | None, typer.Option("--targets", metavar="FILE", help="Translations of the texts in --file, one a line.")
+        Path | None,
+        typer.Option("--targets", metavar="FILE", help="Translations of the texts in --file, one per line."),
     ] = None,
     back: Annotated[
         str | None, typer.Option("--back", metavar="OTHER", help="A second translator, for the opposite direction.")
@@ -100,11 +101,10 @@ def align(
 
     With a decoder, its own attention shows which parts of the prompt an answer leaned on.
 
-      attnx align "The cat sat." -m TRANSLATOR --view pharaoh
-
-      attnx align --audio talk.wav -m WHISPER --save talk.srt
-
-      attnx align "The cat sat. It was tired." -m tiny-gpt --generate 6
+    Examples:
+        attnx align "The animal slept." -m opus-mt-en-de/ --view pharaoh
+        attnx align -m whisper-tiny/ --audio talk.wav --save talk.srt
+        attnx align "The cat sat. It was tired." -m tiny-gpt --generate 6
     """
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError

@@ -35,9 +35,10 @@ def attribute(
     The final norm is frozen as it was in the run, so that the parts sum to the logit. A part that adds nothing by
     itself may still matter through later ones: attnx ablate shows that.
 
-    For example: attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt
-
-    A difference: attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --answer sat --foil lay
+    Examples:
+        attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt
+        attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --answer sat --foil lay
+        attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --top 5
     """
     from attnx.cli import output, saving
     from attnx.interventions.feeds import plan_run

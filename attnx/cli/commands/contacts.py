@@ -1,4 +1,4 @@
-"""`attnx contacts PROTEIN`: which residues of a protein touch, by a protein model's attention; as a map."""
+"""`attnx contacts PROTEIN`: which residues of a protein touch, from its attention."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def contacts(
     heads, or over those of --head and --layer. Residues count from 1. With --gold: the share of real contacts among the
     strongest pairs, by head.
 
-      attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/
+    Examples:
+        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/
+        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --layer last
+        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --gold contacts.txt
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse

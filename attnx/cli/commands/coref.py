@@ -1,4 +1,4 @@
-"""`attnx coref TEXT`: it -> animal: which candidate each head and layer points at, against baselines."""
+"""`attnx coref TEXT`: which noun each head points at from a pronoun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
+from attnx.cli.options import ExplainOption, ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnx.model import Model
     from attnx.records import Measurement
 
-TOP = 8
+TOP = 4
 """Heads that are listed where --top does not say."""
 
 
@@ -44,16 +44,24 @@ def coref(
         bool, typer.Option("--causal", help="Whether it matters: cut that attention, one head at a time.")
     ] = False,
     top: TopOption = None,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say.
 
+    The answer first: what the mean of all heads points at, the best head, and what place alone would say. --explain
+    adds every layer, the formulas and where they are from.
+
     With --causal: whether that matters. The attention from the pronoun to the noun is cut before the softmax, one head
     at a time, and what moves is shown: the pronoun's own vector in an encoder, the next token in a decoder. The
     controls are as much weight cut to other words of the same head, and the same edge in the other heads.
 
-    For example: attnx coref "The animal slept because it was tired." --to animal --causal
+    Examples:
+        attnx coref "The animal slept because it was tired."
+        attnx coref "The dog chased the cat because it ran." --to dog,cat
+        attnx coref "The animal slept because it was tired." --to animal --causal
+        attnx coref --dataset pairs
     """
     from attnx.cli import output, tidy
     from attnx.cli.unused_options import refuse
@@ -64,7 +72,7 @@ def coref(
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
         refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
         tidy.check(save, force)
-        _dataset(run.open(), dataset, run.output.json, causal, save, force)
+        _dataset(run.open(), dataset, run.output.json, causal, save, force, explain)
         return
     if causal:
         refuse("with --causal", {"--contrast": contrast})
@@ -118,6 +126,7 @@ def coref(
             output.emit_json(whole)
         if run.output.json or save is not None:
             return
+    from attnx.study.worth_opening import opened_for
     from attnx.view import coref_tables as tables
     from attnx.view.page import line
 
@@ -130,12 +139,19 @@ def coref(
         if len(one.unseen) == len(one.candidates):
             shown += ["", tables.unseen(one)]
             continue
-        # What it comes to stands last, where a terminal that scrolls still shows it.
-        shown += ["", tables.heads(one, top or TOP), "", tables.layers(one)]
+        shown += [
+            *[""] * bool(at),
+            line(tables.answer(one), "bold"),
+            tables.verdicts(one, explain=explain),
+            "",
+            tables.heads(one, top or TOP, explain=explain),
+        ]
+        shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
+        if explain:
+            shown += ["", tables.layers(one)]
         if pairs is not None:
             two, moved = pairs[at]
-            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP)]
-        shown += ["", tables.verdicts(one)]
+            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
     output.show(*shown)
 
 
@@ -192,7 +208,7 @@ def _contrast_object(two: Coreference, moved: Contrast) -> dict[str, Any]:
     }
 
 
-def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | None, force: bool) -> None:
+def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | None, force: bool, explain: bool) -> None:
     """Accuracy of every head and method over a dataset; or whether heads that point matter."""
     from attnx.cli import output, tidy
 
@@ -231,7 +247,7 @@ def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | No
         return
     from attnx.view import coref_tables as tables
 
-    output.show(tables.accuracy(opened.name, data.name, found))
+    output.show(tables.accuracy(opened.name, data.name, found, explain=explain))
 
 
 def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, force: bool) -> None:

@@ -21,7 +21,7 @@ def cost(
         str, typer.Argument(metavar="MODEL", help="An .onnx file, a folder as on the Hub, or a bundled model's name.")
     ] = MODEL,
     lengths: Annotated[
-        str, typer.Option("--lengths", metavar="N,N,...", help="Numbers of tokens.")
+        str, typer.Option("--lengths", metavar="N,N,...", help="Lengths, in tokens.")
     ] = "64,256,512,1024,4096",
     measured: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Also run the model at those lengths.")
@@ -36,6 +36,11 @@ def cost(
     """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
 
     Cells and operations of attention grow with the square of the length, the rest with the length.
+
+    Examples:
+        attnx cost minilm
+        attnx cost minilm --lengths 128,512,2048
+        attnx cost minilm --measure --longest 512
     """
     from attnx import model as pipeline
     from attnx.cli import output
@@ -49,7 +54,7 @@ def cost(
     read = [whole(part, least=1, most=1 << 40) for part in lengths.split(",")]
     sizes = sorted({size for size in read if size is not None})
     if None in read:
-        raise UsageError(f"--lengths {lengths!r} is no list of whole numbers from 1", "Try --lengths 64,256,1024")
+        raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)

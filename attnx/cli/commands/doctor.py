@@ -1,4 +1,4 @@
-"""`attnx doctor`: providers, CUDA libraries, cache, versions: what works, and how to mend what does not."""
+"""`attnx doctor`: what works here, and how to mend what does not."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def doctor(
     """Try what attnx needs: versions, devices, CUDA libraries, the cache, the bundled models, a self-test.
 
     Exits with 5 where something is bad.
+
+    Examples:
+        attnx doctor
+        attnx doctor --json
+        attnx doctor --clear-cache
     """
     from attnx import model
     from attnx.cli import output

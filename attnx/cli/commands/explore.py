@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnx.cli.options import SENSES, WRITING, starts
+from attnx.cli.options import SENSES, WRITING, QueryOption, starts
 from attnx.cli.start import Start
 from attnx.cli.wording import worded
 
@@ -21,23 +21,35 @@ TEXT = "The animal didn't cross the street because it was too tired."
 
 
 @starts(*WRITING, *SENSES)
-def explore(run: Start, ctx: typer.Context) -> None:
+def explore(
+    run: Start,
+    ctx: typer.Context,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", "-H", metavar="L.H", help="The head that is open first; else the one worth opening."),
+    ] = None,
+    query: QueryOption = None,
+) -> None:
     """Explore the attention of a text in the terminal.
 
     A grid of layers and heads, the chosen head's matrix or lines, and where the chosen token looks. ? lists the keys.
+
+    Examples:
+        attnx explore
+        attnx explore "The animal slept because it was tired." --head 5.11 --query it
+        attnx explore "The cat sat on the mat. The cat" -m tiny-gpt --generate 5
     """
     from rich.console import Console
 
     from attnx.errors import UsageError
+    from attnx.installed import pip
 
     try:
         from attnx.explore.app import Explorer
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("textual"):
             raise
-        raise UsageError(
-            "attnx explore needs textual, which is not installed", "pip install 'attnx[explore]'"
-        ) from None
+        raise UsageError("attnx explore needs textual, which is not installed", pip("explore")) from None
     from attnx.explore.desk import Desk
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -53,6 +65,7 @@ def explore(run: Start, ctx: typer.Context) -> None:
 
     with Console(stderr=True).status("running the model"):
         desk = Desk(run.opened, item.text or "", prompt)
+        desk.start(head, query)
     app = Explorer(desk, partial(worded, command=ctx.command))
     app.run()
     if app.return_code:

@@ -1,4 +1,4 @@
-"""`attnx flow TEXT`: attention rollout and flow through the layers, and attention weighted by value norms."""
+"""`attnx flow TEXT`: rollout and flow through the layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import SENSES, QueryOption, TopOption, starts
+from attnx.cli.options import SENSES, ForceOption, QueryOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -31,16 +31,24 @@ def flow(
         bool, typer.Option("--relative", help="Divide by what uniform attention gives; for causal models.")
     ] = False,
     top: TopOption = None,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Follow attention through the layers: what of each input token is in each position, layer by layer.
 
     Rollout for the whole text; with --query also exact flow, and attention weighted by the size of what it carries.
+
+    Examples:
+        attnx flow "The animal slept because it was tired."
+        attnx flow "The animal slept because it was tired." --query it
+        attnx flow "The animal slept because it was tired." --query it --top 5 --json
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse
     from attnx.study.residual_flow import ARRAYS, follow, long
-    from attnx.view.reporting import base, heading
+    from attnx.view.reporting import base
 
+    saving.check(save, force=force)
     if query is None:
         refuse("without --query", {"--top": top})
     arrays = ARRAYS if query is not None else ARRAYS[:2]
@@ -52,7 +60,7 @@ def flow(
     found = follow(run.opened, trace, query, side, relative=relative, inputs=run.prompt.inputs, row=row)
     notes = [*trace.notes, *doubts, *found.notes]
     output.notes(notes)
-    if run.output.json:
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         where = found.query
@@ -68,9 +76,16 @@ def flow(
             "attention": found.attention,
             "notes": [*notes, *found.rollout.notes],
         }
-        output.emit_json(document("attnx/flow", body))
+        whole = document("attnx/flow", body)
+        saving.give(_views(found, trace, top), found.rollout, whole, json=run.output.json, path=save, force=force)
         return
+    output.show(*_views(found, trace, top))
+
+
+def _views(found: Streams, trace: Trace, top: int | None) -> list[Any]:
+    """What is shown: the whole matrix, or one token's row."""
     from attnx.view.page import line
+    from attnx.view.reporting import heading
 
     if found.query is None:
         from attnx.view.heatmap import heatmap
@@ -79,11 +94,9 @@ def flow(
 
         last = found.last
         if len(found.keys) <= MOST:
-            output.show(line(heading(trace)), table(last))
-        else:
-            output.show(line(heading(trace)), heatmap(of_measurement(last), kind="log"), *_said(found.rollout))
-        return
-    output.show(line(heading(trace)), _one(found, top), "", *_map(found, trace), _layers(found, top))
+            return [line(heading(trace)), table(last)]
+        return [line(heading(trace)), heatmap(of_measurement(last), kind="log"), *_said(found.rollout)]
+    return [line(heading(trace)), _one(found, top), "", *_map(found, trace), _layers(found, top)]
 
 
 def _map(found: Streams, trace: Trace) -> list[Any]:

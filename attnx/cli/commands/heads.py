@@ -1,4 +1,4 @@
-"""`attnx heads TEXT`: what each head does: entropy, distance, previous/next/first token, induction, sink ..."""
+"""`attnx heads TEXT`: what each head does, by measures with a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import SENSES, LayerOption, SiteOption, TopOption, starts
+from attnx.cli.options import SENSES, ExplainOption, LayerOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.records import Trace
     from attnx.view.columns import Columns
 
-TOP = 12
+TOP = 4
 """Heads that the table lists where --top and --all do not say."""
 SORT = "largest weight"
 """What they are listed by where --sort does not say."""
@@ -47,11 +47,12 @@ def heads(
         str | None, typer.Option("--map", metavar="MEASURE", help="One measure as a map of layers and heads.")
     ] = None,
     similar: Annotated[
-        str | None, typer.Option("--similar", metavar="L.H", help="The heads that look at the same tokens as this one.")
+        str | None,
+        typer.Option("--similar", metavar="L.H", help="List the heads that look at the same tokens as this one."),
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option("--probe", metavar="induction", help="Measure induction on random blocks, repeated."),
+        typer.Option("--probe", metavar="induction", help="Measure induction on repeated random blocks."),
     ] = None,
     layer: LayerOption = None,
     site: SiteOption = None,
@@ -60,13 +61,22 @@ def heads(
     causal: Annotated[
         bool, typer.Option("--causal", help="Whether it matters: ablate each head, and show how far the answer moves.")
     ] = False,
+    explain: ExplainOption = False,
 ) -> None:
     """Say what every head does, by measures with a stated formula, and name it where a threshold is passed.
+
+    How many heads of each kind there are, a map of them, and the heads with the largest of one measure. --explain adds
+    the thresholds, the formulas and where they are from.
 
     Over one text, or over every line of a file (means and their spread). The measures are largest weight, entropy,
     entropy share, mean distance, locality, confidence, previous, next, self, first, special, punctuation, sink,
     duplicate and induction; attnx scan takes them by the same names. With --causal there is one more, effect: every
     head is set to 0 by itself, and the heads that the model needs most come first.
+
+    Examples:
+        attnx heads "The animal slept because it was tired."
+        attnx heads -m tiny-gpt --probe induction
+        attnx heads "The animal slept because it was tired." --map entropy
     """
     import numpy as np
 
@@ -186,7 +196,7 @@ def heads(
             shown += ["", sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)]
     else:
         count = chosen.values.size if every else top or TOP
-        shown += [_map(table), "", _table(table, sort, count)]
+        shown += [line(_counted(table), "bold"), _map(table, explain), "", _table(table, sort, count, explain)]
     output.show(*shown)
     output.notes(notes)
 
@@ -204,7 +214,24 @@ def _probed(
     return table, trace, f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
 
 
-def _map(table: HeadTable) -> Columns:
+def _counted(table: HeadTable) -> str:
+    """How many heads there are of each kind; one or two of a kind by name."""
+    layers, names = (axis.labels for axis in table.measures[0].axes)
+    places: dict[str, list[str]] = {}
+    for s, row in enumerate(table.kinds):
+        for h, kind in enumerate(row):
+            if kind:
+                places.setdefault(kind, []).append(f"{layers[s]} {names[h]}")
+    total = sum(map(len, places.values()))
+    few = 2
+    parts = [
+        f"{len(found)} {kind}" + (f" ({', '.join(found)})" if len(found) <= few else "")
+        for kind, found in sorted(places.items(), key=lambda item: -len(item[1]))
+    ]
+    return f"{total} heads: {', '.join(parts)}"
+
+
+def _map(table: HeadTable, explain: bool) -> Columns:
     """Layers by heads: what each head is."""
     from attnx.view.columns import column, columns
 
@@ -213,33 +240,19 @@ def _map(table: HeadTable) -> Columns:
     for at, name in enumerate(names):
         parts.append(column(name, [SHORT[kinds[at]] for kinds in table.kinds], whole=True))
     named = {kind for kinds in table.kinds for kind in kinds} - {"mixed", ""}
-    said = [line for line in table.thresholds if line.partition(":")[0] in named]
+    said = [line for line in table.thresholds if line.partition(":")[0] in named] if explain else []
     return columns("what each head does", parts, notes=["· mixed: no threshold is passed", *said], gap=1)
 
 
-_TABLE = {
-    "effect": "effect",
-    "largest weight": "largest",
-    "entropy": "entropy",
-    "mean distance": "distance",
-    "previous": "previous",
-    "next": "next",
-    "self": "self",
-    "first": "first",
-    "induction": "induction",
-    "special": "special",
-    "punctuation": "punct.",
-    "sink": "sink",
-    "duplicate": "duplicate",
-    "entropy share": "entropy share",
-    "locality": "locality",
-    "confidence": "confidence",
-}
-"""Measures as the table heads them; those from "special" on only where there is room."""
-_SPARE = tuple(_TABLE)[tuple(_TABLE).index("special") :]
+_TABLE = (
+    "effect", "largest weight", "entropy", "mean distance", "previous", "next", "self", "first", "induction", "special",
+    "punctuation", "sink", "duplicate", "entropy share", "locality", "confidence",
+)  # fmt: skip
+"""Measures in the order of the table; those from "special" on only where there is room."""
+_SPARE = _TABLE[_TABLE.index("special") :]
 
 
-def _table(table: HeadTable, sort: str, count: int) -> Columns:
+def _table(table: HeadTable, sort: str, count: int, explain: bool) -> Columns:
     """The heads with the largest of one measure, and all their measures."""
     import re
 
@@ -269,21 +282,18 @@ def _table(table: HeadTable, sort: str, count: int) -> Columns:
         if table.spread:
             deviation = table.spread[[m.name for m in table.measures].index(name)].values
             cells: list[Any] = [f"{number(values[s, h])}±{number(deviation[s, h])}" for s, h in kept]
-            parts.append(column(_TABLE.get(name, name), cells, whole=True, spare=spare))
+            parts.append(column(name, cells, whole=True, spare=spare))
         else:
             decimals = 4 if name == EFFECT else 2
-            parts.append(
-                column(_TABLE.get(name, name), [values[s, h] for s, h in kept], decimals=decimals, spare=spare)
-            )
+            parts.append(column(name, [values[s, h] for s, h in kept], decimals=decimals, spare=spare))
     left = len(places) - len(kept)
     found = (re.findall(r"[A-Z][\w ]*?(?: et al\.| and [A-Z]\w+)? \d{4}", m.source) for m in table.measures)
     papers = dict.fromkeys(paper for papers in found for paper in papers)
-    said = [
-        f"by {sort}" + (f"; {left} more heads: --all" if left else "") + "; --map MEASURE shows one and its formula",
-        *([f"effect: {table.measure(EFFECT).formula}"] if EFFECT in known else []),
-        "; ".join(f"{name}: {table.measure(name).formula}" for name in ("entropy", "mean distance")),
-        f"Sources: {', '.join(papers)}",
-    ]
+    said = [f"by {sort}" + (f"; {left} more heads: --all" if left else "") + "; --explain: formulas, sources"]
+    said += [f"effect: {table.measure(EFFECT).formula}"] if EFFECT in known and not explain else []
+    if explain:
+        said += [f"{m.name}: {m.formula}" for m in table.measures if m.formula]
+        said.append(f"Sources: {', '.join(papers)}")
     if table.spread:
         said.insert(1, "±: standard deviation over the texts")
     return columns("", parts, notes=said, gap=1)

@@ -1,4 +1,4 @@
-"""`attnx inspect TEXT`: what each token attends to: an overview, a layer, a head, a token."""
+"""`attnx inspect TEXT`: what each token attends to."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ LONG = 600
 _NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
 
 
+_REST = ": --json"
+
+
 @starts("file", *WRITING, *SENSES, "json")
 def inspect(
     run: Start,
@@ -74,6 +77,11 @@ def inspect(
 
     Without options, one screen: where each token looks, which heads are worth a look, where the weight goes.
     --layer, --head and --query narrow it down; --view changes how it is drawn.
+
+    Examples:
+        attnx inspect "The animal slept because it was tired."
+        attnx inspect "The animal slept because it was tired." --head 5.11 --query it
+        attnx inspect "The animal slept because it was tired." --layer last --view heatmap
     """
     from attnx.cli.inputs import Lines, only, several
     from attnx.cli.unused_options import refuse_in_view
@@ -131,7 +139,7 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT, _REST))
             tell(at + 1)
 
 

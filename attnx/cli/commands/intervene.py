@@ -37,6 +37,11 @@ def intervene(
     where: component, layers, heads, queries, keys (null is all). Ablate takes with (zero, mean, uniform) and over;
     knockout keep_self; patch a quantity (query, key, value, weights, context, attention, mlp, residual) and from;
     attribute targets: [row, position, token]. Outputs are called base.NAME, corrupt.NAME and ID.NAME.
+
+    Examples:
+        attnx intervene model.onnx --plan plan.json --inputs feed.npz
+        attnx intervene model.onnx --plan plan.json --inputs feed.npz --save out.npz
+        attnx intervene model.onnx --plan plan.json --inputs feed.npz --other corrupt.npz
     """
     from attnx import model as pipeline
     from attnx.cli import output

@@ -35,9 +35,10 @@ def lens(
     The final norm and the unembedding are applied to the residual stream behind every layer: its first choice, the
     rank and probability of the answer, the entropy of all that it would say.
 
-    For example: attnx lens "The cat sat on the mat. The cat" -m tiny-gpt
-
-    Every position: attnx lens "The cat sat on the mat. The cat" -m tiny-gpt --at all
+    Examples:
+        attnx lens "The cat sat on the mat. The cat" -m tiny-gpt
+        attnx lens "The cat sat on the mat. The cat" -m tiny-gpt --at all
+        attnx lens "The cat sat on the mat. The cat" -m tiny-gpt --answer sat
     """
     from attnx.cli import output, saving
     from attnx.interventions.feeds import plan_run

@@ -1,10 +1,10 @@
-"""`attnx mask TEXT`: who may look at whom; causal, bidirectional, window, padding - read off the data."""
+"""`attnx mask TEXT`: who may look at whom, read off the data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnx.cli.options import SENSES, LayerOption, SiteOption, starts
+from attnx.cli.options import SENSES, ExplainOption, ForceOption, LayerOption, SaveOption, SiteOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -13,25 +13,39 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 
+MASKS = 3
+"""Masks that are drawn."""
+
+
 @starts("generate", *SENSES, "json")
 def mask(
     run: Start,
     layer: LayerOption = None,
     site: SiteOption = None,
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
-    Layers with the same mask are shown once.
+    Layers with the same mask are shown once, and drawn where they hide anything. --explain draws all, and says how a
+    hidden cell is told.
+
+    Examples:
+        attnx mask "The animal slept because it was tired."
+        attnx mask "The cat sat on the mat." -m tiny-gpt
+        attnx mask "The cat sat on the mat." -m tiny-gpt --layer 0 --json
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.study.mask_map import masks
     from attnx.study.request import parse_layers
-    from attnx.view.reporting import base, heading, site_object
+    from attnx.view.reporting import base, site_object
 
+    saving.check(save, force=force)
     layers = None if layer is None else parse_layers(layer)
     trace, found, doubts = masks(run.opened, run.prompt, layers, site)
     output.notes((*trace.notes, *doubts))
-    if run.output.json:
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -39,22 +53,59 @@ def mask(
             "masks": [site_object(trace, at) | _object(one) for at, one in enumerate(found)],
             "notes": [*trace.notes, *doubts],
         }
-        output.emit_json(document("attnx/mask", body))
+        whole, views = document("attnx/mask", body), _views(trace, found, explain)
+        numbers = {} if save is None else _numbers(trace, found)
+        saving.give(views, numbers, whole, json=run.output.json, path=save, force=force)
         return
+    output.show(*_views(trace, found, explain))
+
+
+def _numbers(trace: Trace, found: list[Visibility]) -> dict[str, list[Any]]:
+    """A row for each cell of each mask; layers may be over different tokens."""
+    import numpy as np
+
+    names = ("layer", "layer_label", "query", "query_label", "key", "key_label", "visible")
+    out: dict[str, list[Any]] = {name: [] for name in names}
+    for at, one in enumerate(found):
+        queries, keys = (axis.labels for axis in one.matrix.axes)
+        rows, columns = (place.ravel().tolist() for place in np.indices(one.matrix.values.shape))
+        values = (
+            [at] * len(rows), [trace.labels[at]] * len(rows), rows, [queries[row] for row in rows], columns,
+            [keys[column] for column in columns], one.matrix.values.ravel().tolist(),
+        )  # fmt: skip
+        for name, part in zip(names, values, strict=True):
+            out[name] += part
+    return out
+
+
+def _views(trace: Trace, found: list[Visibility], explain: bool) -> list[Any]:
+    """What is shown: each mask in a line, then those that hide anything, drawn."""
     from attnx.view.page import line
+    from attnx.view.reporting import heading
     from attnx.view.visible import visible
 
     groups = _groups(found)
-    shown: list[Any] = [line(heading(trace)), _table(trace, found, groups)]
-    for group in groups[:3]:
-        shown += [
-            "",
-            line(f"{_span(trace, group)}: {found[group[0]].said}", "bold"),
-            visible(found[group[0]].matrix),
-        ]
-    if len(groups) > 3:
-        shown += ["", f"{len(groups) - 3} more masks: choose one with --layer"]
-    output.show(*shown)
+    shown: list[Any] = [line(heading(trace)), *(line(_said(trace, found, group), "bold") for group in groups[:MASKS])]
+    if explain or len(groups) > 1:
+        shown.append(_table(trace, found, groups, explain))
+    else:
+        shown += [line(note, "dim") for note in found[groups[0][0]].notes]
+    drawn = [group for group in groups if explain or found[group[0]].hidden]
+    for group in drawn[:MASKS]:
+        title = [line(f"{_span(trace, group)}: {found[group[0]].said}", "bold")] if len(groups) > 1 else []
+        shown += ["", *title, visible(found[group[0]].matrix)]
+    if len(drawn) > MASKS:
+        shown += ["", f"{len(drawn) - MASKS} more masks: choose one with --layer"]
+    return shown
+
+
+def _said(trace: Trace, found: list[Visibility], group: list[int]) -> str:
+    """A mask in a line: which layers, the pattern, what is hidden and by what."""
+    one = found[group[0]]
+    hides = f"{one.hidden} of {one.cells} cells hidden by {_by(one.stand_in, one.hidden)}" if one.hidden else ""
+    padding = f"{len(one.padding)} padding keys" if one.padding else ""
+    rest = "; ".join(filter(None, (hides or "nothing is hidden", padding)))
+    return f"{_span(trace, group)}: {one.said}; {rest}"
 
 
 def _groups(found: list[Visibility]) -> list[list[int]]:
@@ -88,7 +139,7 @@ def _span(trace: Trace, group: list[int]) -> str:
     return ", ".join(labels)
 
 
-def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Columns:
+def _table(trace: Trace, found: list[Visibility], groups: list[list[int]], explain: bool) -> Columns:
     """A line a mask: the pattern, what is hidden, and by what."""
     from attnx.view.columns import column, columns
 
@@ -103,7 +154,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Co
             column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
         ],
         notes=[
-            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})",
+            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})" if explain else "",
             *dict.fromkeys(note for one in kinds for note in one.notes),
         ],
     )

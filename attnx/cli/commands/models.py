@@ -1,4 +1,4 @@
-"""`attnx models`: what models are here: the bundled ones, and those in the Hub's cache."""
+"""`attnx models`: the bundled models, and those in the Hub's cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from attnx.cli.options import JsonOption
 
 
 def models(json: JsonOption = False) -> None:
-    """List the models that -m takes by name, with their size, layers and heads, kind and precision."""
+    """List the models that -m takes by name, with their size, layers and heads, kind and precision.
+
+    Examples:
+        attnx models
+        attnx models --json
+        attnx inspect "The cat sat." -m tiny-gpt
+    """
     from dataclasses import replace
 
     from attnx.cli import output
@@ -24,5 +30,5 @@ def models(json: JsonOption = False) -> None:
         rows = [
             (m.name, m.source, m.size, m.layers, m.heads, m.kind, m.precision, m.revision, m.problem) for m in found
         ]
-        hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME brings more."
+        hint = "attnx inspect TEXT -m MODEL runs one; attnx pull ORG/NAME fetches more."
         output.show(shelf(rows, hint))

@@ -82,11 +82,10 @@ def patch(
     The corrupt text is run with one activation of the clean run (of TEXT) in it, and how much of the clean answer that
     restores is shown: 0 as corrupt, 1 as clean.
 
-    For example: attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt
-
-    Layers by positions: attnx patch TEXT CORRUPT --what residual
-
-    From one head to a later one: attnx patch TEXT CORRUPT --from 0.3 --to 2.5
+    Examples:
+        attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt
+        attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt --what residual
+        attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt --from 0.3 --to 2.5
     """
     from attnx.cli import patched, saving
     from attnx.cli.unused_options import refuse

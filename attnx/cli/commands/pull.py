@@ -1,4 +1,4 @@
-"""`attnx pull ORG/NAME`: bring a model from the Hugging Face Hub, only the files that are needed."""
+"""`attnx pull ORG/NAME`: bring a model from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def pull(
 
     Files that are whole are not fetched again; where the line drops, the download goes on from there. HF_ENDPOINT,
     HF_TOKEN, HF_HOME and HF_HUB_OFFLINE mean what they mean to the Hub's own client.
+
+    Examples:
+        attnx pull onnx-community/Qwen2.5-0.5B-Instruct --file onnx/model_q4.onnx
+        attnx pull Xenova/bert-base-uncased --revision main
+        attnx pull Xenova/opus-mt-en-de --json
     """
     from attnx.catalog.hub import Name, parse_name
     from attnx.catalog.hub import pull as bring
@@ -32,7 +37,7 @@ def pull(
     parsed = parse_name(name, alone=True)
     if parsed is None:
         raise UsageError(
-            f"{name!r} is no name of a model on the Hub",
+            f"{name!r} is not the name of a model on the Hub",
             "Give ORG/NAME, for example onnx-community/Qwen2.5-0.5B-Instruct.",
         )
     wanted = Name(parsed.repo, revision or parsed.revision, file or parsed.file)

@@ -1,4 +1,4 @@
-"""`attnx qkv TEXT`: one query-key pair taken apart: q, k, q*k by dimension, v, context."""
+"""`attnx qkv TEXT`: one query-key pair taken apart, from q and k to context."""
 
 from __future__ import annotations
 
@@ -24,15 +24,25 @@ def qkv(
     run: Start,
     query: QueryOption = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="TOKEN", help="Who is looked at, written alike; else the strongest.")
+        str | None,
+        typer.Option("--key", metavar="TOKEN", help="The key token, written like --query; by default the strongest."),
     ] = None,
     head: Annotated[
-        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head; else the one with the largest weight.")
+        str | None,
+        typer.Option(
+            "--head", "-H", metavar="L.H", help="The head; else the one worth opening: as inspect has it, or --query."
+        ),
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
 ) -> None:
-    """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output."""
+    """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output.
+
+    Examples:
+        attnx qkv "The animal slept because it was tired."
+        attnx qkv "The animal slept because it was tired." --query it --key animal
+        attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
+    """
     from attnx.cli import output
     from attnx.measure import looks
     from attnx.measure import pair as measure
@@ -41,6 +51,7 @@ def qkv(
     from attnx.study.output_weights import output_projection, projections_of
     from attnx.study.selection import head_of, layers_of, positions
     from attnx.study.strongest import strongest_layer
+    from attnx.study.worth_opening import opening
     from attnx.view.reporting import base, heading, site_object
 
     opened, prompt = run.opened, run.prompt
@@ -52,9 +63,11 @@ def qkv(
     chosen = None if head is None else head_of(trace, head)
     last = trace.attentions[-1 if chosen is None else chosen[0]]
     queries = () if query is None else positions(trace.queries_of(last), query)
-    keys = () if key is None else positions(trace.keys_of(last), key, argument="key")
+    keys = () if key is None else positions(trace.keys_of(last), key)
 
     def strongest(one: Trace) -> looks.Look:
+        if chosen is None and not queries and not keys:
+            return opening(one)
         first = [at[0] if at else None for at in (queries, keys)]
         return looks.strongest(one, head=chosen, query=first[0], key=first[1])
 
@@ -187,7 +200,7 @@ def _projections(around: Projections | None, site: Site) -> Columns:
     names = [name for name, shape in shapes.items() if shape is not None]
     made = next((shape for name, shape in shapes.items() if shape is not None and name != "output"), None)
     missing = [name for name, shape in shapes.items() if shape is None]
-    said = [f"not found for sure in the graph: {', '.join(missing)}" if missing else ""]
+    said = [f"not found with certainty in the graph: {', '.join(missing)}" if missing else ""]
     if site.heads and site.head_size:
         wide = site.heads * site.head_size
         said.append(
@@ -222,7 +235,7 @@ def _written(shape: dict[str, Any] | None) -> str:
 
 
 def _shapes(around: Projections | None, site: Site) -> dict[str, dict[str, Any] | None]:
-    """Each projection with its rows and columns; None for one that was not found for sure."""
+    """Each projection with its rows and columns; None for one that was not found with certainty."""
 
     def one(made: Projection | None) -> dict[str, Any] | None:
         if made is None:

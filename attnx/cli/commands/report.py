@@ -1,4 +1,4 @@
-"""`attnx report TEXT`: one page for a browser: every layer and head, hover and click, no network."""
+"""`attnx report TEXT`: one page for a browser: every layer and head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def report(
     run: Start,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page, an .html file.")] = PAGE,
     head: Annotated[
-        str | None, typer.Option("--head", "-H", metavar="L.H", help="The head that is open first.")
+        str | None,
+        typer.Option("--head", "-H", metavar="L.H", help="The head that is open first; else the one worth opening."),
     ] = None,
     query: QueryOption = None,
     from_: Annotated[
@@ -38,6 +39,11 @@ def report(
 
     Layers by heads, a head as lines and as a matrix, its stages with the softmax before and after scaling, one token's
     row across heads, coreference, and what each head does.
+
+    Examples:
+        attnx report "The animal slept because it was tired."
+        attnx report "The animal slept because it was tired." -o animal.html --from it --to animal
+        attnx report "The cat sat on the mat. The cat" -m tiny-gpt --head 0.3
     """
     from attnx.cli import output
     from attnx.errors import UsageError
@@ -46,7 +52,7 @@ def report(
     from attnx.view.save import write
 
     if out.suffix.lower() not in (".html", ".htm") and out.is_file() | (not out.exists()):
-        raise UsageError(f"{out} is no page: its name does not end in .html", "For example: -o report.html.")
+        raise UsageError(f"{out} is not an HTML page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
     assert run.items  # before anything else is looked at

@@ -1,4 +1,4 @@
-"""`attnx scale TEXT`: the softmax before and after scaling: scores, weights, entropy, saturation, gradient."""
+"""`attnx scale TEXT`: the softmax before and after scaling."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def scale(
 
     One token's row in one head, then every layer; with --head L.H its layer alone, unless --layer names more.
     --numbers and --theory do the arithmetic without a model.
+
+    Examples:
+        attnx scale "The animal slept because it was tired."
+        attnx scale "The animal slept because it was tired." --head 5.11 --query it
+        attnx scale --numbers 112,96 --divide 8
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse
@@ -185,5 +190,5 @@ def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:
 
     found = [number for part in text.split(",") if (number := read(part)) is not None]
     if len(found) < text.count(",") + 1:
-        raise UsageError(f"{option} {text!r} is no list of numbers", f"For example: {option} 2,16,64.")
+        raise UsageError(f"{option} {text!r} is not a list of numbers", f"For example: {option} 2,16,64.")
     return found

@@ -1,4 +1,4 @@
-"""`attnx scan CORPUS -o OUT.parquet`: what every head does, text by text, over any number of texts."""
+"""`attnx scan CORPUS -o OUT.parquet`: what every head does, text by text, over a corpus."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def scan(
     part: Annotated[
         int,
         typer.Option(
-            "--part", metavar="N", help="Texts a part: what is lost at most when it is killed.", min=1, max=1 << 20
+            "--part",
+            metavar="N",
+            help="Texts per part: the most that is lost when a scan is killed.",
+            min=1,
+            max=1 << 20,
         ),
     ] = 512,
     engine: Annotated[str, typer.Option("--engine", metavar="ENGINE", help="local, or ray (Ray Data).")] = "local",
@@ -50,14 +54,14 @@ def scan(
         str | None, typer.Option("--address", metavar="A", help="With --engine ray: the cluster; else one is started.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="With --engine ray: how many work at once.", min=1)
+        int | None, typer.Option("--workers", metavar="N", help="With --engine ray: the number of workers.", min=1)
     ] = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     force: ForceOption = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say how far it is where stderr is no terminal, too.")
+        bool, typer.Option("--verbose", "-v", help="Show progress even where stderr is not a terminal.")
     ] = False,
 ) -> None:
     """Measure every head on every text of a corpus, and write each value to Parquet.
@@ -66,6 +70,11 @@ def scan(
 
     The file has a row for each value, with the columns text (its number), source, line, tokens, measure, item
     (coreference: pronoun → candidate), layer, head, value.
+
+    Examples:
+        attnx scan corpus.txt -o heads.parquet
+        attnx scan "texts/*.jsonl" -o heads.parquet --field body --measure entropy
+        attnx scan corpus.txt -o heads.parquet --engine ray --address auto
     """
     from attnx import model as pipeline
     from attnx.cli import output

@@ -1,4 +1,4 @@
-"""`attnx sites MODEL`: what attention a graph holds, and what was refused and why; nothing is run."""
+"""`attnx sites MODEL`: what attention a graph holds; nothing is run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from attnx.cli.options import JsonOption, ModelArgument
 
 def sites(
     model: ModelArgument,
-    places: Annotated[bool, typer.Option("--places", help="Also say which tensor holds each quantity.")] = False,
+    places: Annotated[bool, typer.Option("--places", help="Also show which tensor holds each quantity.")] = False,
     feed_template: Annotated[
         bool, typer.Option("--feed-template", help="Instead, print Python that writes a feed for --inputs.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List every attention computation in a model, and every near miss with its reason. The model is not run."""
+    """List every attention computation in a model, and every near miss with its reason. The model is not run.
+
+    Examples:
+        attnx sites minilm
+        attnx sites model.onnx --places
+        attnx sites model.onnx --feed-template
+    """
     from attnx import model as pipeline
     from attnx.cli import output
     from attnx.run.encdec import sites_of

@@ -28,6 +28,11 @@ def trace(
 
     The arrays are called attention.N.QUANTITY: N counts sites in execution order, and QUANTITY is query, key, value,
     scores, scaled, capped, masked, weights or context.
+
+    Examples:
+        attnx trace minilm "The animal slept because it was tired." --save animal.npz
+        attnx trace minilm "The animal slept because it was tired." --layer last --only weights
+        attnx trace model.onnx --inputs feed.npz --save out.npz --json
     """
     from attnx.study.request import parse_layers, parse_quantities
 

@@ -1,4 +1,4 @@
-"""`attnx word TEXT TEXT`: one word in two contexts ("bank"), layer by layer."""
+"""`attnx word TEXT TEXT`: one word in two contexts, layer by layer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,13 @@ def word(
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
-    """Compare one word's vectors in two texts at every layer, beside what any two words have in common there."""
+    """Compare one word's vectors in two texts at every layer, beside what any two words have in common there.
+
+    Examples:
+        attnx word "We sat on the bank of the river." "I went to the bank." --word bank
+        attnx word "The bat flew." "He swung the bat." --word bat --json
+        attnx word "A spring day." "The spring broke." --word spring
+    """
     from attnx import model as pipeline
     from attnx.cli import output
     from attnx.cli.inputs import take
@@ -101,7 +107,7 @@ def _mention(state: States, word: str) -> Mention:
     found = mentions(state.tokens, word)
     if len(found) > 1:
         places = ", ".join(f"{one.text}@{one.pieces[0]}" for one in found)
-        raise UsageError(f"{word!r} is there {len(found)} times: {places}", "Say which, for example --word it@10.")
+        raise UsageError(f"{word!r} occurs {len(found)} times: {places}", "Name one, for example --word it@10.")
     return found[0]
 
 

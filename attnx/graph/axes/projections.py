@@ -56,7 +56,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Projections:
-    """The weights around one site; None for one that was not found for sure."""
+    """The weights around one site; None for one that was not found with certainty."""
 
     query: Projection | None
     key: Projection | None
@@ -88,7 +88,7 @@ def projections(graph: Graph, site: Site) -> Projections:
 
 
 def output_axes(graph: Graph, site: Site) -> tuple[str, Axes, list[tuple[str, Atom]]] | None:
-    """What W_O gives, with what its axes stand for; None where W_O was not found for sure.
+    """What W_O gives, with what its axes stand for; None where W_O was not found with certainty.
 
     Other than for its numbers, the context may be gated or normed before W_O multiplies it.
 

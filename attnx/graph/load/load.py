@@ -15,6 +15,7 @@ from attnx.errors import ModelError
 from attnx.graph.load.soundness import check_model, expected_bytes
 from attnx.graph.load.wire import read_skeleton
 from attnx.records import Array
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
@@ -36,6 +37,11 @@ _MAGIC = (
     (b"<!DOCTYPE", "a web page: the download went wrong"),
     (b"<html", "a web page: the download went wrong"),
 )
+
+
+_WEIGHTS = (b"GGUF", b"PK\x03\x04", b"\x80\x02")
+"""Beginnings of files that hold weights which can be exported."""
+_AGAIN = "Export the model to ONNX, or download it again."
 
 
 Outside = Callable[["NodeProto", Sequence["Fact"], Sequence["OperatorSetIdProto"]], "list[Fact] | None"]
@@ -109,10 +115,23 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
         )
     for magic, what in _MAGIC:
         if head.startswith(magic) or head[4:8] == magic:
-            raise ModelError(f"{path} is {what}, not an ONNX model", "Export the model to ONNX, or download it again.")
+            raise ModelError(f"{path} is {what}, not an ONNX model", _export(path) if magic in _WEIGHTS else _AGAIN)
     if head[:1] in (b"{", b"[") or (head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32):
         what = "a safetensors file: weights without a graph" if head[8:9] == b"{" else "JSON text"
-        raise ModelError(f"{path} is {what}, not an ONNX model", "Give the .onnx file.")
+        how = _export(path) if "weights" in what else "Give the .onnx file."
+        raise ModelError(f"{path} is {what}, not an ONNX model", how)
+
+
+def _export(path: Path) -> str:
+    """What makes ONNX of a file of weights: of the folder that it is in, where that is a checkpoint."""
+    if not (path.parent / "config.json").is_file() or path.suffix == ".gguf":
+        return Wording(
+            "Make ONNX of the checkpoint that it is from: <attnx.catalog.export.export('ORG/NAME', 'OUT')>; "
+            "of a module of your own with torch.onnx.export."
+        )
+    folder = path.resolve().parent
+    makes = "<attnx.catalog.export.export({name!r}, {out!r})> makes ONNX of it."
+    return Wording(makes, name=str(path.parent), out=f"{folder.name}-onnx")
 
 
 def tensors(proto: ModelProto) -> list[TensorProto]:

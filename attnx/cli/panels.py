@@ -1,0 +1,87 @@
+"""Help in panels: which options and commands stand together, and the examples of a command."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Any
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "Look": ("inspect", "coref", "align", "qkv", "explore", "report", "trace"),
+    "Measure": ("heads", "scale", "mask", "word", "flow", "contacts", "diff"),
+    "Intervene": ("ablate", "patch", "lens", "attribute", "intervene"),
+    "Many texts": ("scan",),
+    "Models": ("models", "pull", "export", "sites", "cost", "doctor"),
+}
+"""Panels of commands, and how they are listed; a command that is not named here comes last, in "Others"."""
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "Text": (
+        "pair", "file", "target", "targets", "chat", "ids", "inputs", "set", "dim", "image", "audio", "prompt",
+        "other-text", "other-ids", "other-inputs", "contrast", "dataset", "gold", "gold-from", "field", "plan", "other",
+    ),
+    "Model": ("model", "tokenizer", "revision", "task", "opset"),
+    "Select": (
+        "layer", "head", "query", "key", "site", "from", "to", "edge", "at", "word", "other-word", "answer", "foil",
+        "with", "reference", "what", "into", "freeze-mlps", "noising", "metric", "read", "only", "measure", "lengths",
+        "longest", "side", "relative", "when", "spans", "back", "symmetrise", "probe", "similar", "tolerance", "causal",
+        "effects", "apart",
+    ),
+    "Show": (
+        "top", "all", "view", "stage", "scale", "words", "mute", "mean", "max", "sort", "map", "by", "sweep", "as-if",
+        "similarity", "numbers", "divide", "theory", "places", "feed-template", "explain",
+    ),
+    "Output": ("json", "jsonl", "save", "output", "out", "force", "verbose", "verify", "fail-over"),
+    "Generate": ("generate", "temperature", "top-k", "seed"),
+    "Device": ("device", "batch", "part", "engine", "address", "workers", "clear-cache"),
+}  # fmt: skip
+"""Panels of options, in the help's order, each in its order; an option may name another panel where it is declared."""
+REST = "Others"
+"""The panel of what no panel names: --help."""
+EXAMPLES = "Examples:"
+"""The heading in a command's docstring under which its examples stand, a line each."""
+
+
+def grouped(names: list[str]) -> dict[str, list[str]]:
+    """Commands by panel, in the order of help."""
+    known = {name for panel in COMMANDS.values() for name in panel}
+    out = {title: [name for name in panel if name in names] for title, panel in COMMANDS.items()}
+    out[REST] = [name for name in names if name not in known]
+    return {title: found for title, found in out.items() if found}
+
+
+def arrange(command: Any) -> Any:
+    """A command whose options know their panels, and whose examples stand apart from what it does."""
+    place = {name: (title, at) for title, panel in OPTIONS.items() for at, name in enumerate(panel)}
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not parameter.rich_help_panel:
+            name = max(parameter.opts, key=len).lstrip("-")
+            parameter.rich_help_panel = place.get(name, (REST, 0))[0]
+    text, _, examples = cleandoc(command.help or "").partition(f"{EXAMPLES}\n")
+    command.help, command.examples = text.rstrip(), [line.strip() for line in examples.splitlines() if line.strip()]
+    return command
+
+
+def write(command: Any, context: Any, formatter: Any) -> None:
+    """Write arguments and options, a panel after the other."""
+    panels: dict[str, list[Any]] = {"Arguments": [], **{title: [] for title in OPTIONS}, REST: []}
+    place = {name: at for panel in OPTIONS.values() for at, name in enumerate(panel)}
+    found = command.get_params(context)
+    for parameter in sorted(found, key=lambda p: place.get(max(p.opts, key=len).lstrip("-"), len(place))):
+        record = parameter.get_help_record(context)
+        if record is not None and parameter.param_type_name == "argument":
+            panels["Arguments"].append(record)
+        elif record is not None:
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or REST, []).append(record)
+    for title, records in panels.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def write_examples(command: Any, formatter: Any) -> None:
+    """Write a command's examples, each as it is typed: a shell must be able to read it, so none is wrapped."""
+    if command.examples:
+        with formatter.section(EXAMPLES.rstrip(":")):
+            formatter.write("".join(f"  {line}\n" for line in command.examples))
+
+
+__all__ = ["COMMANDS", "EXAMPLES", "OPTIONS", "REST", "arrange", "grouped", "write", "write_examples"]

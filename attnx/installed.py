@@ -1,0 +1,53 @@
+"""How attnx was installed, and so the line that installs more of it: from an index, a folder, an archive, a repository.
+
+Source: PEP 610, direct_url.json.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+def pip(extra: str) -> str:
+    """The line that installs an extra where attnx stands: `pip install '.[figures]'` in a clone.
+
+    Args:
+        extra: Its name.
+    """
+    return f"pip install {_what(extra)}"
+
+
+def _what(extra: str) -> str:
+    try:
+        found = metadata.distribution("attnx").read_text("direct_url.json")
+        origin = json.loads(found) if found else {}
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return _folder(Path(__file__).parents[1], extra, editable=True) or f"'attnx[{extra}]'"
+    url = origin.get("url", "")
+    if "dir_info" in origin:
+        path = Path(unquote(urlsplit(url).path))
+        editable = bool(origin["dir_info"].get("editable"))
+        return _folder(path, extra, editable=editable) or f"'attnx[{extra}]'"
+    if "vcs_info" in origin:
+        kind, commit = origin["vcs_info"].get("vcs", "git"), origin["vcs_info"].get("requested_revision")
+        return f"'attnx[{extra}] @ {kind}+{url}{f'@{commit}' if commit else ''}'"
+    if url:
+        return f"'attnx[{extra}] @ {url}'"
+    return f"'attnx[{extra}]'"
+
+
+def _folder(path: Path, extra: str, *, editable: bool) -> str | None:
+    """A clone, as it is named from where one stands; None where it is there no more."""
+    if not (path / "pyproject.toml").is_file():
+        return None
+    try:
+        here = path.samefile(Path.cwd())
+    except OSError:
+        here = False
+    return f"{'-e ' if editable else ''}'{'.' if here else path}[{extra}]'"
+
+
+__all__ = ["pip"]

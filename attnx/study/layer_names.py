@@ -1,0 +1,94 @@
+"""Layers counted from the end: "last" and "-1" become the numbers that they have in a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from attnx.errors import UsageError
+from attnx.records import Site
+from attnx.study.attention_kind import named_sort, sort_of
+
+_END = r"(?:last|-\d{1,6})"
+_ANY = rf"(?:L?\d{{1,6}}|{_END})"
+_PART = re.compile(rf"\s*({_ANY})(?:\s*-\s*({_ANY}))?\s*", re.ASCII | re.IGNORECASE)
+_HEAD = re.compile(rf"\s*L?({_END})(?=\.|\s*H\d)", re.ASCII | re.IGNORECASE)
+
+
+def from_end(text: str) -> bool:
+    """Whether a text names a layer, or the layer of a head, from the end: "last", "-1", "2-last", "last.3", "-1.3"."""
+    return bool(_HEAD.match(text)) or any(
+        (match := _PART.fullmatch(part)) and any(_of_end(end) for end in match.groups()) for part in text.split(",")
+    )
+
+
+def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
+    """Layers, or a head, with every layer as its number.
+
+    Args:
+        text: "last", "-2--1", "0,last", "last.3", "-1H3"; what is none of these comes back as it is.
+        sites: Those of the model.
+        sort: The sort of attention that is meant, where one was asked for.
+
+    Raises:
+        UsageError: The model's layers are not known, differ between its parts, or are fewer than that.
+    """
+    if not from_end(text):
+        return text
+    layers = _layers(sites, sort)
+    if match := _HEAD.match(text):
+        return _number(match[1], layers) + text[match.end() :]
+    parts = []
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        parts.append(part if match is None else "-".join(_number(end, layers) for end in match.groups() if end))
+    return ",".join(parts)
+
+
+def numbered_pairs(
+    texts: Sequence[str], one: Sequence[Site], two: Sequence[Site], sort: str | None = None
+) -> list[str]:
+    """Pairs of layers of two models, "0=0,-1=last", likewise; "last" alone is the last of each."""
+    out = []
+    for part in ",".join(texts).split(","):
+        left, equals, right = part.partition("=")
+        if from_end(left) or from_end(right):
+            right = right if equals else left
+            part = f"{numbered(left, one, sort)}={numbered(right, two, sort)}"
+        out.append(part)
+    return out
+
+
+def _of_end(layer: str | None) -> bool:
+    return layer is not None and (layer[0] == "-" or layer.lower() == "last")
+
+
+def _layers(sites: Sequence[Site], sort: str | None) -> tuple[int, ...]:
+    """The layers that are counted, in order."""
+    if sort is not None:
+        wanted = named_sort(sites, sort)
+        sites = [site for site in sites if sort_of(site) == wanted]
+    by_sort: dict[str, set[int]] = {}
+    for site in sites:
+        if site.layer is not None:
+            by_sort.setdefault(sort_of(site), set()).add(site.layer)
+    if not by_sort:
+        raise UsageError("the layers of this model are not known, so none is the last", "Leave the layer out.")
+    ends = {max(layers) for layers in by_sort.values()}
+    if len(ends) > 1:
+        named = ", ".join(f"{name} {max(layers)}" for name, layers in by_sort.items())
+        raise UsageError(f"the last layer is not the same everywhere: {named}", "Give its number.")
+    return tuple(sorted(set().union(*by_sort.values())))
+
+
+def _number(layer: str, layers: tuple[int, ...]) -> str:
+    if not _of_end(layer):
+        return layer
+    back = 1 if layer.lower() == "last" else int(layer[1:])
+    if not 1 <= back <= len(layers):
+        there = f"The layers are {layers[0]} to {layers[-1]}, or -{len(layers)} to -1."
+        raise UsageError(f"there is no layer {layer}", there)
+    return str(layers[-back])
+
+
+__all__ = ["from_end", "numbered", "numbered_pairs"]

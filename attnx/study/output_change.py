@@ -1,0 +1,118 @@
+"""How far a model's own outputs moved from one run to another: cosine, KL, and whether the first choice is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnx.records import Array, Trace
+from attnx.session.protocol import OpenModel
+from attnx.study.readout import readout
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChange:
+    """How far what a model says moved."""
+
+    kind: str
+    """ "next token", "masked token", "label", "embedding" or "outputs"."""
+    output: str
+    """The output that is read; "" where all are compared."""
+    cosine: float | None
+    """Of the vectors that are read: logits, the text's embedding; None where all outputs are compared."""
+    kl: float | None
+    """KL(first || second) in nats, of a model that chooses."""
+    first: tuple[str, str] | None
+    """Its first choice in each run, of a model that chooses."""
+    relative: float | None
+    """|second - first| / |first|, the largest over the outputs; where all are compared."""
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether the first choice is the same; None of a model that chooses nothing."""
+        return None if self.first is None else self.first[0] == self.first[1]
+
+
+def output_change(model: OpenModel, one: Trace, two: Trace) -> OutputChange | None:
+    """Hold the outputs of two runs against each other, in the terms of the first model.
+
+    Args:
+        model: The first model.
+        one: Its run, with outputs.
+        two: The other run, with outputs.
+
+    Returns:
+        None where no output of the one is like one of the other.
+    """
+    read = readout(model, one.outputs, one.tokens)
+    names = [read.output] if read.output else [name for name, array in one.outputs.items() if array.dtype.kind == "f"]
+    partners = {name: _partner(name, one.outputs, two.outputs) for name in names}
+    other = {name: two.outputs[partner] for name, partner in partners.items() if partner is not None}
+    if not other:
+        return None
+    first = {name: one.outputs[name] for name in other}
+    changed = read.change(first, other)
+    if read.kind == "outputs":
+        return OutputChange(read.kind, "", None, None, None, changed.moved)
+    if read.kind == "embedding":
+        cosine = 1.0 - changed.reading.scores["1 - cosine, text"]
+        return OutputChange(read.kind, read.output, cosine, None, None, None)
+    choices = (read.read(first).first, read.read(other).first)
+    left, right = (_row(run[read.output], read.position) for run in (first, other))
+    return OutputChange(read.kind, read.output, _cosine(left, right), changed.moved, choices, None)
+
+
+def said(changes: Sequence[OutputChange | None]) -> str:
+    """The change over one or several texts, in a sentence."""
+    found = [one for one in changes if one is not None]
+    if not found:
+        return "the outputs cannot be compared: none of one model has the shape of one of the other's"
+    kind = {"embedding": "the text's vector", "outputs": "the outputs"}.get(found[0].kind, f"the {found[0].kind}")
+    parts = []
+    for values, name, least in (
+        ([one.cosine for one in found], "cosine", True),
+        ([one.kl for one in found], "KL", False),
+        ([one.relative for one in found], "relative change", False),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            extreme = min(known) if least else max(known)
+            unit = " nats" if name == "KL" else ""
+            mean = "" if len(known) == 1 else f", {'least' if least else 'most'} {_number(extreme, least)}"
+            parts.append(f"{name} {_number(float(np.mean(known)), least)}{unit}{mean}")
+    choices = [one.first for one in found if one.first is not None]
+    if len(choices) == 1:
+        (one, two) = choices[0]
+        parts.append(f"first choice kept ({one})" if one == two else f"first choice {one} → {two}")
+    elif choices:
+        kept = sum(one == two for one, two in choices)
+        parts.append(f"first choice kept in {kept} of {len(choices)}")
+    return f"{kind}: {', '.join(parts)}"
+
+
+def _number(value: float, near_one: bool) -> str:
+    return f"{value:.5f}" if near_one else f"{value:.2g}"
+
+
+def _partner(name: str, one: Mapping[str, Array], two: Mapping[str, Array]) -> str | None:
+    """The output of the other run that is like one of this: of its name, else the only one of its shape."""
+    shape = one[name].shape
+    if name in two and two[name].shape == shape:
+        return name
+    alike = [other for other, array in two.items() if array.dtype.kind == "f" and array.shape == shape]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _row(array: Array, position: int) -> Array:
+    row = np.asarray(array, np.float64)[0]
+    return np.asarray(row if row.ndim == 1 else row[min(position, len(row) - 1)])
+
+
+def _cosine(one: Array, two: Array) -> float:
+    sizes = float(np.linalg.norm(one) * np.linalg.norm(two))
+    return float(one @ two) / sizes if sizes else float(np.array_equal(one, two))
+
+
+__all__ = ["OutputChange", "output_change", "said"]
