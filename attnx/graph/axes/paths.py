@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.product import Product, find_product
+from attnx.graph.load.nodes import reads_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -63,6 +64,21 @@ def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) ->
         node = graph.producer(value)
         if node is not None and node.op_type not in ("Shape", "Size"):
             stack += [name for name in node.input if name]
+    return found
+
+
+def upstream(graph: Graph, values: Collection[str]) -> set[str]:
+    """These values and all that they are made from, tensors of which sizes are read among them."""
+    found: set[str] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if value in found:
+            continue
+        found.add(value)
+        node = graph.producer(value)
+        if node is not None:
+            stack += reads_of(node)
     return found
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.paths import above
+from attnx.graph.axes.paths import above, upstream
 from attnx.graph.fact import Fact
-from attnx.graph.load.nodes import reads_of
 from attnx.graph.masks.mask_reading import Hides, Probed, Reader
 from attnx.graph.masks.window_probe import LENGTH, windows
 from attnx.graph.shapes.infer import Part, infer
@@ -235,7 +234,7 @@ class _Masks:
         self.graph = graph
         self.cone = _cone(graph, sites)
         self._nodes = [n for n in graph.nodes if any(o in self.cone for o in n.output)]
-        above = _above(graph, self.cone | _products(sites))
+        above = upstream(graph, self.cone | _products(sites))
         self._above = [n for n in graph.nodes if any(o in above for o in n.output)]
         self._shapes: dict[tuple[tuple[str, int], ...], dict[str, Fact]] = {}
         self.senses = senses_of(graph, self.cone)
@@ -277,18 +276,3 @@ class _Masks:
 def _fits(shape: Sequence[int]) -> bool:
     """Whether an array of that shape may be made; numpy refuses (0, 2**40, 2**40), though nothing is in it."""
     return min(shape, default=0) >= 0 and prod(max(1, size) for size in shape) <= LIMIT
-
-
-def _above(graph: Graph, values: set[str]) -> set[str]:
-    """These values and all that they are made from."""
-    found: set[str] = set()
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if value in found:
-            continue
-        found.add(value)
-        node = graph.producer(value)
-        if node is not None:
-            stack += reads_of(node)
-    return found

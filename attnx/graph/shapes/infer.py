@@ -153,7 +153,8 @@ def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int)
     if node.op_type == "If" and not node.domain:
         return _branch(graph, node, facts, limit)
     if node.op_type == "Constant" and not node.domain:
-        value = graph.constant_of(node)
+        name = node.output[0]
+        value = graph.constant(name) if graph.producer(name) is node else graph.constant_of(node)
         if value is None:
             return [_constant_shape(node)]
         return [fact_of(value)]

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import matched
+from attnx.graph.axes.paths import upstream
 from attnx.graph.fact import Fact
 from attnx.graph.masks.mask_probe import keeping, small_sizes
-from attnx.graph.shapes.infer import infer
+from attnx.graph.shapes.infer import Part, infer
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
-from attnx.sites.strided.subgraph_eval import enact
+from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -69,6 +70,7 @@ class Places:
         self.graph = graph
         self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
         self._known: dict[tuple[tuple[str, int], ...], tuple[dict[str, Fact], dict[str, Fact]]] = {}
+        self._above: dict[tuple[str, ...], list[NodeProto]] = {}
 
     def prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
         """Follow places from query and key to the cells of softmaxes' inputs, whose last axes are normalised.
@@ -99,17 +101,22 @@ class Places:
                 return None
             made.append((name, *copy))
         for sizes in self._sizes(source.products):
-            seen = self._run(source, sizes, made)
+            seen = self._run(source, sizes, made, logits)
             if seen is None:
                 continue
             proof = read(seen, twice=len(logits) > 1)
             if not isinstance(proof, Proof):
                 return proof
-            if source.chosen is not None and (proof := self._chosen(proof, seen, *source.chosen)) is None:
-                continue
+            if source.chosen is not None:
+                self._facts(sizes, source.chosen)
+                if (proof := self._chosen(proof, seen, *source.chosen)) is None:
+                    continue
             if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
                 return None  # rows of some queries, and nothing tells of which
-            return proof if use is None else self._weighed(proof, seen, use)
+            if use is None:
+                return proof
+            self._facts(sizes, (use.value, *use.contexts))
+            return self._weighed(proof, seen, use)
         return None
 
     def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
@@ -123,14 +130,28 @@ class Places:
                     tried.append(sizes)
                     yield sizes
 
-    def _facts(self, sizes: dict[str, int]) -> tuple[dict[str, Fact], dict[str, Fact]]:
-        """The inputs at these sizes, and what follows from them."""
+    def _facts(self, sizes: dict[str, int], values: Sequence[str]) -> tuple[dict[str, Fact], dict[str, Fact]]:
+        """The inputs at these sizes, and what follows from them for these values and those that were asked for before.
+
+        No other part of the graph is walked: at most sizes, the first few values tell that nothing comes of them.
+        """
         key = tuple(sorted(sizes.items()))
         if key not in self._known:
             given = keeping(self.graph, sizes, self.graph.inputs)
             given |= {name: _marked(given[name]) for name in self._marks() if name in given}
-            self._known[key] = given, infer(self.graph, sizes, given)
-        return self._known[key]
+            self._known[key] = given, {}
+        given, facts = self._known[key]
+        new = [node for node in self._makers(tuple(values)) if not any(o in facts for o in node.output)]
+        if new or not facts:
+            facts.update(infer(self.graph, sizes, given, part=Part(new, facts)))
+        return given, facts
+
+    def _makers(self, values: tuple[str, ...]) -> list[NodeProto]:
+        """The nodes above values, in order."""
+        if values not in self._above:
+            nodes = {id(n): n for v in upstream(self.graph, values) if (n := self.graph.producer(v)) is not None}
+            self._above[values] = sorted(nodes.values(), key=self.graph.position)
+        return self._above[values]
 
     def _marks(self) -> list[str]:
         """Inputs that say which tokens attend to all others, and are attended to by all."""
@@ -146,27 +167,27 @@ class Places:
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
     def _run(
-        self, source: Source, sizes: dict[str, int], made: Sequence[tuple[str, list[NodeProto], str]]
+        self,
+        source: Source,
+        sizes: dict[str, int],
+        made: Sequence[tuple[str, list[NodeProto], str]],
+        logits: Sequence[str],
     ) -> Seen | None:
-        given, facts = self._facts(sizes)
+        given, facts = self._facts(sizes, (source.query, source.key))
         one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
             return None
+        self._facts(sizes, tuple(logits))
         size = source.size
         parts: list[tuple[Array, Array, Array]] = []
-        for logits, copies, target in made:
-
-            def carried(query: Array, key: Array, copies: list[NodeProto] = copies, to: str = target) -> Array | None:
-                return enact(self.graph, facts, copies, to, dict(zip(_SOURCES, (query, key), strict=True)))
-
-            asked = carried(_counted(one, size), _ones(two))
-            found = None if asked is None else carried(_ones(one), _counted(two, size))
-            masked = None
-            if found is not None:
-                zeros = {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}
-                masked = enact(self.graph, facts, [], logits, zeros)
-            if asked is None or found is None or masked is None or not asked.shape == found.shape == masked.shape:
+        for name, copies, target in made:
+            sides = [(_counted(one, size), _ones(two)), (_ones(one), _counted(two, size))]
+            runs = [Run(copies, target, dict(zip(_SOURCES, pair, strict=True))) for pair in sides]
+            runs.append(Run([], name, {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}))
+            done = enact_all(self.graph, facts, runs)
+            if done is None or len({array.shape for array in done}) > 1:
                 return None
+            asked, found, masked = done
             parts.append((asked, found, masked))
         batch = next((f.shape[0] for f in given.values() if f.shape), None)
         split = (one[-1] != size, two[-1] != size)

@@ -13,6 +13,9 @@ from attnx.graph.fact import Fact
 from attnx.graph.masks.window_probe import band_width
 from attnx.records import HIDES, Array
 
+_MARKS = 1 << 28
+"""Numbers that are marked at most, a byte each; more are sorted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -84,16 +87,18 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     if len(apart) > 1:
         visible = shown > HIDES
         return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None
-    rows = np.nonzero(cells)[0]
     # Each row is one query's, and each query has one row.
-    lowest = np.full(cells.shape[0], np.iinfo(np.int64).max)
-    np.minimum.at(lowest, rows, one)
-    if (lowest[rows] != one).any() or len(np.unique(one)) != len(np.unique(rows)):
+    counts = cells.sum(-1)
+    first = one[(counts.cumsum() - counts)[counts > 0]]
+    queries = np.bincount(one, minlength=prod(seen.query)) > 0
+    if (np.repeat(first, counts[counts > 0]) != one).any() or queries.sum() != len(first):
         return None
     if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
         return None
-    pairs = one * prod(seen.key) + two
-    if not twice and _repeats(pairs[shown > HIDES]):
+    # Query and key lie apart on one axis alone: that of the key tells the pair.
+    pairs = one * seen.key[apart[0]] + asked[apart[0]]
+    most = prod(seen.query) * seen.key[apart[0]]
+    if not twice and _repeats(pairs[shown > HIDES], most):
         return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
     if seen.batch is not None and seen.query[batch] != seen.batch:
@@ -104,13 +109,19 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     later = np.triu(np.ones(visible.shape, bool), 1)
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
-        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()), twice=_repeats(pairs),
-        whole=len(np.unique(one)) == prod(seen.query),
+        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()), twice=_repeats(pairs, most),
+        whole=bool(queries.all()),
     )  # fmt: skip
 
 
-def _repeats(numbers: Array) -> bool:
-    return len(np.unique(numbers)) != len(numbers)
+def _repeats(numbers: Array, most: int) -> bool:
+    """Whether one of the numbers, which are all below `most`, is there twice."""
+    if most > _MARKS:
+        ordered = np.sort(numbers)
+        return bool((ordered[1:] == ordered[:-1]).any())
+    marks = np.zeros(most, bool)
+    marks[numbers] = True
+    return int(np.count_nonzero(marks)) != len(numbers)
 
 
 def _width(visible: Array) -> int | None:

@@ -7,6 +7,7 @@ that depend on numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -28,35 +29,84 @@ _MOST = 20_000
 """Nodes that are run at most."""
 _CELLS = 1 << 27
 """Cells of a result, at most."""
+_SHARED = -1
+_Key = tuple[int, str]
+"""Of which run a value is, or that it is the same in all; and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    rank: tuple[int, int]
+    node: NodeProto
+    side: int
+    reads: list[_Key | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One value to compute."""
+
+    extra: Sequence[NodeProto]
+    """Nodes besides the graph's own."""
+    target: str
+    given: Mapping[str, Array]
+    """Values in the place of what would make them."""
 
 
 def enact(
     graph: Graph, facts: Mapping[str, Fact], extra: Sequence[NodeProto], target: str, given: Mapping[str, Array]
 ) -> Array | None:
-    """Compute one value.
+    """Compute one value: see `enact_all`."""
+    made = enact_all(graph, facts, [Run(extra, target, given)])
+    return None if made is None else made[0]
+
+
+def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> list[Array] | None:
+    """Compute the values of several runs side by side; what does not depend on what is given is computed once.
 
     Args:
         graph: The graph.
         facts: What is known of its values at the sizes that are meant: shapes, and the model's inputs.
-        extra: Nodes besides the graph's own.
-        target: The value.
-        given: Values in the place of what would make them.
+        runs: What to compute.
 
     Returns:
-        None where it needs a weight that is not small, an input that is not known, or an operator that is not ONNX's.
+        None where one of them needs a weight that is not small, an input that is not known, or an operator that is
+        not ONNX's.
     """
-    held: dict[str, Array | list[Array]] = dict(given)
-    nodes = _needed(graph, facts, extra, target, held)
-    if nodes is None:
-        return None
-    last = {name: i for i, node in enumerate(nodes) for name in node.input}
+    held: dict[_Key, Array | list[Array]] = {}
+    steps: dict[tuple[int, int], _Step] = {}
+    wanted: list[_Key] = []
+    for at, run in enumerate(runs):
+        known: dict[str, Array | list[Array]] = dict(run.given)
+        nodes = _needed(graph, facts, run.extra, run.target, known)
+        if nodes is None:
+            return None
+        own = {name: at if name in run.given else _SHARED for name in known}
+        held.update({(own[name], name): value for name, value in known.items()})
+        extra = {id(node) for node in run.extra}
+        ranks: dict[str, tuple[int, int]] = {}
+        for node in nodes:
+            before = [ranks[n] for n in node.input if n in ranks]
+            # In the file's order, in which little is held at a time; a node of no file behind what it reads.
+            place = max([p for p, _ in before] + ([] if id(node) in extra else [graph.position(node)]), default=0)
+            rank = (place, 1 + max((level for _, level in before), default=0))
+            alone = id(node) in extra or any(own[n] != _SHARED for n in node.input if n)
+            side = at if alone else _SHARED
+            reads = [(own[n], n) if n else None for n in node.input]
+            steps.setdefault((side, id(node)), _Step(rank, node, side, reads))
+            own |= dict.fromkeys((o for o in node.output if o), side)
+            ranks |= dict.fromkeys((o for o in node.output if o), rank)
+        wanted.append((own[run.target], run.target))
+    ordered = sorted(steps.values(), key=lambda step: step.rank)
+    last = {key: i for i, step in enumerate(ordered) for key in step.reads}
     try:
-        for i, node in enumerate(nodes):
-            held.update(_outputs(graph, node, [held[n] if n else None for n in node.input]))
-            for name in node.input:
-                if last[name] == i and name != target:
-                    held.pop(name, None)
-        return np.asarray(held[target])
+        for i, step in enumerate(ordered):
+            values = _outputs(graph, step.node, [None if key is None else held[key] for key in step.reads])
+            held.update({(step.side, name): value for name, value in values.items()})
+            for key in step.reads:
+                if last[key] == i and key is not None and key not in wanted:
+                    held.pop(key, None)
+        return [np.asarray(held[key]) for key in wanted]
     except Exception:
         # Sizes that do not fit, an operator that the rules and the reference refuse: unknown, nothing else.
         return None
