@@ -153,6 +153,8 @@ def transformer_lens_job(task: Task, job: str) -> dict[str, Any]:
     ids = torch.tensor([task.ids(job)])
     if job != "ablations":
         return {"weights": torch.cat(weights(ids))}
+    if not task.decoder:
+        raise SystemExit("gives an encoder's logits by a masked-language head, which the checkpoint has no weights of")
     plain = model(ids)[0]
 
     def without(layer: int, head: int) -> float:
