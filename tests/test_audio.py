@@ -40,7 +40,7 @@ def test_every_width_and_two_channels(tmp_path: Path) -> None:
     samples, _ = read_wav(write(tmp_path / "two.wav", files[2], channels=2))
     np.testing.assert_allclose(samples, [-0.75, 0.25])
     (tmp_path / "no.wav").write_text("no sound")
-    for name, said in (("no.wav", "no WAV file"), ("none.wav", "there is no file")):
+    for name, said in (("no.wav", "not a WAV file"), ("none.wav", "there is no file")):
         with pytest.raises(InputError, match=said):
             read_wav(tmp_path / name)
     with pytest.raises(InputError, match="no samples"):
@@ -132,7 +132,7 @@ def test_a_listener_that_writes_attends_to_seconds(tmp_path: Path) -> None:
 
 
 def test_what_does_not_listen(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not listen"):
+    with pytest.raises(UsageError, match="takes no sound"):
         attnx.open("minilm", device="cpu").trace(audio=write(tmp_path / "a.wav", b"\0\0"))
 
 

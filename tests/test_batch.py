@@ -236,5 +236,5 @@ def test_what_is_no_text_is_refused_by_its_type(text: Any) -> None:
 
 
 def test_one_text_is_not_several() -> None:
-    with pytest.raises(UsageError, match="several texts are a list"):
+    with pytest.raises(UsageError, match="several texts go in a list"):
         attnx.open("minilm", device="cpu").trace_many("abc")

@@ -104,7 +104,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     mixed = small.save(
         tmp_path / "mixed", encoder_model=small.plain_decoder(W), decoder_model=FORMS["two files"]["decoder_model"]
     )
-    with pytest.raises(ModelError, match="nothing of it is what the decoder takes"):
+    with pytest.raises(ModelError, match="none of which the decoder takes"):
         attnx.open(mixed, device="cpu").trace(tokens=from_ids(SOURCE), generate=2)
 
 

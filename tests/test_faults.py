@@ -158,7 +158,7 @@ def test_what_is_read_is_not_written_over(link: str | None, run: Runner, tmp_pat
     before = (tmp_path / "feed.npz").read_bytes()
     got, _, err = run("trace", "minilm", "--inputs", "feed.npz", "--save", out.name, "--force")
     assert got == 2
-    assert "written over" in err
+    assert "overwritten" in err
     assert (tmp_path / "feed.npz").read_bytes() == before
     got, _, err = run("inspect", "--file", "t.txt", "--save", "t.txt", "--force")
     assert got == 2, err

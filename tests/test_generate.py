@@ -168,7 +168,7 @@ def test_what_cannot_write_says_so(tmp_path: Path) -> None:
     del model.graph.output[:]
     model.graph.output.append(small.info(logits.input[0], small.F, ["batch", "sequence", small.WIDTH]))
     for ids in ([20, 21], [1, 2]):  # also where every id is less than the width of what it gives
-        with pytest.raises(UnsupportedError, match="what comes next: its vocabulary has"):
+        with pytest.raises(UnsupportedError, match="predicts the next token: its vocabulary has"):
             write(model, tmp_path / f"headless{ids[0]}", 2, ids)
 
 

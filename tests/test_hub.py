@@ -168,7 +168,7 @@ def test_a_wrong_hash_is_refused_and_removed(serve: Callable[[Repo], Path]) -> N
     repo = usual()
     repo.damaged = frozenset({"onnx/model.onnx_data"})
     cache = serve(repo)
-    with pytest.raises(ModelError, match="came damaged"):
+    with pytest.raises(ModelError, match="arrived damaged"):
         pull(Name(NAME))
     assert not list(cache.rglob("model.onnx_data"))
     repo.damaged = frozenset()
@@ -180,7 +180,7 @@ def test_small_files_are_held_to_gits_hash(serve: Callable[[Repo], Path]) -> Non
     repo = usual()
     repo.damaged = frozenset({"config.json"})
     serve(repo)
-    with pytest.raises(ModelError, match=r"config\.json came damaged"):
+    with pytest.raises(ModelError, match=r"config\.json arrived damaged"):
         pull(Name(NAME))
 
 

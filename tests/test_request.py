@@ -37,7 +37,7 @@ def test_head(text: str, head: Head) -> None:
 
 @pytest.mark.parametrize("text", ["", "5.", ".5", "5.1.1", "-1", "L5", "5H", "x"])
 def test_no_head(text: str) -> None:
-    with pytest.raises(UsageError, match="no head"):
+    with pytest.raises(UsageError, match="not a head"):
         parse_head(text)
 
 

@@ -53,7 +53,7 @@ def test_lists_files_and_sizes_read_off_other_arrays(tmp_path: Path) -> None:
         ("step=0.5", {}, "does not fit"),
         ("step=randn", {}, "randn|takes"),
         ("hidden=randn:x", {"height": 1, "width": 1}, "seed"),
-        ("step=many", {}, "no value"),
+        ("step=many", {}, "not a value"),
         ("on=2", {}, "does not fit"),
     ],
 )
@@ -64,14 +64,14 @@ def test_what_cannot_be_set(text: str, dims: dict[str, int], said: str) -> None:
 
 def test_dims_and_files_that_are_wrong(tmp_path: Path) -> None:
     for text in ("batch", "batch=x", "=3", "batch=-1"):
-        with pytest.raises(UsageError, match="no NAME=SIZE"):
+        with pytest.raises(UsageError, match="not of the form NAME=SIZE"):
             parse_dims([text])
     with pytest.raises(UsageError, match="no dimension depth"):
         read_settings([], SLOTS, {"depth": 2})
     with pytest.raises(InputError, match="no file"):
         read_settings([f"step=@{tmp_path / 'x.npy'}"], SLOTS)
     (tmp_path / "bad.npy").write_text("no array")
-    with pytest.raises(InputError, match=r"no \.npy file"):
+    with pytest.raises(InputError, match=r"not a \.npy file"):
         read_settings([f"step=@{tmp_path / 'bad.npy'}"], SLOTS)
 
 

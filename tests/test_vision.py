@@ -117,7 +117,7 @@ def test_without_a_configuration_it_is_said(tmp_path: Path) -> None:
     recipe = read_recipe(tmp_path / "model.onnx", SLOT)
     assert (recipe.resize, recipe.mean, recipe.std) == ((224, 224), *IMAGENET)
     assert "no preprocessor_config.json" in recipe.notes[0]
-    with pytest.raises(InputError, match="written nowhere"):
+    with pytest.raises(InputError, match="nothing says how large"):
         read_recipe(tmp_path / "model.onnx", Slot("pixel_values", ("b", 3, "h", "w"), "tensor(float)"))
 
 
@@ -133,8 +133,8 @@ def test_pictures_of_every_sort(tmp_path: Path) -> None:
     assert load_picture(tmp_path / "grey.png").getpixel((0, 0)) == (7, 7, 7)
     assert load_picture(tmp_path / "clear.png").getpixel((0, 0)) == (255, 255, 255)
     assert load_picture(tmp_path / "turned.jpg").size == (2, 3)
-    (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(InputError, match="no picture"):
+    (tmp_path / "text.png").write_text("not a picture")
+    with pytest.raises(InputError, match="not a picture"):
         load_picture(tmp_path / "text.png")
 
 
@@ -192,7 +192,7 @@ def test_pixels_are_those_of_the_processor_that_is_named(truth: dict[str, Any], 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"image_processor_type": "DonutImageProcessor"}, "names Donut, and what it does"),
+        ({"image_processor_type": "DonutImageProcessor"}, "names Donut, whose preprocessing"),
         ({"feature_extractor_type": "ImageGPTFeatureExtractor"}, "names ImageGPT"),
         ({"image_processor_type": 4}, "image_processor_type is 4, and a text"),
         ({"image_processor_type": "ViTImageProcessor", "do_pad": True}, "do_pad is a step"),

@@ -71,4 +71,4 @@ def test_what_does_not_go_together(attnx: Run, options: tuple[str, ...], said: s
 
 
 def test_a_model_that_does_not_listen(attnx: Run) -> None:
-    assert "does not listen" in attnx(*BASE[:3], "--head", "0.0", code=2).err
+    assert "takes no sound" in attnx(*BASE[:3], "--head", "0.0", code=2).err

@@ -88,11 +88,11 @@ def test_set_fills_what_ids_cannot(attnx: Run, decoder: Path) -> None:
         (("--target", "x"), 2, "no encoder and decoder"),
         (("--chat",), 2, "--chat takes one text"),
         (("--image", "none.png"), 2, "takes no picture"),
-        (("--audio", "none.wav"), 2, "does not listen"),
+        (("--audio", "none.wav"), 2, "takes no sound"),
         (("--set", "nothing=1"), 2, "names no input"),
         (("--set", "position_ids=zeros"), 2, "sequence is open"),
         (("--dim", "depth=3"), 2, "no dimension depth"),
-        (("--dim", "x"), 2, "no NAME=SIZE"),
+        (("--dim", "x"), 2, "not of the form NAME=SIZE"),
     ],
 )
 def test_what_does_not_fit(args: tuple[str, ...], code: int, said: str, attnx: Run, decoder: Path) -> None:

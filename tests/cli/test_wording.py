@@ -147,7 +147,7 @@ def test_calls_that_are_named_exist_and_have_a_command() -> None:
     (Wording("Give <tokens=attnx.tokens.from_ids([101, 2023])>."), "Give --ids 101,2023."),
     (Wording("Give <force=True> to replace it."), "Give --force to replace it."),
     (Wording("<as_if='sqrt'> shows it; <from_=10>"), "--as-if sqrt shows it; --from 10"),
-    (Wording("<layers={text!r}> is not a layer", text=""), "--layer '' is no layer"),
+    (Wording("<layers={text!r}> is not a layer", text=""), "--layer '' is not a layer"),
     (Wording("<layers={text}>", text="3=7,4=8"), "--layer 3=7,4=8"),
     (Wording("<query={text}>", text="it's; rm"), """--query 'it'"'"'s; rm'"""),
     (Wording("<device={d}>: none", d="cuda:1"), "--device cuda:1: none"),

@@ -148,7 +148,7 @@ def test_read(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "none.jsonl")
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not UTF-8"):
         read(tmp_path / "b.jsonl")
 
 
@@ -204,7 +204,7 @@ def test_fields_of_tables_and_of_other_entries_are_named():
         parse("a\tb\n1\t2", ".tsv")
     with pytest.raises(InputError, match="row 1 has no field 'B-coref'"):  # the row is too short
         parse("A-coref\tB-coref\nTRUE", ".tsv")
-    with pytest.raises(InputError, match="entry 1 is no object"):
+    with pytest.raises(InputError, match="entry 1 is not an object"):
         parse("[1]", ".json")
     with pytest.raises(InputError, match="holds no list"):
         parse("{}", ".json")

@@ -165,7 +165,7 @@ def test_nothing_but_the_alignment_heads_leaves_the_session(tmp_path: Path, monk
 
 def test_what_cannot_be_timed(tmp_path: Path) -> None:
     speech(tmp_path / "speech.wav", 1.3)
-    with pytest.raises(UsageError, match="does not listen"):
+    with pytest.raises(UsageError, match="takes no sound"):
         time_words(attnx.open("minilm", device="cpu"), tmp_path / "speech.wav", Request())
     with pytest.raises(InputError, match="no file"):
         time_words(attnx.open(WORDS, device="cpu"), tmp_path / "nothing.wav", Request())

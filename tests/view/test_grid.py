@@ -140,5 +140,5 @@ def test_log_of_negative_values_is_refused() -> None:
     with pytest.raises(UsageError, match="never negative"):
         plain(grid(samples.trace(), "scaled", kind="log"), 80)
     assert plain(grid(samples.trace(), "scaled"), 80)
-    with pytest.raises(UsageError, match="no scale"):
+    with pytest.raises(UsageError, match="not a scale"):
         grid(samples.trace(), kind="x")  # type: ignore[arg-type]

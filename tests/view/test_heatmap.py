@@ -170,5 +170,5 @@ def test_every_size() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="0 to 15"):
         heatmap(made(), query=99)
-    with pytest.raises(UsageError, match="no scale"):
+    with pytest.raises(UsageError, match="not a scale"):
         heatmap(made(), kind="odd")  # type: ignore[arg-type]

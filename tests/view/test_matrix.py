@@ -169,7 +169,7 @@ def test_scales_refuse() -> None:
         choose(np.array([-1.0, 1.0]), "log")
     with pytest.raises(UsageError, match="never negative"):
         choose(np.array([1.0]), "log", diverging=True)
-    with pytest.raises(UsageError, match="no scale"):
+    with pytest.raises(UsageError, match="not a scale"):
         choose(np.array([1.0]), "cubic")  # type: ignore[arg-type]
 
 
