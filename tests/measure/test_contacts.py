@@ -85,6 +85,6 @@ def test_what_is_no_contact(tmp_path: Path, said: str, found: str) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "gold").write_bytes(b"1 7 caf\xe9\n")
-    for name in ("gold", "none"):
-        with pytest.raises(InputError, match="cannot be read"):
+    for name, why in (("gold", "is not UTF-8 text"), ("none", "cannot be read")):
+        with pytest.raises(InputError, match=why):
             measure.read_gold(tmp_path / name, tuple("MKTAYIAK"))
