@@ -5,10 +5,7 @@ Source: PEP 610, direct_url.json.
 
 from __future__ import annotations
 
-import json
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 
 def pip(extra: str) -> str:
@@ -21,6 +18,10 @@ def pip(extra: str) -> str:
 
 
 def _what(extra: str) -> str:
+    import json  # here: errors alone need it, and importlib.metadata brings the whole of email
+    from importlib import metadata
+    from urllib.parse import unquote, urlsplit
+
     try:
         found = metadata.distribution("attnx").read_text("direct_url.json")
         origin = json.loads(found) if found else {}
