@@ -25,13 +25,10 @@ def check(path: Path | None, *, force: bool) -> None:
     if path is None:
         refuse("without --save", {"--force": force})
         return
-    from attnx.view.save import LOOKS, NUMBERS
+    from attnx.view.save import LOOKS, NUMBERS, no_format
 
     if path.suffix.lower() not in (every := (*NUMBERS, ".json", *LOOKS, *DRAWN)):
-        raise UsageError(
-            f"{path.name}: {path.suffix or 'no ending'} is not a format that this can be saved in",
-            f"Use {', '.join(every)}.",
-        )
+        raise no_format(path, every)
     if path.is_file() and not force:
         raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
     if not path.parent.is_dir():

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -109,10 +109,16 @@ def save(
         if numbers is None:
             raise UsageError(f"there are no numbers behind this view to save as {ending}", "Save .txt, .svg or .html.")
         return write(path, _NUMBERS[ending](numbers), force=force)
-    raise UsageError(
-        f"{safe(path.name)}: {safe(ending) if ending else 'no ending'} is not a format that this can be saved in",
-        f"Use {', '.join((*LOOKS, '.png', '.pdf', *NUMBERS, *more))}.",
-    )
+    raise no_format(path, (*LOOKS, ".png", ".pdf", *NUMBERS, *more))
+
+
+def no_format(path: Path, endings: Iterable[str]) -> UsageError:
+    """That a file's ending is none of those that can be written."""
+    if path.suffix:
+        found = f"{safe(path.name)}: {safe(path.suffix.lower())} is not a format that this can be saved in"
+    else:
+        found = f"{safe(path.name)} has no ending" if path.name else f"{safe(str(path))} is a folder"
+    return UsageError(found, f"Use {', '.join(endings)}.")
 
 
 def look(view: RenderableType, ending: str, width: int = WIDTH) -> bytes:

@@ -193,8 +193,11 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         save(tmp_path / "a.xyz", view="x")
     for ending in (*LOOKS, *NUMBERS):
         assert ending in caught.value.hint
-    with pytest.raises(UsageError, match="no ending"):
+    with pytest.raises(UsageError, match=r"^a has no ending"):
         save(tmp_path / "a", view="x")
+    for folder in (Path("/"), Path()):
+        with pytest.raises(UsageError, match=f"^{folder} is a folder"):
+            save(folder, view="x")
     with pytest.raises(UsageError, match="no numbers"):
         save(tmp_path / "a.csv", view="x")
     with pytest.raises(UsageError, match="no view"):
