@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 TOP = 4
 """Heads that are listed where --top does not say."""
+_TOLD = 5
+"""Examples left out of a dataset that are named, each with its reason."""
 
 
 @starts("json")
@@ -222,9 +225,7 @@ def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | No
     with output.progress(len(data.examples), "examples") as tell:
         found, skipped = judge(opened, data.examples, tell)
     notes = [*data.skipped, *skipped]
-    output.notes(notes[:5])
-    if len(notes) > 5:
-        output.note(f"{len(notes) - 5} more examples were left out")
+    _tell_left_out(notes)
     whole: dict[str, Any] = {}
     if json or save is not None:
         from attnx.view.json import document
@@ -256,9 +257,7 @@ def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, for
     from attnx.cli import mattering, output, saving
 
     found, called, notes = mattering.over_dataset(opened, name)
-    output.notes(notes[:5])
-    if len(notes) > 5:
-        output.note(f"{len(notes) - 5} more examples were left out")
+    _tell_left_out(notes)
     whole: dict[str, Any] = {}
     if json or save is not None:
         from attnx.view.json import document
@@ -284,6 +283,15 @@ def _dataset_causal(opened: Model, name: str, json: bool, save: Path | None, for
     shown = [line(tables.answer_over(found)), "", tables.over(opened.name, called, found)]
     numbers = saving.columns_of(_by_head({"weight": found.weights, "effect": found.heads}))
     saving.give(shown, numbers, whole, json=json, path=save, force=force)
+
+
+def _tell_left_out(notes: Sequence[str]) -> None:
+    """Say which examples of a dataset were left out, and why: the first few."""
+    from attnx.cli import output
+
+    output.notes(notes[:_TOLD])
+    if len(notes) > _TOLD:
+        output.note(f"{len(notes) - _TOLD} more examples were left out")
 
 
 def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:
