@@ -69,7 +69,7 @@ def _numbers(trace: Trace, found: list[Visibility]) -> dict[str, list[Any]]:
     for at, one in enumerate(found):
         queries, keys = (axis.labels for axis in one.matrix.axes)
         rows, columns = (place.ravel().tolist() for place in np.indices(one.matrix.values.shape))
-        values = (
+        values: tuple[list[Any], ...] = (
             [at] * len(rows), [trace.labels[at]] * len(rows), rows, [queries[row] for row in rows], columns,
             [keys[column] for column in columns], one.matrix.values.ravel().tolist(),
         )  # fmt: skip
