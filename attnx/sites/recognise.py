@@ -238,7 +238,12 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
 
 
 def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]) -> Graph:
-    return _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
+    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
+    made = [node for own, stand_in in replacements.values() for node in (own, *stand_in.nodes)]
+    fresh = {name for node in made for name in node.output}
+    fresh |= {tensor.name for _, stand_in in replacements.values() for tensor in stand_in.initializers}
+    opened.follows(graph, frozenset(fresh))
+    return opened
 
 
 def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:

@@ -10,7 +10,7 @@ import numpy as np
 from attnx.graph.fact import Fact
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import reads_of
-from attnx.graph.shapes.infer import infer, probe
+from attnx.graph.shapes.infer import Before, infer, probe
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 
@@ -18,9 +18,24 @@ from attnx.records import Array
 class Graph(FlatGraph):
     """A flat graph with the shapes, types and small numbers of its values, worked out when they are first needed."""
 
+    _before: tuple[Graph, frozenset[str]] | None = None
+
+    def follows(self, before: Graph, fresh: frozenset[str]) -> None:
+        """Say which graph this one was made from: what is known of that is not worked out again.
+
+        Args:
+            before: With the same inputs.
+            fresh: The values that are made in another way than there, or were not there.
+        """
+        self._before = before, fresh
+
     @cached_property
     def _probed(self) -> tuple[dict[str, int], dict[str, Fact]]:
-        return probe(self)
+        before, fresh = self._before or (None, frozenset[str]())
+        self._before = None
+        if before is None or "_probed" not in vars(before):
+            return probe(self)
+        return probe(self, Before(*before._probed), fresh)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of
 from attnx.graph.load.flat import FlatGraph
-from attnx.graph.load.nodes import attributes
+from attnx.graph.load.nodes import attributes, reads_of
 from attnx.graph.shapes.evaluate import evaluate, steady
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
@@ -43,12 +43,30 @@ class Part:
     """What a walk over the rest has found; nothing where empty."""
 
 
-def probe(graph: FlatGraph) -> tuple[dict[str, int], dict[str, Fact]]:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What `probe` found of a graph that others were made from."""
+
+    sizes: Mapping[str, int]
+    facts: Mapping[str, Fact]
+
+
+def probe(
+    graph: FlatGraph, before: Before | None = None, fresh: Collection[str] = ()
+) -> tuple[dict[str, int], dict[str, Fact]]:
     """Infer with probe sizes for the symbolic dimensions; those that must be equal get the same.
+
+    Args:
+        graph: The graph.
+        before: What was found of a graph with the same inputs that this one was made from.
+        fresh: The values that are made in another way than there, or were not there. Only they are walked, and what
+            is behind those of them that are something else now.
 
     Returns:
         The probe size of each named input dimension, and a fact for each value.
     """
+    if before is not None and (again := _probed_again(graph, before, set(fresh))) is not None:
+        return dict(before.sizes), again
     sizes = probe_sizes(graph.inputs.values())
     for _ in range(12):
         clashes: list[tuple[int, int]] = []
@@ -58,6 +76,55 @@ def probe(graph: FlatGraph) -> tuple[dict[str, int], dict[str, Fact]]:
             break
         sizes = reconciled
     return sizes, facts
+
+
+def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str, Fact] | None:
+    """See `probe`; None where sizes turn out to be equal that were not."""
+    facts = {name: fact for name, fact in before.facts.items() if name not in fresh or name in graph.inputs}
+    _initialise(graph, facts, SMALL_VALUE, None)
+    clashes: list[tuple[int, int]] = []
+    moved: set[str] = set()
+    for node in graph.nodes:
+        if fresh.isdisjoint(node.output) and moved.isdisjoint(reads_of(node)):
+            continue
+        results = _node(graph, node, facts, SMALL_VALUE)
+        _note_clashes(node, facts, clashes)
+        for name, fact in zip(node.output, results, strict=False):
+            if name and not _same(before.facts.get(name), fact):
+                moved.add(name)
+            if name:
+                facts[name] = fact
+    return facts if reconcile(dict(before.sizes), clashes) == before.sizes else None
+
+
+def _same(one: Fact | None, two: Fact) -> bool:
+    if one is None or (one.shape, one.dtype) != (two.shape, two.dtype) or (one.value is None) != (two.value is None):
+        return False
+    if one.value is None or two.value is None:
+        return True
+    return one.value.dtype == two.value.dtype and one.value.tobytes() == two.value.tobytes()
+
+
+def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Collection[str] | None) -> None:
+    """What is known of initializers, added to the facts."""
+    for name, tensor in graph.initializers.items():
+        if name in facts and (wanted is None or name not in wanted):
+            continue
+        shape = tuple(int(d) for d in tensor.dims)
+        most = limit if wanted is None or name in wanted else SMALL_VALUE
+        small = prod(shape) <= most
+        facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+
+
+def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]]) -> None:
+    """Sizes that meet in a node and differ, though they must be equal."""
+    shapes = [facts[n].shape for n in node.input if n in facts]
+    if node.op_type in _AGREEING and not node.domain:
+        note_clash(shapes, clashes)
+    elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
+        note_clash([s for s in shapes if s], clashes)
+    elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
+        note_clash([s[:-2] for s in shapes if s is not None], clashes)
 
 
 def infer(
@@ -103,25 +170,13 @@ def _walk(
     if not facts:
         for name, info in graph.inputs.items():
             facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
-    for name, tensor in graph.initializers.items():
-        if name in facts and (wanted is None or name not in wanted):
-            continue
-        shape = tuple(int(d) for d in tensor.dims)
-        most = limit if wanted is None or name in wanted else SMALL_VALUE
-        small = prod(shape) <= most
-        facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+    _initialise(graph, facts, limit, wanted)
     facts.update(given)
     for at, node in enumerate(nodes):
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
         if clashes is not None:
-            shapes = [facts[n].shape for n in node.input if n in facts]
-            if node.op_type in _AGREEING and not node.domain:
-                note_clash(shapes, clashes)
-            elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
-                note_clash([s for s in shapes if s], clashes)
-            elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
-                note_clash([s[:-2] for s in shapes if s is not None], clashes)
+            _note_clashes(node, facts, clashes)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
                 facts[name] = fact

@@ -96,7 +96,9 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss |
             proof = places.prove([found.logits], source, use)
             if isinstance(proof, Proof):
                 return _finding(graph, node, found.logits, weights, way, source, use, proof)
-            mixed = mixed or proof is not None
+            if proof is not None:
+                mixed = True
+                tried.add((key, query))  # the same cells would have the same two places
     return Miss(node.name, node.op_type, _MIXED) if mixed else None
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import matched
-from attnx.graph.axes.paths import upstream
+from attnx.graph.axes.paths import upstream, ways_back
 from attnx.graph.fact import Fact
 from attnx.graph.masks.mask_probe import keeping, small_sizes
 from attnx.graph.shapes.infer import Part, infer
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
-from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
+from attnx.sites.strided.row_proof import Mixed, Proof, Seen, read
 from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Places:
         self.graph = graph
         self._proved: dict[tuple[int, ...], Proof | Mixed | None] = {}
         self._known: dict[tuple[tuple[str, int], ...], tuple[dict[str, Fact], dict[str, Fact]]] = {}
+        self._reached: dict[tuple[frozenset[str], tuple[str, ...], tuple[tuple[str, int], ...]], bool] = {}
         self._above: dict[tuple[str, ...], list[NodeProto]] = {}
 
     def prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
@@ -100,7 +101,11 @@ class Places:
             if copy is None or len(nodes) > _MOST_NODES:
                 return None
             made.append((name, *copy))
+        products = {way.product.out for name in logits for way in ways_back(self.graph, name)}
+        sides = [n for p in sorted(products) if (node := self.graph.producer(p)) is not None for n in node.input if n]
         for sizes in self._sizes(source.products):
+            if not self._reaches(source, sizes, sides):
+                continue
             seen = self._run(source, sizes, made, logits)
             if seen is None:
                 continue
@@ -122,7 +127,11 @@ class Places:
     def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
         """Sizes of the inputs to try: two texts, or one, of each length; long ones alone first."""
         tried: list[dict[str, int]] = []
-        for length in self._lengths(products):
+        lengths = self._lengths(products)
+        held = self._held(products)
+        # A graph that was unrolled runs at one length alone, the end of its last block: tried before those in between.
+        likely = [max(n for n in lengths if n in held)] if any(n in held for n in lengths) else []
+        for length in dict.fromkeys([*lengths[:1], *likely, *lengths]):
             named = small_sizes(self.graph, length)
             for batch in (2, 1) if length <= _SHORT else (1, 2):
                 sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
@@ -166,6 +175,43 @@ class Places:
         found |= {times * d for times in (1, 2, 4) for d in fixed}
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
+    def _held(self, products: Sequence[str]) -> set[int]:
+        """The whole numbers that the graph holds above products."""
+        found: set[int] = set()
+        for name in upstream(self.graph, products):
+            held = self.graph.constant(name) if self.graph.is_constant(name) else None
+            if held is not None and held.dtype.kind == "i":
+                found.update(held.ravel().tolist())
+        return found
+
+    def _reaches(self, source: Source, sizes: dict[str, int], sides: Sequence[str]) -> bool:
+        """Whether a run at these sizes comes as far as the products: a length that does not suit blocks fails before.
+
+        That takes a fraction of the nodes between the products and the softmax, and of their cells.
+
+        Args:
+            source: Query and key.
+            sizes: Of the inputs.
+            sides: What is multiplied, the products of masks among it.
+        """
+        shapes = self._shapes(source, sizes)
+        if shapes is None:
+            return False
+        key = (frozenset(shapes), tuple(sides), tuple(sorted(sizes.items())))
+        if key not in self._reached:
+            _, facts = self._facts(sizes, sides)
+            given = {name: 0 * _ones(shape) for name, shape in shapes.items()}
+            wanted = [name for name in dict.fromkeys(sides) if name not in given and not self.graph.is_constant(name)]
+            self._reached[key] = enact_all(self.graph, facts, [Run([], name, given) for name in wanted]) is not None
+        return self._reached[key]
+
+    def _shapes(self, source: Source, sizes: dict[str, int]) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of query and key at these sizes; None where a feature of theirs is not the product's."""
+        _, facts = self._facts(sizes, (source.query, source.key))
+        shapes = {name: _whole(facts.get(name)) for name in (source.query, source.key)}
+        whole = {name: shape for name, shape in shapes.items() if shape is not None and shape[-1] % source.size == 0}
+        return whole if len(whole) == len(shapes) else None
+
     def _run(
         self,
         source: Source,
@@ -173,12 +219,11 @@ class Places:
         made: Sequence[tuple[str, list[NodeProto], str]],
         logits: Sequence[str],
     ) -> Seen | None:
-        given, facts = self._facts(sizes, (source.query, source.key))
-        one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
-        if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
+        shapes = self._shapes(source, sizes)
+        if shapes is None:
             return None
-        self._facts(sizes, tuple(logits))
-        size = source.size
+        given, facts = self._facts(sizes, logits)
+        one, two, size = shapes[source.query], shapes[source.key], source.size
         parts: list[tuple[Array, Array, Array]] = []
         for name, copies, target in made:
             sides = [(_counted(one, size), _ones(two)), (_ones(one), _counted(two, size))]
@@ -194,8 +239,8 @@ class Places:
         asked, found, masked = (
             _stacked([part[i] for part in parts], fill) for i, fill in enumerate((0.0, 0.0, -np.inf))
         )
-        shapes = tuple(part[0].shape for part in parts)
-        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts, shapes)
+        apart = tuple(part[0].shape for part in parts)
+        return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts, apart)
 
     def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
         """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
@@ -216,20 +261,21 @@ class Places:
     def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
         """The proof with the layouts of value and context, where drawn weights and values tell them."""
         fact = _whole(seen.facts.get(use.value))
-        one, two, cells = cells_of(seen)
-        if fact is None or cells is None:
+        cells, at = seen.cells, proof.query
+        keys = None if cells is None else cells.at(seen, proof.key.length)
+        if fact is None or cells is None or keys is None:
             return proof
         drawn = np.random.default_rng(7)
         row = np.zeros(seen.asked.shape, np.float32)
-        row[cells.reshape(row.shape)] = drawn.integers(1, 8, int(cells.sum()))
+        weights = drawn.integers(1, 8, len(keys)).astype(np.float32)
+        row[cells.there.reshape(row.shape)] = weights
         value = drawn.integers(-7, 8, fact).astype(np.float32)
-        asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
-        at, keys = proof.query, proof.key.length
-        head = np.zeros_like(one) if at.heads is None else asking[at.heads]
-        sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[keys])
-        flat = np.ravel_multi_index((asking[at.batch], head, asking[at.length], asked[keys]), sizes)
-        summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
-        whole = summed.reshape(sizes).astype(np.float32)
+        asking = np.unravel_index(cells.asks, seen.query)
+        head = np.zeros_like(cells.asks) if at.heads is None else asking[at.heads]
+        sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[proof.key.length])
+        begins = np.ravel_multi_index((asking[at.batch], head, asking[at.length], np.zeros_like(head)), sizes)
+        flat = np.repeat(begins, cells.counts) + keys
+        whole = np.bincount(flat, weights, minlength=prod(sizes)).reshape(sizes).astype(np.float32)
         for i, name in enumerate(use.contexts):
             made = enact(self.graph, seen.facts, [], name, {**_apart(use.weights, row, seen.parts), use.value: value})
             pair = None if made is None else matched(whole, value, made, proof.key, proof.query)

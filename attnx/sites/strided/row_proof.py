@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -15,6 +16,8 @@ from attnx.records import HIDES, Array
 
 _MARKS = 1 << 28
 """Numbers that are marked at most, a byte each; more are sorted."""
+_FEW = 1 << 14
+"""Cells that are looked at first: where these tell, the others are not needed, or are only compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Mixed:
     """What was seen where a row holds scores of a query and keys of other heads or texts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Seen:
     """What one evaluation on short inputs gave."""
 
@@ -66,6 +69,68 @@ class Seen:
     parts: tuple[tuple[int, ...], ...] = ()
     """The shape of each softmax, where the rows of several stand in one array."""
 
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The cells that have a query and a key; None where what was carried are no whole numbers."""
+        with np.errstate(all="ignore"):
+            there = (self.asked > 0.5) & (self.found > 0.5) & (self.asked < np.inf) & (self.found < np.inf)
+        one, two = self.asked[there], self.found[there]
+        whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
+        if not whole or one.max(initial=0) > prod(self.query) or two.max(initial=0) > prod(self.key):
+            return None
+        counted = [side.astype(np.int32) for side in (one, two)]  # such tensors have less than 2^31 cells
+        return Cells(counted[0] - 1, counted[1] - 1, there.reshape(-1, there.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Query and key of each cell that has both, counted from 0 over all axes."""
+
+    query: Array
+    key: Array
+    there: Array
+    """Which cells these are: bool [rows, columns]."""
+
+    @cached_property
+    def counts(self) -> Array:
+        """How many there are in each row that has any."""
+        counts: Array = np.count_nonzero(self.there, axis=-1)
+        return np.asarray(counts[counts > 0])
+
+    @cached_property
+    def asks(self) -> Array:
+        """The query of the first cell of each such row."""
+        return np.asarray(self.query[self.counts.cumsum() - self.counts])
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether each row is one query's."""
+        return bool((np.repeat(self.asks, self.counts) == self.query).all())
+
+    def at(self, seen: Seen, axis: int) -> Array | None:
+        """Where each key lies on an axis, if it shares all others with the query of its row; None if one does not."""
+        rest = [i for i in range(len(seen.query)) if i != axis]
+        if not self.alone or any(seen.query[i] != seen.key[i] for i in rest):
+            return None
+        step, size = prod(seen.key[axis + 1 :]), seen.key[axis]
+        places = list(np.unravel_index(self.asks, seen.query))
+        places[axis] = np.zeros_like(places[axis])
+        begins = np.ravel_multi_index(places, seen.key).astype(np.int32)
+        on = self.key - np.repeat(begins, self.counts)
+        if on.min(initial=0) < 0 or on.max(initial=0) >= step * size:
+            return None
+        if step == 1:
+            return on
+        where = on // step
+        return where if (where * step == on).all() else None
+
+    def apart(self, seen: Seen, which: Array | slice) -> list[int]:
+        """The axes on which query and key of some of these cells differ."""
+        sides = (
+            np.unravel_index(side[which], shape) for side, shape in ((self.query, seen.query), (self.key, seen.key))
+        )
+        return [i for i, (one, two) in enumerate(zip(*sides, strict=True)) if (one != two).any()]
+
 
 def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     """What the places say: see `Proof`.
@@ -74,43 +139,50 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
         seen: The places.
         twice: Whether a query may see a key in several cells.
     """
-    one, two, cells = cells_of(seen)
-    if cells is None or len(one) == 0 or len(seen.query) != len(seen.key):
+    cells = seen.cells
+    if cells is None or len(cells.query) == 0 or len(seen.query) != len(seen.key):
         return None
-    asking, asked = np.unravel_index(one, seen.query), np.unravel_index(two, seen.key)
-    apart = [axis for axis in range(len(seen.query)) if (asking[axis] != asked[axis]).any()]
-    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
-    every = seen.masked.reshape(cells.shape)
-    shown = every[cells]
-    if (every[~cells] > HIDES).any():
+    visible = seen.masked.reshape(cells.there.shape) > HIDES
+    if (visible & ~cells.there).any():
         return None  # the softmax sees scores of other queries and keys besides
-    if len(apart) > 1:
-        visible = shown > HIDES
-        return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None
+    shown = visible[cells.there]
+    if len(cells.apart(seen, np.flatnonzero(shown)[:_FEW])) > 1:
+        return Mixed()
+    apart = cells.apart(seen, slice(None, None, 1 + len(cells.query) // _FEW))
+    asked = cells.at(seen, apart[0]) if len(apart) == 1 else None
+    if asked is None:
+        apart = cells.apart(seen, slice(None))
+        if len(apart) > 1:
+            return Mixed() if len(cells.apart(seen, shown)) > 1 else None
     # Each row is one query's, and each query has one row.
-    counts = cells.sum(-1)
-    first = one[(counts.cumsum() - counts)[counts > 0]]
-    queries = np.bincount(one, minlength=prod(seen.query)) > 0
-    if (np.repeat(first, counts[counts > 0]) != one).any() or queries.sum() != len(first):
+    queries = np.zeros(prod(seen.query), bool)
+    queries[cells.asks] = True
+    if not cells.alone or np.count_nonzero(queries) != len(cells.asks):
         return None
+    rest = [axis for axis in range(len(seen.query)) if axis not in apart]
     if len(apart) != 1 or len(rest) not in (1, 2) or any(seen.query[i] != seen.key[i] for i in rest):
         return None
+    if asked is None:
+        asked = np.unravel_index(cells.key, seen.key)[apart[0]]
     # Query and key lie apart on one axis alone: that of the key tells the pair.
-    pairs = one * seen.key[apart[0]] + asked[apart[0]]
-    most = prod(seen.query) * seen.key[apart[0]]
-    if not twice and _repeats(pairs[shown > HIDES], most):
+    keys = seen.key[apart[0]]
+    pairs = np.repeat(cells.asks.astype(np.int64) * keys, cells.counts) + asked
+    repeats = _repeats(pairs, prod(seen.query) * keys)
+    if not twice and repeats and _repeats(pairs[shown], prod(seen.query) * keys):
         return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
     if seen.batch is not None and seen.query[batch] != seen.batch:
         return None
     query, key = (Operand(apart[0], batch, heads, split) for split in seen.split)
-    visible = visible_of(seen, apart[0])
-    square = visible.shape[0] == visible.shape[1]
-    later = np.triu(np.ones(visible.shape, bool), 1)
+    seeing = np.zeros((seen.query[apart[0]], keys), bool)
+    asking = np.unravel_index(cells.asks, seen.query)[apart[0]]
+    seeing.reshape(-1)[(np.repeat(asking * keys, cells.counts) + asked)[shown]] = True  # in any text or head
+    square = seeing.shape[0] == seeing.shape[1]
+    later = np.triu(np.ones(seeing.shape, bool), 1)
+    biased = (visible & (seen.masked.reshape(visible.shape) != 0)).any()
     return Proof(
-        query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
-        window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()), twice=_repeats(pairs, most),
-        whole=bool(queries.all()),
+        query, key, 1 if heads is None else seen.query[heads], causal=square and not seeing[later].any(),
+        window=_width(seeing), biased=bool(biased), twice=repeats, whole=bool(queries.all()),
     )  # fmt: skip
 
 
@@ -128,25 +200,3 @@ def _width(visible: Array) -> int | None:
     """The width of a band of visible cells, beside a first token that all see."""
     width = band_width(visible)
     return band_width(visible[:, 1:]) if width is None and visible[:, 0].all() and visible.shape[1] > 1 else width
-
-
-def visible_of(seen: Seen, length: int) -> Array:
-    """Which keys a query sees, in any text or head: bool [Q,K]."""
-    one, two, cells = cells_of(seen)
-    out = np.zeros((seen.query[length], seen.key[length]), bool)
-    if cells is not None:
-        shown = seen.masked.reshape(cells.shape)[cells] > HIDES
-        asking, asked = np.unravel_index(one, seen.query)[length], np.unravel_index(two, seen.key)[length]
-        out[asking[shown], asked[shown]] = True
-    return out
-
-
-def cells_of(seen: Seen) -> tuple[Array, Array, Array | None]:
-    """Query and key of each cell that has both, counted from 0, and which cells these are, bool [rows, columns]."""
-    with np.errstate(all="ignore"):
-        cells = (seen.asked > 0.5) & (seen.found > 0.5) & np.isfinite(seen.asked) & np.isfinite(seen.found)
-    one, two = seen.asked[cells], seen.found[cells]
-    whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
-    if not whole or one.max(initial=0) > prod(seen.query) or two.max(initial=0) > prod(seen.key):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), None
-    return one.astype(np.int64) - 1, two.astype(np.int64) - 1, cells.reshape(-1, cells.shape[-1])

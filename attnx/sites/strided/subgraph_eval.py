@@ -19,6 +19,7 @@ from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.records import Array
+from attnx.sites.strided.shortcuts import columns, narrowed, written
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -99,9 +100,11 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
         wanted.append((own[run.target], run.target))
     ordered = sorted(steps.values(), key=lambda step: step.rank)
     last = {key: i for i, step in enumerate(ordered) for key in step.reads}
+    places = _places(ordered, wanted)
     try:
         for i, step in enumerate(ordered):
-            values = _outputs(graph, step.node, [None if key is None else held[key] for key in step.reads])
+            read = [None if key is None else held[key] for key in step.reads]
+            values = _outputs(graph, step.node, read, apart=(step.side, step.node.output[0]) in places)
             held.update({(step.side, name): value for name, value in values.items()})
             for key in step.reads:
                 if last[key] == i and key is not None and key not in wanted:
@@ -152,13 +155,30 @@ def _known(node: NodeProto) -> bool:
     return own and node.op_type not in NEVER
 
 
-def _outputs(graph: Graph, node: NodeProto, values: list[Array | list[Array] | None]) -> dict[str, Array | list[Array]]:
-    """What one node makes; a sequence is a list of arrays."""
+def _places(steps: Sequence[_Step], wanted: Sequence[_Key]) -> set[_Key]:
+    """Values that say where a ScatterND writes, and nothing else: their columns are not put side by side."""
+    read = {key for step in steps for i, key in enumerate(step.reads) if key and not (i == 1 and _writes(step.node))}
+    return {k for step in steps if _writes(step.node) and (k := step.reads[1])} - read - set(wanted)
+
+
+def _writes(node: NodeProto) -> bool:
+    return node.op_type == "ScatterND" and not node.attribute
+
+
+def _outputs(
+    graph: Graph, node: NodeProto, values: list[Array | list[Array] | None], apart: bool = False
+) -> dict[str, Array | list[Array]]:
+    """What one node makes; a sequence is a list of arrays, and so are columns that are to stay apart."""
     first = values[0] if values else None
     if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
         return {node.output[0]: _split(node, first, values[1] if len(values) > 1 else None)}
     if node.op_type == "SequenceAt" and isinstance(first, list):
         return {node.output[0]: first[int(np.asarray(values[1]))]}
+    if _writes(node) and isinstance(values[1], list):
+        made = written(np.asarray(first), values[1], np.asarray(values[2]))
+        if made is not None:
+            return {node.output[0]: made}
+        values[1] = np.concatenate(values[1], axis=-1)
     arrays = [v for v in values if not isinstance(v, list)]
     if len(arrays) != len(values):
         raise TypeError(f"{node.op_type} of a sequence")
@@ -166,7 +186,9 @@ def _outputs(graph: Graph, node: NodeProto, values: list[Array | list[Array] | N
     large = most > _CELLS or node.op_type in SIZED_BY_VALUE
     if large and not steady(node, arrays, _size(graph, node, arrays), _CELLS):
         raise ValueError(f"{node.op_type} makes too much")
-    return dict(zip(node.output, evaluate(node, arrays, graph.opset), strict=False))
+    if apart and (parts := columns(node, arrays)) is not None:
+        return {node.output[0]: parts}
+    return dict(zip(node.output, evaluate(node, narrowed(node, arrays), graph.opset), strict=False))
 
 
 def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
