@@ -19,6 +19,7 @@ from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_stats import heads
+from attnx.study.stretches import Stretch, stretches
 from attnx.study.worth_opening import opening, opening_reduced
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ STRETCH = 1 << 28
 """Bytes of matrices that are read in one go."""
 KEPT = 1 << 29
 """Bytes of matrices that stay in memory, besides those of the stretch that is looked at."""
-_FLOAT = 4
-Stretch = tuple[int, ...] | None
-"""Layers that are read together; None for all, where sites have no layer."""
 
 
 @dataclass
@@ -162,33 +160,6 @@ def prepare(model: OpenModel, prompt: Prompt) -> Reader:
     written = bare.generated and bare.memory is None and not (prompt.image or prompt.audio or prompt.inputs)
     # What a decoder has written is not written anew for every stretch.
     return Reader(model, Prompt(tokens=bare.tokens) if written else prompt, table, bare)
-
-
-def stretches(sites: tuple[Site, ...], tokens: int, room: int) -> tuple[Stretch, ...]:
-    """Cut the layers into stretches.
-
-    Args:
-        sites: In execution order.
-        tokens: Positions on either side of a matrix.
-        room: Bytes of matrices in a stretch; a single layer may take more.
-
-    Returns:
-        Layers in ascending order, each in one stretch; (None,) where a site has no layer.
-    """
-    if any(site.layer is None for site in sites):
-        return (None,)
-    out: list[tuple[int, ...]] = []
-    left = 0
-    for layer in sorted({site.layer for site in sites if site.layer is not None}):
-        heads = sum(site.heads or 1 for site in sites if site.layer == layer)
-        takes = heads * tokens * tokens * len(STAGES) * _FLOAT
-        if out and takes <= left:
-            out[-1] = (*out[-1], layer)
-            left -= takes
-        else:
-            out.append((layer,))
-            left = room - takes
-    return tuple(out)
 
 
 def size(trace: Trace) -> int:

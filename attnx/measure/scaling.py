@@ -45,6 +45,8 @@ class ScalingTable:
     """Notes on the scale of these sites."""
     strongest: tuple[int, int, int] | None = None
     """Where scaling changes most, as `strongest` says; None where no row is real."""
+    moved: float = -1.0
+    """How far, as `strongest` says; -1 where no row is real."""
 
 
 def row(
@@ -124,6 +126,24 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
 
     Source: attnx (total variation).
     """
+    best, where = largest_move(trace, sites, head)
+    if best < 0:
+        raise nothing_to_show()
+    return where
+
+
+def nothing_to_show() -> UnsupportedError:
+    """What is raised where no row is real."""
+    return UnsupportedError(
+        "no row has a weight to show: every query is hidden, padding or NaN",
+        Wording("<attnx.measure.visibility.visibility()> shows what is hidden."),
+    )
+
+
+def largest_move(
+    trace: Trace, sites: Sequence[int] | None = None, head: int | None = None
+) -> tuple[float, tuple[int, int, int]]:
+    """As `strongest`: how far that is, and where; -1 where no row is real."""
     best, where = -1.0, (-1, -1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
@@ -134,12 +154,7 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), _place(site, first, gap)
     skipped.check()
-    if best < 0:
-        raise UnsupportedError(
-            "no row has a weight to show: every query is hidden, padding or NaN",
-            Wording("<attnx.measure.visibility.visibility()> shows what is hidden."),
-        )
-    return where
+    return best, where
 
 
 def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
@@ -157,6 +172,21 @@ def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
 
     Source: attnx (total variation).
     """
+    best, where = largest_move_of(trace, query)
+    if best < 0:
+        raise unseen()
+    return where
+
+
+def unseen() -> UnsupportedError:
+    """What is raised where a token has no row."""
+    return UnsupportedError(
+        "that token has no weights to show: it is padding, or sees nothing", "Look from another token (-q)."
+    )
+
+
+def largest_move_of(trace: Trace, query: int | Sequence[int]) -> tuple[float, tuple[int, int]]:
+    """As `strongest_head`: how far that is, and where; -1 where the query is hidden everywhere."""
     best, where = -1.0, (-1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)):
@@ -168,11 +198,7 @@ def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), (site, first + int(np.argmax(gap)))
     skipped.check()
-    if best < 0:
-        raise UnsupportedError(
-            "that token has no weights to show: it is padding, or sees nothing", "Look from another token (-q)."
-        )
-    return where
+    return best, where
 
 
 def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot") -> ScalingTable:
@@ -260,6 +286,7 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         ),
         notes=tuple(dict.fromkeys(notes)),
         strongest=where,
+        moved=best,
     )
 
 
@@ -284,7 +311,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
         raise UsageError("a divisor has to be a positive number", Wording("For example: <divisors=[8]>."))
     skipped = _Skipped(trace)
-    steps = given if given is not None else _steps(_sizes(trace))
+    steps = given if given is not None else steps_to(_sizes(trace))
     rows: list[Array] = []
     sites = []
     for site in range(len(trace.attentions)):
@@ -409,7 +436,7 @@ def _kl(one: Array, two: Array) -> Array:
     )
 
 
-def _steps(sizes: Sequence[int]) -> list[float]:
+def steps_to(sizes: Sequence[int]) -> list[float]:
     """Divisors from 1 to d_k: powers of two, sqrt(d_k) and d_k of every size."""
     top = max(sizes, default=1)
     powers = [2.0**power for power in range(int(np.log2(top)) + 1)]

@@ -199,6 +199,11 @@ class SessionPool:
             for key in [key for key, have in self._sessions.items() if have.session is session]:
                 del self._sessions[key]
 
+    def clear(self) -> None:
+        """Let go of all sessions."""
+        with self._opens:
+            self._sessions.clear()
+
     def lanes(self) -> int:
         """How many batches run at once on the CPU, each in a thread of the caller's."""
         return min(LANES, self._processors())

@@ -41,17 +41,28 @@ def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     Raises:
         UnsupportedError: None is left.
     """
+    left, doubts = doubted(trace)
+    if doubts and not left.attentions:
+        raise untrusted(doubts)
+    return left, doubts
+
+
+def doubted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
+    """As `trusted`, and nothing where no site is left."""
     doubts = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         failed = [check for check in attention.checks if not check.holds]
         if failed:
             doubts.append(f"left out, {label} NOT TRUSTED: {failed[0].name} is off by {failed[0].difference:.2g}")
-    if doubts and len(doubts) == len(trace.attentions):
-        raise UnsupportedError(
-            f"no site of this model can be trusted, so nothing is measured: {doubts[0]}",
-            Wording("<model.trace()> shows every check."),
-        )
     return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
+
+
+def untrusted(doubts: Sequence[str]) -> UnsupportedError:
+    """What is raised where no site is left, given the notes on all."""
+    return UnsupportedError(
+        f"no site of this model can be trusted, so nothing is measured: {doubts[0]}",
+        Wording("<model.trace()> shows every check."),
+    )
 
 
 def run_trusted(

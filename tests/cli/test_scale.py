@@ -1,7 +1,10 @@
 """`attnx scale`: both softmaxes from onnxruntime's own scores, and the arithmetic without a model."""
 
+import gc
 import re
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,3 +137,39 @@ def test_misuse(attnx: Run, args: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "unscaled → scaled" in attnx("scale", text, "-l", "5").out
+
+
+@pytest.mark.parametrize("more", [["--sweep"], ["-q", "it"], ["-H", "3.2", "-l", "2-4"]])
+def test_a_long_text_is_read_a_layer_at_a_time(attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of all layers at once; the matrices of one layer are fetched by a run, and gone before the next."""
+    from attnx.session.ort import Session
+    from attnx.study import stretches
+
+    whole = attnx("scale", ANIMAL, *more, "--json").document
+    held: list[weakref.ref[np.ndarray]] = []
+    fetched: list[int] = []
+    own = Session.run
+
+    def counted(self: Session, feed: Any, *rest: Any) -> Any:
+        gc.collect()
+        assert not [array for ref in held if (array := ref()) is not None]
+        out = own(self, feed, *rest)
+        matrices = [array for array in out.values() if array.shape[-1] == array.shape[-2] > 1]
+        held[:] = [weakref.ref(array) for array in matrices]
+        fetched.append(len(matrices))
+        return out
+
+    monkeypatch.setattr(Session, "run", counted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    apart = attnx("scale", ANIMAL, *more, "--json").document
+    assert len(fetched) == (4 if "-l" in more else 7)  # each layer, and that of the row again
+    assert max(fetched) == min(fetched) <= 4
+    for name in ("head", "query", "notes", "model"):
+        assert apart.get(name) == whole.get(name)
+    for name in ("row", "size", "layers", "sweep"):
+        if whole[name] is not None:
+            np.testing.assert_allclose(values(apart[name]), values(whole[name]), rtol=1e-5, atol=1e-6)
+            assert apart[name]["axes"] == whole[name]["axes"]
+    for one, two in zip(apart["heads"], whole["heads"], strict=True):
+        np.testing.assert_allclose(values(one), values(two), rtol=1e-5, atol=1e-6)
+        assert one["axes"] == two["axes"]

@@ -11,7 +11,6 @@ from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopO
 from attnx.cli.start import Start
 
 N = TypeVar("N", int, float)
-ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
 @starts("generate", *SENSES, "json")
@@ -79,31 +78,18 @@ def scale(
     from attnx.cli.wording import worded_all
     from attnx.measure import scaling
     from attnx.study.request import parse_layers
-    from attnx.study.selection import head_of, layers_of, positions
+    from attnx.study.scaled import Asked, look
+    from attnx.study.selection import layers_of
     from attnx.view.reporting import base, heading, query_labels, site_object
 
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
-    trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
+    asked = Asked(layers, site, head, query, as_if, similarity, sweep)  # type: ignore[arg-type]
+    looked = look(run.opened, run.prompt, asked)
+    trace, at, number, group, doubts = looked.trace, looked.at, looked.head, looked.queries, looked.doubts
     output.notes((*trace.notes, *doubts))
-    table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
-    if head is not None:
-        at, number = head_of(trace, head)
-        group = positions(trace.queries_of(trace.attentions[at]), query) if query is not None else ()
-        if not group:
-            group = (scaling.strongest(trace, [at], number)[2],)
-    elif query is not None:
-        group = positions(trace.queries_of(trace.attentions[-1]), query)
-        at, number = scaling.strongest_head(trace, group)
-    elif (as_if, similarity) == ("site", "dot") and table.strongest is not None:
-        at, number, where = table.strongest
-        group = (where,)
-    else:
-        at, number, where = scaling.strongest(trace)
-        group = (where,)
-    where = group[0]
+    table, swept, where = looked.table, looked.sweep, group[0]
     rows = [scaling.row(trace, at, number, one, as_if, similarity) for one in group]  # type: ignore[arg-type]
     row = scaling.mean_row(rows)
-    swept = scaling.sweep(trace) if sweep else None
     table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
     row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip() if len(group) == 1 else query or ""

@@ -1,0 +1,67 @@
+"""Scaling of some layers at a time, put together: what `measure/scaling.py` gives of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from attnx.formula import average
+from attnx.measure.rows import head_labels, stack
+from attnx.measure.scaling import ScalingTable
+from attnx.records import Axis, Measurement
+
+_BY_HEAD = ("spread", "entropy", "largest", "saturated", "gradient", "divergence")
+
+
+def joined(tables: Sequence[ScalingTable], sites: Sequence[int]) -> ScalingTable:
+    """The tables of layers that follow one another, as one.
+
+    Args:
+        tables: At least one.
+        sites: How many sites each was made of.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    most = max(range(len(tables)), key=lambda i: tables[i].moved)
+    where = tables[most].strongest
+    by_head = {name: _side_by_side([getattr(table, name) for table in tables], heads=True) for name in _BY_HEAD}
+    return replace(
+        tables[0],
+        **by_head,
+        size=_side_by_side([table.size for table in tables]),
+        layers=_side_by_side([table.layers for table in tables]),
+        notes=tuple(dict.fromkeys(note for table in tables for note in table.notes)),
+        strongest=None if where is None else (sum(sites[:most]) + where[0], *where[1:]),
+        moved=tables[most].moved,
+    )
+
+
+def joined_sweeps(parts: Sequence[Measurement]) -> Measurement:
+    """Sweeps over the same divisors, of layers that follow one another, as one.
+
+    Args:
+        parts: At least one; the last row of each, the mean of its layers, is made anew.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part.values[:, :-1] for part in parts], axis=1)
+    labels = tuple(label for part in parts for label in part.axes[1].labels[:-1])
+    return replace(
+        parts[0],
+        axes=(parts[0].axes[0], replace(parts[0].axes[1], labels=(*labels, "all")), parts[0].axes[2]),
+        values=np.concatenate([rows, average(rows, axis=1)[:, None]], axis=1),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _side_by_side(parts: Sequence[Measurement], heads: bool = False) -> Measurement:
+    """Measurements of layers that follow one another; NaN where a layer has fewer heads than another."""
+    first = parts[0]
+    layer = replace(first.axes[0], labels=tuple(label for part in parts for label in part.axes[0].labels))
+    if not heads:
+        return replace(first, axes=(layer, *first.axes[1:]), values=np.concatenate([part.values for part in parts]))
+    values = stack([row for part in parts for row in part.values])
+    axes: tuple[Axis, ...] = (layer, Axis("head", head_labels(values.shape[1])), *first.axes[2:])
+    return replace(first, axes=axes, values=values)
