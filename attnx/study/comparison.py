@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.measure.combine import over_heads
 from attnx.measure.difference import Difference, difference
-from attnx.records import Trace
+from attnx.records import Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
@@ -19,6 +19,8 @@ from attnx.study.inspect_run import all_sites
 from attnx.study.layer_pairs import Pairs, aligned, check
 from attnx.study.output_change import OutputChange, output_change
 from attnx.study.selection import of_sort
+from attnx.study.side_by_side import side_by_side
+from attnx.study.stretches import Stretches
 from attnx.wording import Wording
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
@@ -71,20 +73,79 @@ class Comparing:
             with of_model(at, self.names[at]):
                 sites.append(all_sites(model, prompt.inputs))
         check(self.names, sites, self.sort, self.pairs)
+        parts = self._parts(prompts)
+        done = [self._part(prompts, part, outputs=at == 0) for at, part in enumerate(parts)]
+        return done[0] if len(done) == 1 else _together(done)
+
+    def _parts(self, prompts: tuple[Prompt, Prompt]) -> list[Pairs | None]:
+        """Pairs of layers that are run together, so that their matrices fit; all of them where they are few."""
+        sites = []
+        for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
+            with of_model(at, self.names[at]):
+                read = Stretches(model, prompt, ARRAYS, sort=self.sort)
+            if len(read.parts) == 1 or len({s.layer for s in read.sites}) < len(read.sites):
+                return [self.pairs]
+            sites.append(read)
+        one, two = ([site.layer for site in read.sites if site.layer is not None] for read in sites)
+        pairs = self.pairs if self.pairs is not None else tuple(zip(one, two, strict=True)) if one == two else ()
+        # One pair after another: with one site in each layer, that is the order in which they are compared.
+        ordered = sorted(set(pairs))
+        together = max(1, min(len(part) for read in sites for part in read.parts[:1] if part) // 2)
+        cut = [tuple(ordered[at : at + together]) for at in range(0, len(ordered), together)]
+        return [*cut] if len(cut) > 1 and len(ordered) == len(pairs) else [self.pairs]
+
+    def _part(self, prompts: tuple[Prompt, Prompt], pairs: Pairs | None, outputs: bool) -> Compared:
+        """Compare some pairs of layers, or all."""
         traces, notes = [], []
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
-            layers = None if self.pairs is None else sorted({pair[at] for pair in self.pairs})
+            layers = None if pairs is None else sorted({pair[at] for pair in pairs})
             with of_model(at, self.names[at]):
-                trace = of_sort(execute(model, prompt, Wanted(layers, ARRAYS, outputs=True)), self.sort)
+                trace = of_sort(execute(model, prompt, Wanted(layers, ARRAYS, outputs=outputs)), self.sort)
             failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
             notes += [f"{self.names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
             traces.append(trace)
-        changed = output_change(self.models[0], *traces)
-        a, b = aligned(self.names, traces[0], traces[1], self.pairs)
+            if pairs is not self.pairs:
+                model.sessions.clear()  # each holds the weights, and what its runs took
+        changed = output_change(self.models[0], *traces) if outputs else None
+        a, b = aligned(self.names, traces[0], traces[1], pairs)
         if self.over_heads:
             a, b = over_heads(a), over_heads(b)
         found = difference(a, b, self.tolerance, heads=("mean",) if self.over_heads else None)
-        return Compared(a, b, found, changed, tuple(dict.fromkeys((*a.notes, *b.notes, *notes))))
+        said = tuple(dict.fromkeys((*a.notes, *b.notes, *notes)))
+        if pairs is not self.pairs:
+            a, b = _bare(a), _bare(b)
+        return Compared(a, b, found, changed, said)
+
+
+def _bare(trace: Trace) -> Trace:
+    """A trace whose attentions hold no arrays."""
+    return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
+
+
+def _together(parts: Sequence[Compared]) -> Compared:
+    """Pairs of layers that were run one after another, as one."""
+    first = parts[0]
+    one, two = (
+        replace(getattr(first, side), attentions=tuple(a for part in parts for a in getattr(part, side).attentions))
+        for side in ("one", "two")
+    )
+    found = [part.difference for part in parts]
+    stages = tuple(part for one in found for part in one.parts)
+    whole = replace(
+        first.difference,
+        largest=side_by_side([part.largest for part in found], heads=True),
+        mean=side_by_side([part.mean for part in found], heads=True),
+        divergence=side_by_side([part.divergence for part in found], heads=True),
+        rank=side_by_side([part.rank for part in found], heads=True),
+        moved=side_by_side([part.moved for part in found], heads=True),
+        stages=side_by_side([part.stages for part in found]),
+        parts=stages,
+        first=next(((at, part) for at, part in enumerate(stages) if part), None),
+        pairs=tuple(pair for part in found for pair in part.pairs),
+        notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
+    )
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return Compared(one, two, whole, first.outputs, notes)
 
 
 @contextlib.contextmanager

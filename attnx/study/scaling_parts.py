@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnx.formula import average
-from attnx.measure.rows import head_labels, stack
 from attnx.measure.scaling import ScalingTable
-from attnx.records import Axis, Measurement
+from attnx.records import Measurement
+from attnx.study.side_by_side import side_by_side
 
 _BY_HEAD = ("spread", "entropy", "largest", "saturated", "gradient", "divergence")
 
@@ -26,12 +26,12 @@ def joined(tables: Sequence[ScalingTable], sites: Sequence[int]) -> ScalingTable
         return tables[0]
     most = max(range(len(tables)), key=lambda i: tables[i].moved)
     where = tables[most].strongest
-    by_head = {name: _side_by_side([getattr(table, name) for table in tables], heads=True) for name in _BY_HEAD}
+    by_head = {name: side_by_side([getattr(table, name) for table in tables], heads=True) for name in _BY_HEAD}
     return replace(
         tables[0],
         **by_head,
-        size=_side_by_side([table.size for table in tables]),
-        layers=_side_by_side([table.layers for table in tables]),
+        size=side_by_side([table.size for table in tables]),
+        layers=side_by_side([table.layers for table in tables]),
         notes=tuple(dict.fromkeys(note for table in tables for note in table.notes)),
         strongest=None if where is None else (sum(sites[:most]) + where[0], *where[1:]),
         moved=tables[most].moved,
@@ -54,14 +54,3 @@ def joined_sweeps(parts: Sequence[Measurement]) -> Measurement:
         values=np.concatenate([rows, average(rows, axis=1)[:, None]], axis=1),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
-
-
-def _side_by_side(parts: Sequence[Measurement], heads: bool = False) -> Measurement:
-    """Measurements of layers that follow one another; NaN where a layer has fewer heads than another."""
-    first = parts[0]
-    layer = replace(first.axes[0], labels=tuple(label for part in parts for label in part.axes[0].labels))
-    if not heads:
-        return replace(first, axes=(layer, *first.axes[1:]), values=np.concatenate([part.values for part in parts]))
-    values = stack([row for part in parts for row in part.values])
-    axes: tuple[Axis, ...] = (layer, Axis("head", head_labels(values.shape[1])), *first.axes[2:])
-    return replace(first, axes=axes, values=values)

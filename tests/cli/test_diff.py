@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from tests.cli.analysed import MINILM, bundled, causal, two_sided, values
 from tests.cli.conftest import ANIMAL, BANK, Run
+from tests.cli.layerwise import a_layer_at_a_time
 
 WIDE = ANIMAL.replace("tired", "wide")
 
@@ -213,3 +214,26 @@ def test_models_with_different_numbers_of_heads(attnx: Run) -> None:
 @pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
 def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
     assert "the same within 0.001" in attnx("diff", "minilm", "minilm", text, "-l", "0").out
+
+
+@pytest.mark.parametrize("more", [["--mean", "heads"], ["--layer", "4=5,0=1,2=0"]])
+def test_a_long_text_is_compared_a_layer_at_a_time(
+    attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers of all layers at once; a run begins where no matrices are held but those it is compared with."""
+    command = ("diff", "minilm", "minilm", ANIMAL, "--other-text", WIDE, *more, "--json")
+    whole = attnx(*command).document
+    fetched = a_layer_at_a_time(monkeypatch, alive=4)
+    apart = attnx(*command).document
+    assert [count for count in fetched if count] == [4] * (6 if "--layer" in more else 12)
+    for name, value in whole.items():
+        if name == "heads":
+            for one, two in zip(apart[name], value, strict=True):
+                np.testing.assert_allclose(values(one), values(two), rtol=1e-5, atol=1e-6)
+                assert one["axes"] == two["axes"]
+        elif name == "stages":
+            np.testing.assert_allclose(values(apart[name]), values(value), rtol=1e-5, atol=1e-6)
+        elif name not in ("verdict", "outputs"):
+            assert apart[name] == value, name
+    assert apart["verdict"]["text"] == whole["verdict"]["text"]
+    assert [sorted(one) for one in apart["outputs"]] == [sorted(one) for one in whole["outputs"]]

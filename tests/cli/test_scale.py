@@ -1,16 +1,14 @@
 """`attnx scale`: both softmaxes from onnxruntime's own scores, and the arithmetic without a model."""
 
-import gc
 import re
-import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cli.analysed import bundled, causal, softmax, two_sided, values
 from tests.cli.conftest import ANIMAL, Run
+from tests.cli.layerwise import a_layer_at_a_time
 
 IT = 10
 
@@ -142,25 +140,8 @@ def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
 @pytest.mark.parametrize("more", [["--sweep"], ["-q", "it"], ["-H", "3.2", "-l", "2-4"]])
 def test_a_long_text_is_read_a_layer_at_a_time(attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of all layers at once; the matrices of one layer are fetched by a run, and gone before the next."""
-    from attnx.session.ort import Session
-    from attnx.study import stretches
-
     whole = attnx("scale", ANIMAL, *more, "--json").document
-    held: list[weakref.ref[np.ndarray]] = []
-    fetched: list[int] = []
-    own = Session.run
-
-    def counted(self: Session, feed: Any, *rest: Any) -> Any:
-        gc.collect()
-        assert not [array for ref in held if (array := ref()) is not None]
-        out = own(self, feed, *rest)
-        matrices = [array for array in out.values() if array.shape[-1] == array.shape[-2] > 1]
-        held[:] = [weakref.ref(array) for array in matrices]
-        fetched.append(len(matrices))
-        return out
-
-    monkeypatch.setattr(Session, "run", counted)
-    monkeypatch.setattr(stretches, "ROOM", 1)
+    fetched = a_layer_at_a_time(monkeypatch)
     apart = attnx("scale", ANIMAL, *more, "--json").document
     assert len(fetched) == (4 if "-l" in more else 7)  # each layer, and that of the row again
     assert max(fetched) == min(fetched) <= 4

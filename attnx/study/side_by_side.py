@@ -1,0 +1,28 @@
+"""Measures of layers that follow one another, as of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from attnx.measure.rows import head_labels, stack
+from attnx.records import Axis, Measurement
+
+
+def side_by_side(parts: Sequence[Measurement], heads: bool = False) -> Measurement:
+    """Measurements whose first axis is the layer, as one.
+
+    Args:
+        parts: At least one.
+        heads: Whether the second axis is the head: NaN where a layer has fewer than another.
+    """
+    first = parts[0]
+    layer = replace(first.axes[0], labels=tuple(label for part in parts for label in part.axes[0].labels))
+    if not heads:
+        return replace(first, axes=(layer, *first.axes[1:]), values=np.concatenate([part.values for part in parts]))
+    values = stack([row for part in parts for row in part.values])
+    widest = max((part.axes[1] for part in parts), key=lambda axis: len(axis.labels))
+    named = widest if len(widest.labels) == values.shape[1] else Axis("head", head_labels(values.shape[1]))
+    return replace(first, axes=(layer, named, *first.axes[2:]), values=values)

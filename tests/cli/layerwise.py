@@ -1,0 +1,41 @@
+"""A model made to be run a layer at a time, and what each run fetched."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnx.session.ort import Session
+from attnx.study import stretches
+
+
+def a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch, alive: int = 0) -> list[int]:
+    """Make every layer a stretch of its own.
+
+    Args:
+        monkeypatch: Undoes it.
+        alive: Matrices of earlier runs that may still be there when one begins.
+
+    Returns:
+        How many matrices each run fetched, filled as they are made.
+    """
+    held: list[weakref.ref[np.ndarray]] = []
+    fetched: list[int] = []
+    own = Session.run
+
+    def counted(self: Session, feed: Any, *rest: Any) -> Any:
+        gc.collect()
+        assert len([array for ref in held if (array := ref()) is not None]) <= alive
+        out = own(self, feed, *rest)
+        matrices = [array for array in out.values() if array.ndim == 4 and array.shape[-1] == array.shape[-2] > 1]
+        held.extend(weakref.ref(array) for array in matrices)
+        fetched.append(len(matrices))
+        return out
+
+    monkeypatch.setattr(Session, "run", counted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    return fetched
