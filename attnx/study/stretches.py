@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from attnx.records import STAGES, Site, Trace
 from attnx.run.dry_run import dry_run
@@ -63,8 +63,8 @@ class Stretches:
         self,
         model: OpenModel,
         prompt: Prompt,
-        quantities: Sequence[str],
-        layers: Sequence[int] | None = None,
+        quantities: Collection[str],
+        layers: Collection[int] | None = None,
         sort: str | None = None,
     ) -> None:
         self._model, self._prompt, self._quantities, self._sort = model, prompt, tuple(quantities), sort
@@ -80,7 +80,8 @@ class Stretches:
             sites = [site for site in sites if sort_of(site) == named]
         self.sites = tuple(sites)
         """The sites of a single run; none where it is none."""
-        if planned is not None and sites:
+        order = [site.layer for site in sites if site.layer is not None]
+        if planned is not None and sites and order == sorted(order):  # layers follow one another as sites do
             stages = sum(name in STAGES for name in quantities)
             found = stretches(sites, len(planned.tokens), ROOM, stages)
             self.parts = found if len(found) > 1 else self.parts

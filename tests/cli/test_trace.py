@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import ANIMAL, Oracle, Run
+from tests.cli.layerwise import a_layer_at_a_time
 
 QUANTITIES = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
 
@@ -97,3 +98,24 @@ def test_force_replaces(attnx: Run, tmp_path: Path) -> None:
     (tmp_path / "out.npz").write_text("old")
     attnx("trace", "minilm", "It.", "--save", "out.npz", "--force")
     assert np.load(tmp_path / "out.npz")["attention.0.weights"].shape == (1, 12, 4, 4)
+
+
+@pytest.mark.parametrize("more", [[], ["--layer", "1-3", "--only", "weights,key"]])
+def test_a_long_text_is_written_a_layer_at_a_time(
+    attnx: Run, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one run writes and says; matrices of a layer are gone before the next is run."""
+    command = ("trace", "minilm", ANIMAL, *more, "--json", "--save")
+    whole = attnx(*command, "whole.npz").document
+    fetched = a_layer_at_a_time(monkeypatch)
+    apart = attnx(*command, "apart.npz").document
+    assert len(fetched) == (3 if more else 6)
+    assert max(fetched) == min(fetched) == (1 if more else 4)
+    assert {**apart, "saved": None} == {**whole, "saved": None}
+    with np.load(tmp_path / "whole.npz") as one, np.load(tmp_path / "apart.npz") as two:
+        assert sorted(one.files) == sorted(two.files)
+        assert len(one.files) == (3 * 2 if more else 6 * 9)
+        for name in one.files:
+            np.testing.assert_array_equal(two[name].shape, one[name].shape)
+            np.testing.assert_allclose(two[name], one[name], rtol=1e-5, atol=1e-5)
+    assert "exists" in attnx(*command, "apart.npz", code=2).err

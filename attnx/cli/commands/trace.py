@@ -41,16 +41,19 @@ def trace(
     quantities = parse_quantities(only)
 
     from attnx.cli import output
-    from attnx.feed.arrays import check_target, save_trace
+    from attnx.feed.arrays import check_target
     from attnx.run.pipeline import execute
     from attnx.session.protocol import Wanted
 
     if save is not None:
         check_target(save, force=force)
     wanted = Wanted(layers, quantities, verify_outputs=verify, required=False)
-    result = execute(run.opened, run.prompt, wanted)
-    if save is not None:
-        save_trace(result, save, force=force)
+    if save is None:
+        result = execute(run.opened, run.prompt, wanted)
+    else:
+        from attnx.study.saved_trace import run_and_save
+
+        result = run_and_save(run.opened, run.prompt, wanted, save, force=force)
     if run.output.json:
         from attnx.view.contract import trace_document
 

@@ -1,0 +1,80 @@
+"""A run -> its arrays in a file: of a long text a stretch of layers at a time, each written before the next is run."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from attnx.feed.arrays import save_trace, trace_arrays, write_whole
+from attnx.records import Array, Attention, Trace
+from attnx.run.pipeline import execute
+from attnx.run.prompt import Prompt
+from attnx.session.protocol import OpenModel, Wanted
+from attnx.study.stretches import Stretch, Stretches
+
+
+def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
+    """Run a model, and write every array of the run to .npz or .safetensors.
+
+    A .safetensors file begins with the shapes of all its arrays, so that it is written once all are there.
+
+    Args:
+        model: The model.
+        prompt: What it is run on.
+        wanted: What is wanted of it.
+        path: The file.
+        force: Replace a file that is there.
+
+    Returns:
+        The run; where it was made in stretches its arrays have their shapes, and no numbers.
+
+    Raises:
+        AttnxError: A run failed, or the file cannot be written.
+    """
+    parts = Stretches(model, prompt, wanted.quantities, wanted.layers).parts
+    if len(parts) == 1 or path.suffix != ".npz":
+        trace = execute(model, prompt, wanted)
+        save_trace(trace, path, force=force)
+        return trace
+    traces: list[Trace] = []
+
+    def write(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for part in parts:
+                traces.append(_written(archive, model, prompt, wanted, part))
+
+    write_whole(path, write, force=force)
+    return _together(traces)
+
+
+def _written(archive: zipfile.ZipFile, model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch) -> Trace:
+    """Run some layers, and add their arrays to a file as numpy.savez does."""
+    trace = execute(model, prompt, replace(wanted, layers=part))
+    model.sessions.clear()  # each holds the weights, and what its runs took
+    for name, array in trace_arrays(trace).items():
+        with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+    return replace(trace, attentions=tuple(_shapes(a) for a in trace.attentions))
+
+
+def _shapes(attention: Attention) -> Attention:
+    """An attention whose arrays have their shapes alone, and take no memory."""
+
+    def bare(array: Array | None) -> Array | None:
+        return None if array is None else np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+    a = attention
+    return replace(
+        a, query=bare(a.query), key=bare(a.key), value=bare(a.value), scores=bare(a.scores), scaled=bare(a.scaled),
+        capped=bare(a.capped), masked=bare(a.masked), weights=bare(a.weights), context=bare(a.context),
+    )  # fmt: skip
+
+
+def _together(traces: Sequence[Trace]) -> Trace:
+    notes = tuple(dict.fromkeys(note for trace in traces for note in trace.notes))
+    return replace(traces[0], attentions=tuple(a for trace in traces for a in trace.attentions), notes=notes)
