@@ -82,6 +82,9 @@ def test_set_fills_what_ids_cannot(attnx: Run, decoder: Path) -> None:
     ("args", "code", "said"),
     [
         (("--temperature", "1"), 2, "--generate 20"),
+        (("--seed", "1"), 2, "--generate 20"),
+        (("--generate", "2", "--seed", "0"), 2, "--seed would do nothing without --temperature"),
+        (("--generate", "2", "--top-k", "3"), 2, "--top-k would do nothing without --temperature"),
         (("--generate", "0"), 2, "from 1"),
         (("--generate", "2", "--temperature", "-1"), 2, "from 0"),
         (("--generate", "2", "--top-k", "0"), 2, "from 1"),
