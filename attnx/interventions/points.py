@@ -157,7 +157,7 @@ class Points:
         return Point(title, quantity, place, ORDERS[quantity], None if alone else tuple(readers), site.index)
 
     def _weighs_nothing(self, site: Site) -> bool:
-        """Whether no product with anything else that is computed reads a site's weights, as where they are the answer."""
+        """Whether a site's weights are multiplied with nothing that is computed, as where they are the answer."""
         graph, place = self.wide.graph, site.places.get("weights")
         if place is None:
             return False

@@ -32,7 +32,8 @@ def effects(
         tell: Called with how many heads have been ablated.
 
     Returns:
-        [S,H], with the axes of `like`; NaN for heads that are not there, that cannot be ablated (a note says why), or whose attention is not over tokens. Notes.
+        [S,H], with the axes of `like`; NaN for heads that are not there, whose attention is not over tokens, or that
+        cannot be ablated. Notes, why not among them.
 
     Raises:
         UnsupportedError: There is none that could be ablated, or the model takes several runs.
