@@ -208,3 +208,27 @@ def test_a_table_that_is_cut_by_the_length_of_past_and_text_is_no_length(room: i
     shown = g.op("Where", stop, g.const(np.finfo(np.float32).min, np.float32), g.op("Add", scores, alibi))
     (site,) = found(g, tmp_path, g.out(str(g.op("MatMul", g.softmax(str(shown)), v))))
     assert (site.kind, site.causal, site.component, site.bias) == ("self", True, "decoder", "by position, one a head")
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_side_that_a_mask_alone_tells_is_left_open_until_a_run(hides: bool, tmp_path: Path) -> None:
+    """What the mask hides hangs on numbers that are fed, in a form of which nothing is known."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    place = g.op("Squeeze", g.input("place", ["b", "s", 1, 1, 1]), g.const([3, 4], np.int64))
+    q, k, v = qkv(g, x)
+    later = g.op("Less", place, g.op("Transpose", place, perm=[0, 2, 1]))
+    later = g.op("Unsqueeze", later, g.const([1], np.int64))
+    scores = g.op("Where", later, g.const(-np.inf, np.float32), g.scores(q, k))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(scores)), v))))
+    model = attnx.open(path, device="cpu")
+    (site,) = model.sites
+    assert (site.causal, site.component_known) == (None, False)
+    assert any("not known before a run" in note for note in site.notes)
+    places = np.arange(5, dtype=np.float32) if hides else np.zeros(5, np.float32)
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
+    trace = model.trace(inputs=feed | {"place": places.reshape(1, 5, 1, 1, 1)})
+    (seen,) = trace.attentions
+    assert (seen.site.causal, seen.site.component) == (hides, "decoder" if hides else "encoder")
+    assert seen.site.component_known
+    assert not any("not known before a run" in note for note in seen.site.notes)

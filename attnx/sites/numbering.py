@@ -13,7 +13,7 @@ from attnx.graph.masks.mask_reading import Hides, Probed
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.symbols import PROBE
 from attnx.layout import axis_of
-from attnx.records import Component, Kind, Site
+from attnx.records import EITHER, Component, Kind, Site
 from attnx.sites.components import Part, components
 from attnx.sites.finding import Finding, key_of
 from attnx.sites.spelled.deformable import Sampling
@@ -38,7 +38,8 @@ def number(
     visible = hides(graph, probed)
     causal = [_causal(graph, f, visible) for f in by_place]
     kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
-    sides = _components(graph, by_place, kinds, causal, samplings)
+    sides = _components(graph, by_place, kinds, [hidden is True for hidden in causal], samplings)
+    otherwise = _components(graph, by_place, kinds, [hidden is not False for hidden in causal], samplings)
     towers = _towers(graph, by_place)
     order = sorted(range(len(by_place)), key=lambda i: (sides[i] == "decoder", towers[i], i))
     sites: list[Site] = []
@@ -60,7 +61,9 @@ def number(
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
-                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, notes=tuple(f.notes),
+                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent,
+                notes=(*f.notes, *(() if sides[i] == otherwise[i] else (EITHER,))),
+                component_known=sides[i] == otherwise[i],
             )
         )  # fmt: skip
         if f.replacement is not None or f.key:
@@ -206,7 +209,7 @@ def _components(
     graph: Graph,
     findings: Sequence[Finding],
     kinds: list[Kind],
-    causal: list[bool | None],
+    causal: Sequence[bool],
     samplings: Sequence[Sampling],
 ) -> list[Component]:
     parts = [
@@ -215,7 +218,7 @@ def _components(
             tuple(dict.fromkeys(n for n in (f.key_from, f.value_from) if n)),
             _carries(f),
             kind == "cross",
-            bool(hides_future),
+            hides_future,
         )
         for f, kind, hides_future in zip(findings, kinds, causal, strict=True)
     ]
