@@ -10,7 +10,7 @@ Source: Beltagy et al. 2020, Longformer, section 3.1 and appendix A (the band in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from attnx.sites.strided.cell_map import Places, Source, Weighed
 from attnx.sites.strided.cell_tracing import chosen
 from attnx.sites.strided.cells import Cells
 from attnx.sites.strided.row_proof import Proof
-from attnx.sites.strided.weighing import described, guarded, scaling, weighed
+from attnx.sites.strided.weighing import Scaling, described, guarded, scaling, side_by_side, weighed
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -36,6 +36,10 @@ _OFFSETS = "the softmax runs over offsets of a window, not over keys: each cell 
 _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
+)
+_SHARED = (
+    "the softmax runs over the keys of a block and, beside them, keys that all queries see: each cell is brought to its "
+    "query and key"
 )
 _MIXED = (
     "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
@@ -95,9 +99,44 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss |
             source = Source(query, key, prod(s or 1 for s in sizes), products, chosen(graph, query, key))
             proof = places.prove([found.logits], source, use)
             if isinstance(proof, Proof):
-                return _finding(graph, node, found.logits, weights, way, source, use, proof)
+                scaled = scaling(graph, way, source)
+                return _finding(graph, node, found.logits, weights, scaled, source, use, proof)
             mixed = mixed or proof is not None
-    return Miss(node.name, node.op_type, _MIXED) if mixed else None
+    made = _with_shared_keys(graph, node, found.logits, weights, places)
+    return made or (Miss(node.name, node.op_type, _MIXED) if mixed else None)
+
+
+def _with_shared_keys(
+    graph: Graph, node: NodeProto, logits: str, weights: str, places: Places
+) -> Finding | None:
+    """Rows of one query's products with keys of several tensors: its block's, and those that all queries see."""
+    prefix = prefix_of(graph, node)
+    wide = graph.by_products()  # what all see may be learned: of no input, and projected all the same
+    sides = [
+        (way, one, two)
+        for way in ways_back(wide, logits)
+        if (one := origin(wide, way.product.left)) and (two := origin(wide, way.product.right))
+        and depends(wide, one) and depends(wide, two)
+    ]
+    ways = [way for way, _, _ in sides]
+    sizes = {tuple(leaf.size for atom in way.product.contracted for leaf in atom.leaves()) for way in ways}
+    size = sizes.pop() if len(sizes) == 1 else (None,)
+    if len(ways) < 2 or None in size:
+        return None
+    for query in dict.fromkeys(name for _, *both in sides for name in both if name):
+        keys = [two if one == query else one for _, one, two in sides if query in (one, two)]
+        parts = tuple(key for key in dict.fromkeys(keys) if key and key != query)
+        beside = side_by_side(graph, parts) if len(keys) == len(sides) and len(parts) > 1 else None
+        if beside is None:
+            continue
+        products, count = tuple(way.product.out for way in ways), prod(s or 1 for s in size)
+        source = Source(query, f"{prefix}/key", count, products, beside=beside)
+        own = {scaling(graph, way, Source(query, key, count, products)) for (way, _, _), key in zip(sides, keys) if key}
+        use = weighed(wide, weights, f"{prefix}/value")
+        proof = places.prove([logits], source, use) if len(own) == 1 else None
+        if isinstance(proof, Proof):
+            return _finding(graph, node, logits, weights, own.pop(), source, use, proof)
+    return None
 
 
 def _finding(
@@ -105,7 +144,7 @@ def _finding(
     node: NodeProto,
     logits: str,
     weights: str,
-    way: Way,
+    scaled: Scaling,
     source: Source,
     use: Weighed | None,
     proof: Proof,
@@ -114,13 +153,15 @@ def _finding(
     made = cells.arrays([logits], [weights], seen=True)
     if made is None:
         return None
-    finding = described(node, source, use, proof, scaling(graph, way, source))
+    if proof.value is not None and use is not None and use.beside is not None:
+        cells.emit.concat(use.beside.parts, use.beside.axis, out=use.value)
+    finding = described(node, source, use, proof, scaled)
     for quantity, value in zip(("masked", "weights"), made, strict=True):
         finding.places[quantity] = Place(value, "b h q k")
     last = graph.producer(weights) or node
     finding.replacement = Replacement([last, *cells.emit.nodes], cells.emit.initializers, at=last.output[0])
     finding.carries = weights
-    finding.notes.insert(0, _ROWS if proof.tokens is not None else _OFFSETS)
+    finding.notes.insert(0, _SHARED if source.beside else _ROWS if proof.tokens is not None else _OFFSETS)
     if proof.context is not None and use is not None and _replaced(graph, use.contexts[proof.at]):
         finding.notes.append(_REPLACED)
     if proof.tokens is not None:

@@ -42,6 +42,8 @@ class Cells:
     def __init__(self, graph: Graph, prefix: str, source: Source, proof: Proof) -> None:
         self.graph, self.source, self.proof = graph, source, proof
         self.emit = e = Emit(graph, prefix)
+        if source.beside is not None:
+            e.concat(source.beside.parts, source.beside.axis, out=source.key)
         self.batch = e.dim(source.query, proof.query.batch)
         self.keys = e.dim(source.key, proof.key.length)
         self.asking = e.dim(source.query, proof.query.length)
@@ -97,7 +99,7 @@ class Cells:
             label: Tells the nodes of one softmax from those of another.
         """
         e, graph, source = self.emit, self.graph, self.source
-        nodes = carriers(graph, logits, {source.query, source.key})
+        nodes = carriers(graph, logits, {source.query, *source.keys})
         found = []
         for side, name, operand in (("query", source.query, self.proof.query), ("key", source.key, self.proof.key)):
             other = source.key if side == "query" else source.query
@@ -105,7 +107,10 @@ class Cells:
             counted = self.counted(name, operand, self.asking if side == "query" else self.keys, side == "query")
             if not counted:
                 return None
-            made = copied(graph, nodes, logits, {name: counted, other: ones}, e.name(f"{label}{side}_of"))
+            given = {source.query: counted, **self._cut(ones)} if side == "query" else {
+                source.query: ones, **self._cut(counted)
+            }
+            made = copied(graph, nodes, logits, given, e.name(f"{label}{side}_of"))
             if made is None:
                 return None
             e.nodes += made[0]
@@ -120,6 +125,17 @@ class Cells:
         at = e.op("Add", e.op("Mul", one, self.keys), e.op("Mod", two, self.keys))
         kept = e.op("Where", e.all_of(sane, alike, *shown), at, self.cells())
         return e.reshape(kept, -1)
+
+    def _cut(self, whole: str) -> dict[str, str]:
+        """What stands in the place of the key, by each of its tensors."""
+        e, beside = self.emit, self.source.beside
+        if beside is None:
+            return {self.source.key: whole}
+        found, start = {}, e.ints(0)
+        for part in beside.parts:
+            end = e.op("Add", start, e.dim(part, beside.axis))
+            found[part], start = e.slice(whole, start, end, beside.axis), end
+        return found
 
     def cells(self) -> str:
         """How many cells [B,H,Q,K] has, int64 [1]."""
