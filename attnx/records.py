@@ -122,6 +122,8 @@ class Site:
     absent: tuple[str, ...] = ()
     """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()
+    keys_before: int = 0
+    """How many keys stand before those of the text: global ones, which are no tokens and which all queries see."""
     component_known: bool = True
     """False where a mask alone tells an encoder from a decoder and could not be evaluated: `component` is a guess then,
     until a run shows what the mask hides."""

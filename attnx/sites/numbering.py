@@ -61,7 +61,7 @@ def number(
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
-                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent,
+                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, keys_before=f.keys_before,
                 notes=(*f.notes, *(() if sides[i] == otherwise[i] else (EITHER,))),
                 component_known=sides[i] == otherwise[i],
             )

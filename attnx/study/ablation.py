@@ -148,7 +148,8 @@ def ablate(
     there = running.points.components()
     chosen = _component(there, component)
     quantity = "masked" if edges else "weights" if method == "uniform" and means is None else "context"
-    sites, left = there[chosen], ()
+    sites: Sequence[Site] = there[chosen]
+    left: tuple[str, ...] = ()
     where = places(sites, heads, layers)
     if not heads and not layers:
         sites, left = reachable(running, sites, quantity)
@@ -227,8 +228,7 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
         real = [at for at, is_real in enumerate(read.mask) if is_real]
         count += len(real)
         for attention in trace.attentions:
-            of_these = attention.site.layer is not None and component_of(attention.site) == component
-            if attention.context is None or not of_these:
+            if attention.site.layer is None or component_of(attention.site) != component or attention.context is None:
                 continue  # where nothing is weighed there is no context, and no head to put a mean in place of
             context = attention.context[0][:, real].sum(1, dtype=np.float64)
             sums[attention.site.layer] = sums.get(attention.site.layer, 0.0) + context

@@ -10,21 +10,24 @@ Source: Beltagy et al. 2020, Longformer, section 3.1 and appendix A (the band in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.moved import origin
-from attnx.graph.axes.paths import Way, depends, ways_back
+from attnx.graph.axes.paths import depends, ways_back
 from attnx.graph.axes.softmax_forms import find_softmax
+from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Miss, Place
 from attnx.sites.emit import OLDEST, emitted, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
 from attnx.sites.spelled.softmax import may_be_moved
-from attnx.sites.strided.cell_map import Places, Source, Weighed
+from attnx.sites.strided.cell_map import Places
 from attnx.sites.strided.cell_tracing import chosen
 from attnx.sites.strided.cells import Cells
+from attnx.sites.strided.padding import left_out
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Source, Weighed
 from attnx.sites.strided.weighing import Scaling, described, guarded, scaling, side_by_side, weighed
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ _ROWS = (
     "all others are hidden here"
 )
 _SHARED = (
-    "the softmax runs over the keys of a block and, beside them, keys that all queries see: each cell is brought to its "
-    "query and key"
+    "the softmax runs over the keys of a block and, beside them, keys that all queries see: each cell is brought to "
+    "its query and key"
 )
 _MIXED = (
     "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
@@ -106,17 +109,17 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss |
     return made or (Miss(node.name, node.op_type, _MIXED) if mixed else None)
 
 
-def _with_shared_keys(
-    graph: Graph, node: NodeProto, logits: str, weights: str, places: Places
-) -> Finding | None:
+def _with_shared_keys(graph: Graph, node: NodeProto, logits: str, weights: str, places: Places) -> Finding | None:
     """Rows of one query's products with keys of several tensors: its block's, and those that all queries see."""
     prefix = prefix_of(graph, node)
     wide = graph.by_products()  # what all see may be learned: of no input, and projected all the same
     sides = [
         (way, one, two)
         for way in ways_back(wide, logits)
-        if (one := origin(wide, way.product.left)) and (two := origin(wide, way.product.right))
-        and depends(wide, one) and depends(wide, two)
+        if (one := origin(wide, way.product.left))
+        and (two := origin(wide, way.product.right))
+        and depends(wide, one)
+        and depends(wide, two)
     ]
     ways = [way for way, _, _ in sides]
     sizes = {tuple(leaf.size for atom in way.product.contracted for leaf in atom.leaves()) for way in ways}
@@ -131,7 +134,8 @@ def _with_shared_keys(
             continue
         products, count = tuple(way.product.out for way in ways), prod(s or 1 for s in size)
         source = Source(query, f"{prefix}/key", count, products, beside=beside)
-        own = {scaling(graph, way, Source(query, key, count, products)) for (way, _, _), key in zip(sides, keys) if key}
+        pairs = [(way, key) for (way, _, _), key in zip(sides, keys, strict=False) if key]
+        own = {scaling(graph, way, Source(query, key, count, products)) for way, key in pairs}
         use = weighed(wide, weights, f"{prefix}/value")
         proof = places.prove([logits], source, use) if len(own) == 1 else None
         if isinstance(proof, Proof):
@@ -158,15 +162,30 @@ def _finding(
     finding = described(node, source, use, proof, scaled)
     for quantity, value in zip(("masked", "weights"), made, strict=True):
         finding.places[quantity] = Place(value, "b h q k")
+    finding.keys_before = _before(graph, source, proof)
+    padding = left_out(graph, cells, source, use, proof, finding.places)
     last = graph.producer(weights) or node
+    if proof.context is not None and use is not None and (padding or use.beside is not None):
+        last = graph.producer(use.contexts[proof.at]) or last  # values, and contexts, are read too
     finding.replacement = Replacement([last, *cells.emit.nodes], cells.emit.initializers, at=last.output[0])
     finding.carries = weights
     finding.notes.insert(0, _SHARED if source.beside else _ROWS if proof.tokens is not None else _OFFSETS)
+    finding.notes += [padding] if padding else []
     if proof.context is not None and use is not None and _replaced(graph, use.contexts[proof.at]):
         finding.notes.append(_REPLACED)
     if proof.tokens is not None:
         finding.absent = (*finding.absent, "query", "scores", "scaled", "capped")
     return finding
+
+
+def _before(graph: Graph, source: Source, proof: Proof) -> int:
+    """How many keys stand before the text's own, where these stand last and the others' number is fixed."""
+    if source.beside is None:
+        return 0
+    *others, text = [(graph.shape(part) or ())[source.beside.axis] for part in source.keys]
+    known = [size for size in others if size is not None and size < PROBE]
+    asking = (graph.shape(source.query) or ())[proof.query.length]
+    return sum(known) if text == asking and len(known) == len(others) else 0
 
 
 def _replaced(graph: Graph, context: str) -> bool:

@@ -20,9 +20,10 @@ from attnx.graph.axes.softmax_forms import find_softmax
 from attnx.records import Place
 from attnx.sites.emit import OLDEST, Emit, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
-from attnx.sites.strided.cell_map import Places, Source, Weighed
+from attnx.sites.strided.cell_map import Places
 from attnx.sites.strided.cells import Cells
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Source, Weighed
 from attnx.sites.strided.weighing import GATHERED, Scaling, described, guarded, scaling, weighed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ attention; what the axes of query and key stand for comes with the proof.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
+from attnx.sites.strided.sources import Source, Weighed, cut, known_shape, together
 from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
 
 if TYPE_CHECKING:
@@ -31,66 +32,10 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _MOST_NODES = 20_000
-_MOST_CELLS = 1 << 26
 _TRIES = 16
 _SHORT = 256
 """Tokens up to which two texts are tried first, which tell more."""
 _QUERY, _KEY = "attnx/query", "attnx/key"
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Tensors that stand side by side though the graph does not join them: keys of a block, and keys that all see."""
-
-    parts: tuple[str, ...]
-    axis: int
-
-    def whole(self, shapes: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-        """The shape of what they make; None where they do not fit together."""
-        first, axis = shapes[0], self.axis
-        if first is None or any(s is None or len(s) != len(first) for s in shapes):
-            return None
-        rest = {(*s[:axis], *s[axis + 1 :]) for s in shapes if s is not None}
-        return (*first[:axis], sum(s[axis] for s in shapes if s), *first[axis + 1 :]) if len(rest) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What scores are made of."""
-
-    query: str
-    key: str
-    size: int
-    """Features that their product sums over."""
-    products: tuple[str, ...]
-    """The products, whose sizes tell the lengths at which such a graph runs."""
-    chosen: tuple[str, str] | None = None
-    """Where some tokens alone ask: the rows that their queries are projected from, and what these were taken from."""
-    beside: Beside | None = None
-    """Where the keys are in several tensors: `key` is then the name of what they make side by side."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The tensors that hold keys."""
-        return (self.key,) if self.beside is None else self.beside.parts
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """What the weights are multiplied by."""
-
-    weights: tuple[str, ...]
-    """Of each softmax."""
-    value: str
-    contexts: tuple[str, ...]
-    """What may be the sums of values, the likeliest first."""
-    beside: Beside | None = None
-    """Where the values are in several tensors: `value` is then the name of what they make side by side."""
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The tensors that hold values."""
-        return (self.value,) if self.beside is None else self.beside.parts
 
 
 class Places:
@@ -141,7 +86,8 @@ class Places:
                 self._facts(sizes, source.chosen)
                 if (proof := self._chosen(proof, seen, *source.chosen)) is None:
                     continue
-            if proof.tokens is None and seen.query[proof.query.length] not in _lengths(seen, source, proof):
+            proof = replace(proof, lengths=_lengths(seen, source, proof))
+            if proof.tokens is None and seen.query[proof.query.length] not in proof.lengths:
                 return None  # rows of some queries, and nothing tells of which
             if use is None:
                 return proof
@@ -204,7 +150,7 @@ class Places:
         logits: Sequence[str],
     ) -> Seen | None:
         given, facts = self._facts(sizes, (source.query, *source.keys))
-        one, two = _whole(facts.get(source.query)), _together(facts, source.keys, source.beside)
+        one, two = known_shape(facts.get(source.query)), together(facts, source.keys, source.beside)
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
             return None
         self._facts(sizes, tuple(logits))
@@ -213,8 +159,12 @@ class Places:
         for name, copies, target in made:
             sides = [(_counted(one, size), _ones(two)), (_ones(one), _counted(two, size))]
             places = [f"{_KEY}/{i}" for i in range(len(source.keys))]
-            runs = [Run(copies, target, {_QUERY: q, **_cut(facts, source.keys, source.beside, k, places)}) for q, k in sides]
-            runs.append(Run([], name, {source.query: 0 * _ones(one), **_cut(facts, source.keys, source.beside, 0 * _ones(two))}))
+            runs = [
+                Run(copies, target, {_QUERY: q, **cut(facts, source.keys, source.beside, k, places)}) for q, k in sides
+            ]
+            runs.append(
+                Run([], name, {source.query: 0 * _ones(one), **cut(facts, source.keys, source.beside, 0 * _ones(two))})
+            )
             done = enact_all(self.graph, facts, runs)
             if done is None or len({array.shape for array in done}) > 1:
                 return None
@@ -230,7 +180,7 @@ class Places:
 
     def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
         """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
-        whole, few = _whole(seen.facts.get(hidden)), seen.query
+        whole, few = known_shape(seen.facts.get(hidden)), seen.query
         made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _QUERY}, _KEY)
         if whole is None or made is None or len(whole) != 3 or proof.query.heads != 2 or len(few) != 3:
             return None
@@ -246,7 +196,7 @@ class Places:
 
     def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
         """The proof with the layouts of value and context, where drawn weights and values tell them."""
-        fact = _together(seen.facts, use.values, use.beside)
+        fact = together(seen.facts, use.values, use.beside)
         one, two, cells = cells_of(seen)
         if fact is None or cells is None:
             return proof
@@ -262,7 +212,7 @@ class Places:
         summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
         whole = summed.reshape(sizes).astype(np.float32)
         for i, name in enumerate(use.contexts):
-            given = _apart(use.weights, row, seen.parts) | _cut(seen.facts, use.values, use.beside, value)
+            given = _apart(use.weights, row, seen.parts) | cut(seen.facts, use.values, use.beside, value)
             made = enact(self.graph, seen.facts, [], name, given)
             pair = None if made is None else matched(whole, value, made, proof.key, proof.query)
             if pair is not None:
@@ -316,37 +266,11 @@ def _apart(names: Sequence[str], rows: Array, shapes: Sequence[tuple[int, ...]])
     return out
 
 
-def _whole(fact: Fact | None) -> tuple[int, ...] | None:
-    if fact is None or not fact.shape or None in fact.shape:
-        return None
-    whole = tuple(int(d) for d in fact.shape if d is not None)
-    return whole if 0 < prod(whole) <= _MOST_CELLS else None
-
-
-def _lengths(seen: Seen, source: Source, proof: Proof) -> set[int | None]:
+def _lengths(seen: Seen, source: Source, proof: Proof) -> tuple[int, ...]:
     """How many keys each of the key's tensors has."""
     if source.beside is None:
-        return {seen.key[proof.key.length]}
-    return {(seen.facts[part].shape or ())[source.beside.axis] for part in source.keys}
-
-
-def _together(
-    facts: Mapping[str, Fact], parts: Sequence[str], beside: Beside | None
-) -> tuple[int, ...] | None:
-    """The shape of one tensor, or of several side by side."""
-    shapes = [_whole(facts.get(part)) for part in parts]
-    whole = shapes[0] if beside is None else beside.whole(shapes)
-    return whole if whole is not None and prod(whole) <= _MOST_CELLS else None
-
-
-def _cut(
-    facts: Mapping[str, Fact], parts: Sequence[str], beside: Beside | None, whole: Array, names: Sequence[str] = ()
-) -> dict[str, Array]:
-    """What stands side by side, by the names of its parts or by others."""
-    if beside is None:
-        return {(names or parts)[0]: whole}
-    ends = np.cumsum([(facts[part].shape or ())[beside.axis] or 0 for part in parts])[:-1]
-    return dict(zip(names or parts, np.split(whole, ends, axis=beside.axis), strict=True))
+        return (seen.key[proof.key.length],)
+    return tuple((known_shape(seen.facts.get(part)) or ())[source.beside.axis] for part in source.keys)
 
 
 def _view(shape: tuple[int, ...], size: int) -> tuple[int, ...]:

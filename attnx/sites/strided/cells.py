@@ -14,9 +14,9 @@ from attnx.graph.axes.operands import Operand
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import HIDES, Array
 from attnx.sites.emit import DOUBLE, FLOAT, INT64, Emit
-from attnx.sites.strided.cell_map import Source
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Source
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -107,9 +107,11 @@ class Cells:
             counted = self.counted(name, operand, self.asking if side == "query" else self.keys, side == "query")
             if not counted:
                 return None
-            given = {source.query: counted, **self._cut(ones)} if side == "query" else {
-                source.query: ones, **self._cut(counted)
-            }
+            given = (
+                {source.query: counted, **self._cut(ones)}
+                if side == "query"
+                else {source.query: ones, **self._cut(counted)}
+            )
             made = copied(graph, nodes, logits, given, e.name(f"{label}{side}_of"))
             if made is None:
                 return None

@@ -12,8 +12,8 @@ from attnx.graph.axes.paths import Way, depends
 from attnx.graph.axes.product import find_product
 from attnx.records import Place
 from attnx.sites.finding import Finding
-from attnx.sites.strided.cell_map import Beside, Source, Weighed
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Beside, Source, Weighed
 
 if TYPE_CHECKING:
     from onnx import NodeProto
