@@ -12,7 +12,7 @@ from attnx.graph.masks.mask_probe import hides
 from attnx.graph.masks.mask_reading import Hides, Probed
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.symbols import PROBE
-from attnx.layout import axis_of
+from attnx.layout import axis_of, parse
 from attnx.records import EITHER, Component, Kind, Site
 from attnx.sites.components import Part, components
 from attnx.sites.finding import Finding, key_of
@@ -53,11 +53,12 @@ def number(
             layer, beside = layer + 1, []
         last[group] = layer, [*beside, f]
         seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
+        heads = _heads(graph, f)
         sites.append(
             Site(
                 index=index, layer=layer, component=sides[i], kind=kinds[i], op=op_name(f.node),
-                node=f.node.name or key_of(f.node), heads=_fixed(graph, f.heads), kv_heads=_fixed(graph, f.kv_heads),
-                head_size=_fixed(graph, f.head_size),
+                node=f.node.name or key_of(f.node), heads=heads,
+                kv_heads=None if heads is None else _fixed(graph, f.kv_heads), head_size=_fixed(graph, f.head_size),
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
@@ -75,6 +76,15 @@ def _fixed(graph: Graph, size: int | None) -> int | None:
     """A size, where it is not one that stands for a free dimension."""
     free = [p for p in graph.sizes.values() if p > PROBE]
     return None if size is not None and size and any(size % p == 0 for p in free) else size
+
+
+def _heads(graph: Graph, f: Finding) -> int | None:
+    """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
+    for place in f.places.values():
+        at = axis_of(place.layout, "h") if len(parse(place.layout)) > 4 else None
+        if at is not None and f.heads == (graph.shape(place.value) or ())[at] and graph.varies(place.value, at):
+            return None
+    return _fixed(graph, f.heads)
 
 
 def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:

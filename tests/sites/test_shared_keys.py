@@ -19,8 +19,20 @@ WIDE = D * H
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def attention(g: G, x: str, shared: str, hidden: str, staggered: bool) -> tuple[str, str]:
-    """One layer, blocks shifted by half a block where staggered; and its softmax."""
+def attention(
+    g: G, x: str, shared: str, hidden: str, staggered: bool, count: str = "", coarse: bool = False
+) -> tuple[str, str]:
+    """One layer, blocks shifted by half a block where staggered; and its softmax.
+
+    Args:
+        g: The graph.
+        x: The text, [b,s,16].
+        shared: Global tokens, [b,GLOBAL,16].
+        hidden: What is added to hide padding, [b,s].
+        staggered: Whether blocks are shifted.
+        count: How many blocks there are, where the graph computes that.
+        coarse: Whether scores are rounded to eight bits, so that no place can be followed through them.
+    """
     if staggered:
         x = str(g.op("Pad", x, g.const([0, SHIFT, 0, 0, SHIFT, 0], np.int64)))
         hidden = str(g.op("Pad", hidden, g.const([0, SHIFT, 0, SHIFT], np.int64), g.const(LOWEST, np.float32)))
@@ -31,6 +43,9 @@ def attention(g: G, x: str, shared: str, hidden: str, staggered: bool) -> tuple[
         return g.heads(str(made if at else g.op("Mul", made, g.const(D**-0.5, np.float32))))
 
     cut = g.const([0, H, -1, SIZE, D], np.int64)
+    if count:
+        ends = (g.const(n, np.int64) for n in ([0, H], [SIZE, D]))
+        cut = g.op("Concat", next(ends), count, next(ends), axis=0)
     q = g.op("Reshape", heads(x, 0), cut)
     k, v = (g.op("Reshape", heads(x, at), cut) for at in (1, 2))
     to_all = g.op("Einsum", q, heads(shared, 1), equation="bhnqd,bhgd->bhnqg")
@@ -38,7 +53,11 @@ def attention(g: G, x: str, shared: str, hidden: str, staggered: bool) -> tuple[
     mask = g.op("Reshape", hidden, g.const([0, -1, SIZE], np.int64))
     mask = g.op("Pad", mask, g.const([0, 0, GLOBAL, 0, 0, 0], np.int64), g.const(0.0, np.float32))
     mask = g.op("Unsqueeze", mask, g.const([1, 3], np.int64))
-    weights = g.softmax(str(g.op("Add", g.op("Concat", to_all, to_block, axis=-1), mask)))
+    scores = g.op("Concat", to_all, to_block, axis=-1)
+    if coarse:
+        scale = (g.const(0.02, np.float32), g.const(0, np.int8))
+        scores = g.op("DequantizeLinear", g.op("QuantizeLinear", scores, *scale), *scale)
+    weights = g.softmax(str(g.op("Add", scores, mask)))
     ends = [g.const([n], np.int64) for n in (0, GLOBAL, 1000)]
     one, two = (g.op("Slice", weights, ends[i], ends[i + 1], g.const([4], np.int64)) for i in range(2))
     context = g.op(
@@ -54,7 +73,7 @@ def attention(g: G, x: str, shared: str, hidden: str, staggered: bool) -> tuple[
     return out, weights
 
 
-def model(folder: Path) -> tuple[Path, list[str]]:
+def model(folder: Path, coarse: bool = False) -> tuple[Path, list[str]]:
     """Two layers, the second staggered; global tokens are learned, and then gather from the text."""
     g = G()
     drawn = np.random.default_rng(4)
@@ -66,8 +85,10 @@ def model(folder: Path) -> tuple[Path, list[str]]:
     count = g.op("Concat", g.op("Shape", x, end=1), g.const([GLOBAL, 16], np.int64), axis=0)
     shared = str(g.op("Expand", g.weight(1, GLOBAL, 16), count))
     names = []
+    length = g.op("Gather", g.op("Shape", x), g.const([1], np.int64))
     for layer in range(2):
-        made, weights = attention(g, x, shared, str(hidden), layer == 1)
+        blocks = g.op("Div", g.op("Add", length, g.const([2 * SHIFT * layer], np.int64)), g.const([SIZE], np.int64))
+        made, weights = attention(g, x, shared, str(hidden), layer == 1, str(blocks), coarse)
         x = str(g.op("Add", x, made))
         shared = str(g.op("Add", shared, g.op("ReduceMean", x, axes=[1])))
         names.append(weights)
@@ -126,3 +147,13 @@ def test_what_global_keys_carry_on_is_not_followed(tmp_path: Path) -> None:
     path, _ = model(tmp_path)
     with pytest.raises(UnsupportedError, match="L0 attends from 8 to 11 positions"):
         rollout(attnx.open(path, device="cpu").trace(inputs=feed(batch=1)))
+
+
+def test_blocks_are_no_heads_though_nothing_else_is_known_of_them(tmp_path: Path) -> None:
+    """As many as the text fills: 252 of the size that stands for any length, which is no multiple of theirs."""
+    path, _ = model(tmp_path, coarse=True)
+    opened = attnx.open(path, device="cpu")
+    assert all(site.heads in (None, H) for site in opened.sites)
+    trace = opened.trace(inputs=feed(3 * S))
+    for attention in trace.attentions:
+        assert trace.queries_of(attention) is not trace.tokens
