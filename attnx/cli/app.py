@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,6 +22,9 @@ from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.version import __version__
 from attnx.wording import Wording
 
+GARBAGE = 10_000
+"""New objects after which circles of them are looked for. Imports make many, which all stay: looking for circles after
+each 700, as Python does, took a twentieth of a short command."""
 WIDE = 9
 """Cells of the longest command's name: the panels of commands line up."""
 
@@ -95,6 +98,8 @@ def _near(word: str) -> list[str]:
 
 
 def _unknown(word: str) -> UsageError:
+    import shlex
+
     near = _near(word)
     hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
     as_text = f" As a text: attnx inspect {shlex.quote(word)}." if word.isprintable() and len(word) < 40 else ""
@@ -247,10 +252,14 @@ def run(args: list[str]) -> int:
 def main() -> None:
     """Run the command line that the process was started with."""
     from attnx.cli.containment import contained
+    from attnx.cli.ending import Ending
 
+    ending = Ending()
+    gc.set_threshold(GARBAGE)
     _open_streams()
     code = contained(_begin, sys.argv[1:])
     interrupt.done()
+    ending.code = code
     sys.exit(code)
 
 
