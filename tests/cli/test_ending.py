@@ -35,7 +35,8 @@ code = contained(work, ["sites"])
 
 def end(code: str, isolate: str, stdout: str | None = None) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a program."""
-    environment = {**os.environ, "ATTNX_ISOLATE": isolate}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment["ATTNX_ISOLATE"] = isolate
     with Path(stdout or os.devnull).open("w") as file:
         out = subprocess.PIPE if stdout is None else file
         command = [sys.executable, "-c", code]
