@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -22,9 +21,6 @@ from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.version import __version__
 from attnx.wording import Wording
 
-GARBAGE = 10_000
-"""New objects after which circles of them are looked for. Imports make many, which all stay: looking for circles after
-each 700, as Python does, took a twentieth of a short command."""
 WIDE = 9
 """Cells of the longest command's name: the panels of commands line up."""
 
@@ -249,39 +245,8 @@ def run(args: list[str]) -> int:
     return code if isinstance(code, int) else OK
 
 
-def main() -> None:
-    """Run the command line that the process was started with."""
-    from attnx.cli.containment import contained
-    from attnx.cli.ending import Ending
-
-    ending = Ending()
-    gc.set_threshold(GARBAGE)
-    _open_streams()
-    code = contained(_begin, sys.argv[1:])
-    interrupt.done()
-    ending.code = code
-    sys.exit(code)
-
-
-def _open_streams() -> None:
-    """Stand in for streams that the caller closed (`>&-`).
-
-    Else the next file that is opened would get the number of stdout, and a library's chatter would be written into it.
-    What is written to a closed stdout is an error when it is written; a closed stdin has no text, a closed stderr is
-    silent.
-    """
-    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
-        if getattr(sys, name) is not None:
-            continue
-        null = os.open(os.devnull, mode)
-        if null != number:
-            os.dup2(null, number)
-            os.close(null)
-        opened = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        setattr(sys, name, opened)
-
-
-def _begin(args: list[str]) -> int:
+def begin(args: list[str]) -> int:
+    """Run the command line of a process that does nothing else; an interrupt ends it quietly."""
     try:
         interrupt.watch()
         code = run(args)
