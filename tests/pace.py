@@ -82,7 +82,7 @@ EVERY: dict[str, int] = {
     "test_hostile.py::test_what_does_not_exist_is_named_with_what_does": 6,
     "test_idioms.py::test_every_spelling_gives_the_oracles_arrays": 5,
     "test_interrupt.py::test_an_interrupt_leaves_no_half_of_a_file": 11,
-    "test_interrupt.py::test_an_interrupted_explorer_gives_the_terminal_back": 3,
+    "test_interrupt.py::test_an_interrupted_explorer_gives_the_terminal_back": 4,
     "test_lies.py::test_every_command_that_is_touched_says_so": 13,
     "test_lies.py::test_what_is_an_average_is_called_one": 3,
     "test_lookups.py::test_a_tokenizer_of_another_model": 3,

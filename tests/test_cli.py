@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -143,16 +144,27 @@ def test_interrupt_and_want_of_memory(
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_real_process() -> None:
+    import fcntl
+    import termios
+
+    read, write = os.pipe()
     process = subprocess.Popen(
-        [*PROGRAM, "inspect", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "inspect", "-"], stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
-        time.sleep(5)  # it waits for its text by now, however busy the machine is
+        os.write(write, b"The animal was\n")
+        unread = array("i", [1])
+        until = time.monotonic() + 120
+        while unread[0]:  # once the command has taken this line, it waits for the rest of its text
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+            fcntl.ioctl(read, termios.FIONREAD, unread)
         process.send_signal(signal.SIGINT)
-        process.wait(30)  # before its stdin is closed: the end of the text would race with the interrupt
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)  # the text has not ended, and does not until the process has
     finally:
         process.kill()
+        os.close(read)
+        os.close(write)
     assert process.returncode == 130
     assert err.strip() == "attnx: interrupted"
 
