@@ -300,7 +300,8 @@ def test_a_stdout_that_is_full(args: list[str]) -> None:
         (">&-", "trace tiny-gpt 'it was' --save x.npz", 5), ("<&-", "inspect -", 4),
         ("<&-", "inspect 'it was' -m tiny-gpt", 0), ("2>&-", "inspect 'it was' -m tiny-gpt", 0),
         ("2>&-", "inspect 'it was' -m nope", 3), ("<&- >&- 2>&-", "models", 5),
-        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0), (">&-", "report 'it was' -m tiny-gpt -o x.html", 0),
+        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0),
+        (">&-", "report 'it was' -m tiny-gpt -o x.html", 0),
     ],
 )  # fmt: skip
 def test_streams_that_are_closed(shut: str, args: str, code: int, tmp_path: Path) -> None:

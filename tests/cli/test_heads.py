@@ -158,7 +158,7 @@ def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
     for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
         assert attnx("heads", ANIMAL, "-m", "tiny-gpt", "--map", name).out == whole
     assert "by largest weight;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "largest").out
-    assert "by punctuation;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "punct.").out  # as the table heads it
+    assert "by punctuation;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "punct.").out  # its heading
 
 
 @pytest.mark.parametrize(("name", "said"), [
