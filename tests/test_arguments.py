@@ -1,5 +1,6 @@
 """Wrong names and types from Python are told as such, before anything is run."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,15 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
     "a fraction of a layer": (lambda m: m.trace(TEXT, layers=[1.5]), UsageError, "one of these is float"),
     "a truth for a layer": (lambda m: m.trace(TEXT, layers=[True]), UsageError, "one of these is bool"),
     "a layer that is not there": (lambda m: m.trace(TEXT, layers=[99]), UsageError, "no layer 99"),
+    "no layers": (lambda m: m.trace(TEXT, layers=[]), UsageError, "layers is empty"),
+    "no quantities": (lambda m: m.trace(TEXT, quantities=()), UsageError, "quantities is empty"),
+    "a quantity that is not there": (
+        lambda m: m.trace(TEXT, layers=[0]).attentions[0].need("wights"),
+        UsageError,
+        "no quantity 'wights'",
+    ),
+    "a text and tokens": (lambda m: m.trace(TEXT, tokens=m.encode(TEXT)), UsageError, "both given"),
+    "heads of a text and tokens": (lambda m: m.heads(TEXT, tokens=m.encode(TEXT)), UsageError, "both given"),
     "a word for positions": (lambda m: m.rows(TEXT, "it"), UsageError, "positions are whole numbers in a list"),
     "words for positions": (lambda m: m.rows(TEXT, ["it"]), UsageError, "one of these is str 'it'"),
     "one position": (lambda m: m.rows(TEXT, 1), UsageError, "positions are whole numbers in a list"),
@@ -40,6 +50,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
     "many texts, a name": (lambda m: list(m.trace_many([TEXT], quantities=["x"])), UsageError, "no quantity 'x'"),
     "a number for a model": (lambda _: attnx.open(5), UsageError, "a model is the path"),
     "no name of a model": (lambda _: attnx.open(""), ModelError, "has no name"),
+    "a name of a model beyond what a file can have": (lambda _: attnx.open("x" * 5000), ModelError, "name too long"),
     "a number for a device": (lambda _: attnx.open("minilm", device=5), UsageError, "a device is a name"),
     "a device that is none": (lambda _: attnx.open("minilm", device="tpu"), UsageError, "no device 'tpu'"),
     "a number for a tokenizer": (lambda _: attnx.open("minilm", tokenizer=5), UsageError, "a tokenizer is the path"),
@@ -57,6 +68,13 @@ def test_what_is_wrong_is_told(kind: str, minilm: Model) -> None:
     with pytest.raises(error, match=said) as caught:
         call(minilm)
     assert type(caught.value) is error
+
+
+def test_a_copy_opens_the_files_anew(minilm: Model) -> None:
+    want = minilm.trace(TEXT, layers=[5]).attentions[0].need("weights")
+    copy = pickle.loads(pickle.dumps(minilm))
+    assert (copy.name, copy.path, copy.device) == (minilm.name, minilm.path.resolve(), "cpu")
+    np.testing.assert_array_equal(copy.trace(TEXT, layers=[5]).attentions[0].need("weights"), want)
 
 
 def test_a_near_name_is_offered(minilm: Model) -> None:

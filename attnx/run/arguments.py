@@ -17,9 +17,14 @@ def layers_of(layers: Any) -> Collection[int] | None:
     """Layers as whole numbers; None for all.
 
     Raises:
-        UsageError: Anything but a collection of them.
+        UsageError: Anything but a collection of them, or none in it.
     """
-    return None if layers is None else _wholes(layers, "layers", "layers=[5]")
+    if layers is None:
+        return None
+    found = _wholes(layers, "layers", "layers=[5]")
+    if not found:
+        raise UsageError("no layer is named: layers is empty", "Name some: layers=[5]; all: layers=None.")
+    return found
 
 
 def positions_of(positions: Any) -> Sequence[int]:
@@ -47,11 +52,15 @@ def _wholes(given: Any, what: str, example: str) -> list[int]:
     return found
 
 
-def quantities_of(quantities: Any) -> Collection[str]:
+def quantities_of(quantities: Any, outputs: bool = False) -> Collection[str]:
     """Names of quantities.
 
+    Args:
+        quantities: What was given.
+        outputs: Whether the model's own outputs are wanted: there need be no quantity beside them.
+
     Raises:
-        UsageError: One that does not exist, or a single name in place of several.
+        UsageError: One that does not exist, none at all, or a single name in place of several.
     """
     if isinstance(quantities, str):
         raise UsageError(f"quantities are names in a list, and this is {quantities!r}", f"Give [{quantities!r}].")
@@ -63,16 +72,20 @@ def quantities_of(quantities: Any) -> Collection[str]:
             near = get_close_matches(str(name), QUANTITIES, 1)
             guess = f"Did you mean {near[0]}? " if near else ""
             raise UsageError(f"there is no quantity {name!r}", f"{guess}Choose from {', '.join(QUANTITIES)}.")
+    if not found and not outputs:
+        raise UsageError("no quantity is named: quantities is empty", "Name some: quantities=['weights'].")
     return found
 
 
-def tokens_of(tokens: Any) -> Tokens | None:
+def tokens_of(tokens: Any, text: object = None) -> Tokens | None:
     """Tokens, or None.
 
     Raises:
-        UsageError: Anything else.
+        UsageError: Anything else, or a text beside them.
     """
     if tokens is None or isinstance(tokens, Tokens):
+        if tokens is not None and text is not None:
+            raise UsageError("a text and tokens are both given", "Give one: tokens stand in place of a text.")
         return tokens
     raise UsageError(
         f"tokens are what attnx.tokens makes, and this is {_kind(tokens)}",
