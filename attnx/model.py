@@ -110,11 +110,11 @@ class Model:
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
         """The model's sites, inputs and outputs; `inputs` decides which branch of an If runs."""
-        return self.sessions.find(inputs)
+        return self.sessions.find(inputs_of(inputs) or None)
 
     def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
         """The model's graph and sites, read from its file."""
-        return self.sessions.graph(self.sessions.find(inputs).branch)
+        return self.sessions.graph(self.find(inputs).branch)
 
     def prepare(
         self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None, *, rows: bool = False
@@ -125,7 +125,7 @@ class Model:
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session on the model without taps: what it costs by itself."""
-        return self.sessions.plain(self.sessions.find(inputs))
+        return self.sessions.plain(self.find(inputs))
 
     @property
     def sites(self) -> Sites:

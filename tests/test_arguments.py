@@ -57,6 +57,50 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
 }
 
 
+TWO = ("the cat sat", "the dog sat")
+EXPERIMENTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a head as a text": (lambda m: m.ablate(TEXT, heads="0.1"), "heads are pairs .* in a list"),
+    "heads as texts": (lambda m: m.ablate(TEXT, heads=["0.1"]), "one of these is str '0.1'"),
+    "heads as numbers": (lambda m: m.ablate(TEXT, heads=[3]), "one of these is int '3'"),
+    "a fraction of a head": (lambda m: m.ablate(TEXT, heads=[(0, 0.0)]), "pairs"),
+    "a truth for a head": (lambda m: m.patch(*TWO, heads=[(0, True)]), "pairs"),
+    "a sender as a text": (lambda m: m.patch_paths(*TWO, from_="0.1"), "from_ are pairs"),
+    "receivers as texts": (lambda m: m.patch_paths(*TWO, to=["3.1"]), "to are pairs"),
+    "a layer for a list": (lambda m: m.ablate(TEXT, layers=3), "layers are whole numbers"),
+    "an edge as a text": (lambda m: m.ablate(TEXT, edges=["it:was"]), "edges are pairs"),
+    "a place before the first": (lambda m: m.lens(TEXT, at=-1), "no position -1"),
+    "a place that is a fraction": (lambda m: m.ablate(TEXT, queries=[1.5]), "float '1.5'"),
+    "a place beyond": (lambda m: m.attribute(TEXT, at=99), "no position 99"),
+    "read before the first": (lambda m: m.patch(*TWO, read=-9), "no position -9"),
+    "an answer as a number": (lambda m: m.ablate(TEXT, answer=5), "answer.* is a word, and this is int"),
+    "no such method": (lambda m: m.ablate(TEXT, method="x"), "no method 'x'"),
+    "no such way": (lambda m: m.patch(*TWO, by="x"), "no by 'x'"),
+    "none of the best": (lambda m: m.lens(TEXT, top=0), "from 1, and this is 0"),
+    "nothing among texts": (lambda m: list(m.trace_many([TEXT, None])), "this is NoneType"),
+    "a number for texts": (lambda m: m.trace_many(5), "several texts go in a list"),
+    "a text for a feed": (lambda m: m.find("x"), "arrays by name"),
+}
+
+
+@pytest.mark.parametrize("kind", EXPERIMENTS)
+def test_what_is_wrong_in_an_experiment_is_told(kind: str, gpt: Model) -> None:
+    call, said = EXPERIMENTS[kind]
+    with pytest.raises(UsageError, match=said):
+        call(gpt)
+
+
+def test_numbers_of_numpy_are_positions_and_heads(gpt: Model) -> None:
+    one, head = np.int64(1), (np.int64(0), np.int32(2))
+    assert gpt.lens(TEXT, at=one).positions == gpt.lens(TEXT, at=[1]).positions == (1,)
+    named = [gpt.ablate(TEXT, heads=[h], queries=[q]).effects[0] for h, q in ((head, one), ((0, 2), 1))]
+    assert named[0] == named[1]
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Model:
+    return attnx.open("tiny-gpt", device="cpu")
+
+
 @pytest.fixture(scope="module")
 def minilm() -> Model:
     return attnx.open("minilm", device="cpu")

@@ -13,7 +13,7 @@ from attnx.errors import UsageError
 from attnx.records import QUANTITIES, Tokens
 
 
-def layers_of(layers: Any) -> Collection[int] | None:
+def layers_of(layers: Any) -> list[int] | None:
     """Layers as whole numbers; None for all.
 
     Raises:
@@ -24,6 +24,52 @@ def layers_of(layers: Any) -> Collection[int] | None:
     found = _wholes(layers, "layers", "layers=[5]")
     if not found:
         raise UsageError("no layer is named: layers is empty", "Name some: layers=[5]; all: layers=None.")
+    return found
+
+
+def heads_of(heads: Any, argument: str = "heads") -> list[tuple[int, int]]:
+    """Heads as pairs of layer and head.
+
+    Raises:
+        UsageError: Anything but a collection of such pairs.
+    """
+    example = f"For example: {argument}=[(5, 11)]."
+    if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
+        raise UsageError(f"{argument} are pairs (layer, head) in a list, and this is {_kind(heads)}", example)
+    found = []
+    for one in heads:
+        pair = None if isinstance(one, str | bytes) or not isinstance(one, Iterable) else tuple(map(_whole, one))
+        layer, head = pair if pair is not None and len(pair) == 2 else (None, None)
+        if layer is None or head is None:
+            shown = repr(one) if isinstance(one, tuple) else _kind(one)
+            raise UsageError(f"{argument} are pairs (layer, head), and one of these is {shown[:80]}", example)
+        found.append((layer, head))
+    return found
+
+
+def choice_of(given: Any, known: Sequence[str], argument: str) -> None:
+    """Hold one of a few words against those that there are.
+
+    Raises:
+        UsageError: Another.
+    """
+    if given not in known:
+        raise UsageError(f"there is no {argument} {given!r}", f"Choose from {', '.join(known)}.")
+
+
+def position_of(place: Any, length: int, argument: str) -> int:
+    """The position of a token, as a whole number.
+
+    Raises:
+        UsageError: Anything else, or none that the text has.
+    """
+    found = _whole(place)
+    if found is None:
+        raise UsageError(
+            f"{argument} takes positions or words, and this is {_kind(place)}", f"For example: {argument}=[3]."
+        )
+    if not 0 <= found < length:
+        raise UsageError(f"there is no position {found}", f"There are {length}, counted from 0.")
     return found
 
 
@@ -41,14 +87,10 @@ def _wholes(given: Any, what: str, example: str) -> list[int]:
         raise UsageError(f"{what} are whole numbers in a list, and this is {_kind(given)}", f"For example: {example}.")
     found = []
     for one in given:
-        try:
-            if isinstance(one, bool):
-                raise TypeError
-            found.append(index(one))
-        except TypeError:
-            raise UsageError(
-                f"{what} are whole numbers, and one of these is {_kind(one)}", f"For example: {example}."
-            ) from None
+        number = _whole(one)
+        if number is None:
+            raise UsageError(f"{what} are whole numbers, and one of these is {_kind(one)}", f"For example: {example}.")
+        found.append(number)
     return found
 
 
@@ -127,14 +169,19 @@ def whole_of(number: Any, what: str, least: int = 1) -> int:
     Raises:
         UsageError: Anything else, or less than `least`.
     """
-    try:
-        found = None if isinstance(number, bool) else index(number)
-    except TypeError:
-        found = None
+    found = _whole(number)
     if found is None or found < least:
         shown = number if found is not None else _kind(number)
         raise UsageError(f"{what} is a whole number from {least}, and this is {shown}", "Give such a number.")
     return found
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of Python or numpy; None where it is anything else, true and false included."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
 
 
 def _kind(value: Any) -> str:
