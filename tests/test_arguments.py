@@ -121,6 +121,14 @@ def test_a_copy_opens_the_files_anew(minilm: Model) -> None:
     np.testing.assert_array_equal(copy.trace(TEXT, layers=[5]).attentions[0].need("weights"), want)
 
 
+def test_an_edge_to_what_comes_later_is_told(gpt: Model) -> None:
+    found = gpt.ablate("the cat sat", heads=[(0, 1)], edges=[("cat", "sat")])
+    assert any("cannot see" in note and "comes later" in note for note in found.notes)
+    assert found.effects[0].change.moved == 0
+    there = gpt.ablate("the cat sat", heads=[(0, 1)], edges=[("sat", "cat")])
+    assert not any("cannot see" in note for note in there.notes)
+
+
 def test_a_near_name_is_offered(minilm: Model) -> None:
     with pytest.raises(UsageError) as caught:
         minilm.trace(TEXT, quantities=["weigths"])

@@ -14,6 +14,7 @@ from attnx.records import Array, Attention, Site, Tokens, Trace
 from attnx.session.protocol import OpenModel
 from attnx.study.patch_places import first_keys, sides_of
 from attnx.study.readout import Change, Readout, readout
+from attnx.tokens.find import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,19 @@ def ablate(
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
     before: dict[int | None, int] = {}
+    notes: list[str] = []
     if edges or queries is not None:
         layers_changed = {layer for place in where for layer, _ in place.heads}
         touched = [site for site in sites if site.layer in layers_changed]
         looking, seen = sides_of(running, chosen, tokens if at_queries is None else at_queries, memory)
         starts = first_keys(running, touched, looking, seen if edges else None)
         before = {site.layer: starts[site.index] for site in touched}
+        if all(site.causal for site in touched):
+            notes = [
+                f"{name_of(looking, [query])} cannot see {name_of(seen, [key])}, which comes later: nothing is cut"
+                for query, key in edges
+                if key > query
+            ]
 
     def edits(place: Place) -> Iterator[Edit]:
         for layer, head in place.heads:
@@ -181,7 +189,7 @@ def ablate(
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
     numbers = tuple(site.layer for site in sites if site.layer is not None)
     most = max((site.heads or 1) for site in sites)
-    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, tuple(running.notes))
+    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, (*notes, *running.notes))
 
 
 def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:
