@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,13 @@ def test_files_that_are_not_utf8(content: bytes, run: Runner, tmp_path: Path) ->
     got, _, err = run("inspect", "--file", "t.txt")
     assert got == 4
     assert "not valid UTF-8" in err
+
+
+def test_a_locale_without_utf8_is_told_of_where_the_text_is_utf8(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    as_read = "고양이".encode().decode("ascii", "surrogateescape")
+    assert "the locale is ascii" in run("inspect", as_read, "-m", "tiny-gpt")[2]
+    assert "not valid UTF-8: byte 0xff" in run("inspect", "\udcff", "-m", "tiny-gpt")[2]
 
 
 def test_line_ends_of_windows_and_a_byte_order_mark_change_nothing(run: Runner, tmp_path: Path) -> None:
