@@ -131,6 +131,20 @@ def test_feeds(kind: str, run: Runner, tmp_path: Path) -> None:
     assert out == ""
 
 
+@pytest.mark.parametrize("newer", ["IR version", "opset"])
+def test_a_model_of_tomorrow_is_told_as_that(newer: str, run: Runner, tmp_path: Path) -> None:
+    model = sound()
+    if newer == "opset":
+        model.opset_import[0].version = 99
+    else:
+        model.ir_version = 99
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "feed.npz", x=code(1, 4))
+    got, _, err = run("trace", "m.onnx", "--inputs", "feed.npz")
+    assert got == 3
+    assert re.search(rf"the model has {newer} 99, and this onnxruntime reads up to \d+\n  Update", err), err
+
+
 @pytest.mark.parametrize("content", ["folder", "empty", "text"])
 def test_a_file_that_cannot_be_read_is_told_of_in_words(content: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
