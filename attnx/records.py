@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnx.errors import UnsupportedError
+from attnx.errors import UnsupportedError, UsageError
 from attnx.formatters import formatted
 from attnx.numerals import counted
 
@@ -227,8 +227,11 @@ class Attention:
         """The array of that name.
 
         Raises:
+            UsageError: There is no quantity of that name.
             UnsupportedError: It was not traced, or does not exist at this site.
         """
+        if quantity not in (*QUANTITIES, "bias"):
+            raise UsageError(f"there is no quantity {quantity!r}", f"Choose from {', '.join(QUANTITIES)}, bias.")
         array: Array | None = getattr(self, quantity)
         if array is None and quantity == "bias" and self.site.heads_mixed:
             raise UnsupportedError(

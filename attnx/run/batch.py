@@ -94,7 +94,7 @@ def trace_many(
     Raises:
         UsageError: One text in place of several: each of its letters would be taken for one. A batch of less than one.
     """
-    if isinstance(texts, str | bytes):
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UsageError(
             f"several texts go in a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
         )
