@@ -178,3 +178,23 @@ def test_what_tensorrt_alone_can_run_is_found_and_refused_by_name(
     assert {"query", "key", "value", "weights"} <= set(site.places)
     with pytest.raises(ModelError, match=rf"it has operators of TensorRT \({named}, of the domain trt\)"):
         opened.trace(inputs={"x": np.zeros((1, 6, WIDE), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("domain", "op"),
+    [
+        ("trt_edgellm", "AttentionPlugin"),
+        ("", "CustomQKVToContextPluginDynamic"),
+        ("trt", "FusedMHA"),
+        ("ai.else", "FlashAttn"),
+    ],
+)
+def test_a_plug_in_of_which_the_name_alone_is_known_is_a_near_miss(domain: str, op: str, tmp_path: Path) -> None:
+    g = Low()
+    x = g.input("x", ["b", "s", 16])
+    context = g.op(op, *(g.linear(x, WIDE) for _ in range(3)), domain=domain)
+    opened = attnx.open(g.write(tmp_path, 17, g.linear(str(context), 16, WIDE)), device="cpu")
+    assert not opened.sites
+    (miss,) = opened.find().misses
+    assert miss.op == (f"{domain}.{op}" if domain else op)
+    assert "its name says attention" in miss.reason
