@@ -82,7 +82,8 @@ def _heads(graph: Graph, f: Finding) -> int | None:
     """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
     for place in f.places.values():
         at = axis_of(place.layout, "h") if len(parse(place.layout)) > 4 else None
-        if at is not None and f.heads == (graph.shape(place.value) or ())[at] and graph.varies(place.value, at):
+        shape = graph.shape(place.value) or ()
+        if at is not None and at < len(shape) and f.heads == shape[at] and graph.varies(place.value, at):
             return None
     return _fixed(graph, f.heads)
 
