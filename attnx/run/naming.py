@@ -42,9 +42,9 @@ def name_tokens(
     joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
     batch = max((feed[f.name].shape[0] for f in frames), default=0)
     attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
-    windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
+    apart = [a.site.index for a in attentions if a.site.over_channels or (batch and is_windowed(a, batch))]
     past = any(is_past(slot) for slot in slots)
-    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint, past)
+    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, apart, joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*own, *run.notes, *placed)))
     trace = Trace(
