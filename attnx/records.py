@@ -125,6 +125,8 @@ class Site:
     notes: tuple[str, ...] = ()
     keys_before: int = 0
     """How many keys stand before those of the text: global ones, which are no tokens and which all queries see."""
+    over_channels: bool = False
+    """Whether its queries and keys are channels (features of a projection), and no tokens: they are numbered."""
     component_known: bool = True
     """False where a mask alone tells an encoder from a decoder and could not be evaluated: `component` is a guess then,
     until a run shows what the mask hides."""
