@@ -157,7 +157,8 @@ def test_ctrl_c_ends_a_real_process() -> None:
         unread = array("i", [1])
         until = time.monotonic() + 120
         while unread[0]:  # once the command has taken this line, it waits for the rest of its text
-            assert process.poll() is None and time.monotonic() < until
+            assert process.poll() is None
+            assert time.monotonic() < until
             time.sleep(0.01)
             fcntl.ioctl(read, termios.FIONREAD, unread)
         process.send_signal(signal.SIGINT)

@@ -264,7 +264,7 @@ def test_terminals_of_all_kinds(environment: dict[str, str], tmp_path: Path) -> 
 def test_homes_and_caches_that_are_not_there(environment: dict[str, str | None], tmp_path: Path) -> None:
     there = {k: v for k, v in (dict(os.environ) | environment).items() if v is not None}
     lines = [
-        ["inspect", TEXT],
+        ["inspect", TEXT, *SMALL],
         ["heads", TEXT, *SMALL],
         ["sites", "minilm"],
         ["models"],
@@ -300,7 +300,7 @@ def test_a_stdout_that_is_full(args: list[str]) -> None:
         (">&-", "trace tiny-gpt 'it was' --save x.npz", 5), ("<&-", "inspect -", 4),
         ("<&-", "inspect 'it was' -m tiny-gpt", 0), ("2>&-", "inspect 'it was' -m tiny-gpt", 0),
         ("2>&-", "inspect 'it was' -m nope", 3), ("<&- >&- 2>&-", "models", 5),
-        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0), (">&-", "report 'it was' -m tiny-gpt -o x.html", 0),
+        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0), (">&-", "report a -m tiny-gpt -o x.html", 0),
     ],
 )  # fmt: skip
 def test_streams_that_are_closed(shut: str, args: str, code: int, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ _NOT_CODE = ("__pycache__", "data", "bundled")
 """Folders of the package without code."""
 _STALE = 3600.0
 """Seconds after which an unfinished file is nobody's; and how old a time of last use may be before it is renewed."""
+_written: dict[Path, int] = {}
+"""Bytes that this process wrote into a folder since it last made room there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,10 @@ def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
             with contextlib.suppress(OSError):
                 Path(part).unlink()
         return False
-    _bound(where)
+    _written[where] = _written.get(where, BOUND) + len(raw)
+    if _written[where] > BOUND // 64:  # the first entry of a process, and then now and then: it looks at every file
+        _written[where] = 0
+        _bound(where)
     return True
 
 
@@ -130,9 +135,9 @@ def clear() -> tuple[int, int]:
     """
     where = folder()
     count = size = 0
-    for path, found in list(_entries(where)) if where is not None else ():
+    for item, found in _entries(where) if where is not None else ():
         with contextlib.suppress(OSError):
-            path.unlink()
+            Path(item.path).unlink()
             count, size = count + 1, size + found.st_size
     return count, size
 
@@ -178,27 +183,26 @@ def _touch(path: Path) -> None:
             os.utime(path)
 
 
-def _entries(where: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    try:
-        names = list(os.scandir(where))
-    except OSError:
-        return
-    for item in names:
-        if item.name.endswith((_ENDING, ".part")):
-            with contextlib.suppress(OSError):
-                yield Path(item.path), item.stat()
+def _entries(where: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for item in os.scandir(where):
+            if item.name.endswith((_ENDING, ".part")):
+                with contextlib.suppress(OSError):
+                    found.append((item, item.stat()))
+    return found
 
 
 def _bound(where: Path) -> None:
     """Make room: unfinished files that nobody writes any more, then the entries unused for longest."""
-    entries = sorted(_entries(where), key=lambda pair: pair[1].st_mtime)
+    entries = _entries(where)
     total = sum(found.st_size for _, found in entries)
-    now = time.time()
-    for path, found in entries:
-        left_over = path.suffix == ".part" and now - found.st_mtime > _STALE
-        if left_over or (total > BOUND and path.suffix != ".part"):
+    old = time.time() - _STALE
+    for item, found in sorted(entries, key=lambda pair: pair[1].st_mtime):
+        unfinished = item.name.endswith(".part")
+        if (unfinished and found.st_mtime < old) or (total > BOUND and not unfinished):
             with contextlib.suppress(OSError):
-                path.unlink()
+                Path(item.path).unlink()
                 total -= found.st_size
 
 
