@@ -27,18 +27,18 @@ def name_tokens(
     name: Callable[[int], Tokens] = numbered,
     whole: bool = False,
 ) -> Trace:
-    """A run with its axes named, and windows put back to their place where `whole` says so."""
+    """A run with its axes named; with `whole`, windows are put back in their place in the picture."""
     slots = model.slots()
     feed = run.feed
     if tokens is None or (memory is None and takes_target(slots)):
         read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: pieces_of(model, ids))
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
-    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
+    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings would be read again at every run
     frames = find_frames(slots, feed, settings(model)) if pictured else ()
     states = find_states(slots, feed)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and states.size:
-        memory = numbered(states.size)  # another model's tokens, of which nothing is known but their number
+        memory = numbered(states.size)  # another model's tokens, of which only the number is known
     joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
     batch = max((feed[f.name].shape[0] for f in frames), default=0)
     attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
