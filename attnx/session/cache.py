@@ -1,8 +1,7 @@
-"""A cache on disk that may vanish at any time: small entries, each one file, written whole or not at all.
+"""A cache on disk that may vanish at any time: small entries, each in a file of its own, written whole or not at all.
 
 What is kept: which attention computations a model file holds, and tapped graphs. A tapped graph refers to the weights
-in the model's own files; no weight is ever copied here. An entry that cannot be read, or was damaged, is as good as
-none.
+in the model's own files; no weight is ever copied here. An entry that is damaged or cannot be read is ignored.
 
 `ATTNX_CACHE` names the folder; "off" turns the cache off. By default it is the platform's cache folder.
 """
@@ -25,7 +24,7 @@ from attnx.version import __version__
 
 VARIABLE = "ATTNX_CACHE"
 BOUND = 256 << 20
-"""Bytes that the cache may hold; the entries that were not used for longest go first."""
+"""Bytes that the cache may hold; the least recently used entries are removed first."""
 HASHED = 4 << 20
 """A model file of at most this many bytes is known by its content too, not only by its size and time of change."""
 _MAGIC = b"attnx cache 1\n"
@@ -33,7 +32,7 @@ _ENDING = ".attnx"
 _NOT_CODE = ("__pycache__", "data", "bundled")
 """Folders of the package without code."""
 _STALE = 3600.0
-"""Seconds after which an unfinished file is nobody's; and how old a time of last use may be before it is renewed."""
+"""Seconds after which an unfinished file is abandoned, and after which an entry's time of last use is renewed."""
 _written: dict[Path, int] = {}
 """Bytes that this process wrote into a folder since it last made room there."""
 
@@ -54,19 +53,19 @@ def folder() -> Path | None:
         if named.strip().lower() in ("", "off", "0", "no", "none"):
             return None
         where = expand(named)
-        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of nobody
+        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of an unknown user
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("attnx", appauthor=False))
 
 
 def key(*parts: Any) -> str:
-    """Names what follows from `parts` (JSON values), this version of attnx and its code."""
+    """A key for whatever follows from `parts` (JSON values), this version of attnx and its code."""
     return json.dumps([__version__, _code(), *parts], sort_keys=True, default=str)
 
 
 def identity(path: Path) -> list[Any] | None:
-    """What tells one state of a file from another: its real path, size, time of change, and content where it is small.
+    """What identifies the state of a file: its real path, size, time of change, and its content where it is small.
 
     Returns:
         JSON values; None where there is no such file.
@@ -81,7 +80,7 @@ def identity(path: Path) -> list[Any] | None:
 
 
 def read(name: str) -> Entry | None:
-    """The entry of that key; None where there is none, or it is damaged."""
+    """The entry under that key; None where there is none, or it is damaged."""
     where = folder()
     if where is None:
         return None
@@ -121,7 +120,7 @@ def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
                 Path(part).unlink()
         return False
     _written[where] = _written.get(where, BOUND) + len(raw)
-    if _written[where] > BOUND // 64:  # the first entry of a process, and then now and then: it looks at every file
+    if _written[where] > BOUND // 64:  # the first entry of a process, then now and then: it looks at every file
         _written[where] = 0
         _bound(where)
     return True
@@ -161,7 +160,7 @@ def _pack(name: str, head: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _unpack(raw: bytes, name: str) -> Entry | None:
-    """The parts of a file, where it is whole and of that key (two keys may share a file's name)."""
+    """The parts of a file, if it is whole and belongs to that key (two keys may share a file name)."""
     start = len(_MAGIC) + 4
     if not raw.startswith(_MAGIC) or len(raw) < start + 8:
         return None
@@ -177,7 +176,7 @@ def _unpack(raw: bytes, name: str) -> Entry | None:
 
 
 def _touch(path: Path) -> None:
-    """Note that an entry was used: now and then, not at every read."""
+    """Record that an entry was used: now and then, not at every read."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _STALE:
             os.utime(path)
@@ -194,7 +193,7 @@ def _entries(where: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
 
 
 def _bound(where: Path) -> None:
-    """Make room: unfinished files that nobody writes any more, then the entries unused for longest."""
+    """Make room: remove abandoned unfinished files, then the least recently used entries."""
     entries = _entries(where)
     total = sum(found.st_size for _, found in entries)
     old = time.time() - _STALE
@@ -208,7 +207,7 @@ def _bound(where: Path) -> None:
 
 @functools.cache
 def _code() -> str:
-    """The state of the installed package, so that any change of its code makes old entries unreachable."""
+    """The state of the installed package, so that any change to its code makes old entries unreachable."""
     seen: list[tuple[str, int, int]] = []
     folders = [Path(__file__).parents[1]]
     while folders:
