@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -101,6 +100,8 @@ def _near(word: str) -> list[str]:
 
 
 def _unknown(word: str) -> UsageError:
+    import shlex
+
     near = _near(word)
     hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
     as_text = f" As a text: attnx inspect {shlex.quote(word)}." if word.isprintable() and len(word) < 40 else ""
@@ -249,34 +250,8 @@ def run(args: list[str]) -> int:
     return code if isinstance(code, int) else OK
 
 
-def main() -> None:
-    """Run the command line with which the process was started."""
-    from attnx.cli.containment import contained
-
-    _open_streams()
-    code = contained(_begin, sys.argv[1:])
-    interrupt.done()
-    sys.exit(code)
-
-
-def _open_streams() -> None:
-    """Stand in for streams that the caller closed (`>&-`).
-
-    Otherwise the next file that is opened would get stdout's number, and a library's chatter would be written into it.
-    Writing to a closed stdout is an error when it happens; a closed stdin has no text, a closed stderr stays silent.
-    """
-    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
-        if getattr(sys, name) is not None:
-            continue
-        null = os.open(os.devnull, mode)
-        if null != number:
-            os.dup2(null, number)
-            os.close(null)
-        opened = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        setattr(sys, name, opened)
-
-
-def _begin(args: list[str]) -> int:
+def begin(args: list[str]) -> int:
+    """Run the command line of a process that does nothing else; an interrupt ends it quietly."""
     try:
         interrupt.watch()
         code = run(args)

@@ -180,7 +180,7 @@ def test_ids_without_a_tokenizer() -> None:
     assert tokens.special == (False, False)
 
 
-@pytest.mark.parametrize("text", ["", " , ", "1,x", "1,-2", "1.5", "1,٣", "9" * 30, "1;2"])
+@pytest.mark.parametrize("text", ["", " , ", "1,,2", "1,2,", "1,x", "1,-2", "1.5", "1,٣", "9" * 30, "1;2"])
 def test_ids_that_are_none(text: str) -> None:
     with pytest.raises(InputError):
         parse_ids(text)
