@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of
+from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of, ints
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes, reads_of
 from attnx.graph.shapes.evaluate import evaluate, steady
 from attnx.graph.shapes.node_facts import infer_shape
-from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
+from attnx.graph.shapes.symbols import PROBE, input_shape, note_clash, probe_sizes, reconcile, without_cuts
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SMALL_VALUE = 8192
 """Numbers are carried for tensors of at most this many elements (unless a caller wants more)."""
+MOST_AXES = 64
+"""Axes that an array of numpy can have; a value with more is one of a damaged file, and nothing is known of it."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
@@ -84,12 +86,14 @@ def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str
     _initialise(graph, facts, SMALL_VALUE, None)
     clashes: list[tuple[int, int]] = []
     moved: set[str] = set()
+    short: set[str] = set()
     for node in graph.nodes:
         if fresh.isdisjoint(node.output) and moved.isdisjoint(reads_of(node)):
             continue
         results = _node(graph, node, facts, SMALL_VALUE)
-        _note_clashes(node, facts, clashes)
-        for name, fact in zip(node.output, results, strict=False):
+        # Where the earlier graph cut a buffer is not known here: one clash too many, and all of it is walked.
+        _note_clashes(node, facts, clashes, short)
+        for name, fact in zip(node.output, map(_kept, results), strict=False):
             if name and not _same(before.facts.get(name), fact):
                 moved.add(name)
             if name:
@@ -116,15 +120,23 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
 
 
-def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]]) -> None:
-    """Sizes that meet in a node and differ, though they must be equal."""
-    shapes = [facts[n].shape for n in node.input if n in facts]
+def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
+    """Sizes that meet in a node and differ, though they must be equal; values cut where a buffer ends go to `short`."""
+    shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
+    if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
+        short.update(node.output)
     if node.op_type in _AGREEING and not node.domain:
         note_clash(shapes, clashes)
     elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
         note_clash([s for s in shapes if s], clashes)
     elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
         note_clash([s[:-2] for s in shapes if s is not None], clashes)
+
+
+def _kept(fact: Fact) -> Fact:
+    """A fact; of a value with more axes than numpy has, the type alone."""
+    many = fact.shape is not None and len(fact.shape) > MOST_AXES
+    return Fact(None, fact.dtype) if many else fact
 
 
 def infer(
@@ -172,14 +184,15 @@ def _walk(
             facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
     _initialise(graph, facts, limit, wanted)
     facts.update(given)
+    short: set[str] = set()
     for at, node in enumerate(nodes):
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
         if clashes is not None:
-            _note_clashes(node, facts, clashes)
+            _note_clashes(node, facts, clashes, short)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
-                facts[name] = fact
+                facts[name] = _kept(fact)
         if seen is not None:
             for name in node.output:
                 if name in facts:
@@ -188,6 +201,19 @@ def _walk(
                 if last.get(name) == at and name in facts:
                     facts[name] = Fact(facts[name].shape, facts[name].dtype)
     return facts
+
+
+def _cut_where_it_ends(node: NodeProto, facts: Mapping[str, Fact]) -> bool:
+    """Whether a Slice by probe sizes takes more than a buffer has: in a run it is as long as the text."""
+    if node.op_type != "Slice" or node.domain or len(node.input) < 3:
+        return False
+    held = [ints(facts.get(name)) if name else None for name in node.input[1:4]]
+    shape, starts, ends = facts.get(node.input[0], UNKNOWN).shape, held[0], held[1]
+    axes = held[2] if len(held) > 2 else list(range(len(ends or ())))
+    if shape is None or starts is None or ends is None or axes is None:
+        return False
+    bounds = [(shape[axis], n) for axis, *both in zip(axes, starts, ends, strict=False) for n in both]
+    return any(size is not None and size < PROBE < abs(n) < 1 << 31 for size, n in bounds)
 
 
 def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str, int]:

@@ -43,6 +43,10 @@ class Proof:
     """A query has a key in several cells, hidden ones counted: their weights add up."""
     whole: bool = True
     """Every query has a row."""
+    unseen: frozenset[int] = frozenset()
+    """Keys that no query sees."""
+    lengths: tuple[int, ...] = ()
+    """How many keys each of the key's tensors has there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not seeing[later].any(),
         window=_width(seeing), biased=bool(biased), twice=repeats, whole=bool(queries.all()),
+        unseen=frozenset(np.flatnonzero(~seeing.any(0)).tolist()),
     )  # fmt: skip
 
 
