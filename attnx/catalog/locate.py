@@ -6,8 +6,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from attnx.catalog import models
-from attnx.errors import ModelError
+from attnx.errors import ModelError, reason
 from attnx.paths import expand
+from attnx.tokens.pieces import shorten
 from attnx.wording import Wording
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
@@ -29,7 +30,11 @@ def locate(model: str) -> models.Location:
         folder = models.bundled_root() / model
         return models.Location(model, folder / "model.onnx", folder)
     path = expand(model)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name longer than a file can have, a folder that may not be entered
+        raise ModelError(f"{shorten(model, 60)} cannot be read: {reason(error)}", "Check the path.") from None
+    if is_folder:
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
         return models.of_file(path)

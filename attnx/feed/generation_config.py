@@ -56,6 +56,22 @@ def numbers(config: Config, name: str) -> set[int]:
     return {item for item in items if item is not None and item >= 0}
 
 
+def pairs(config: Config, name: str, expected: str) -> list[tuple[int, int]]:
+    """Pairs of whole numbers from 0; none where the field is not there.
+
+    Raises:
+        ModelError: The field holds something else.
+    """
+    found = []
+    given = config.get(name, [])
+    for pair in given if isinstance(given, list) else [None]:
+        one, two = map(whole_of, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        if one is None or two is None:
+            raise config.wrong(name, expected)
+        found.append((one, two))
+    return found
+
+
 def read_rules(config: Config) -> Rules:
     """What a configuration forces and forbids.
 

@@ -44,8 +44,8 @@ def encode(model: OpenModel, text: str, pair: str | None = None) -> Tokens:
         UsageError: The argument is not a text.
         ModelError: The model has no tokenizer.
     """
-    for one in (text, pair):
-        if not isinstance(one, str | None):
+    for one, needed in ((text, True), (pair, False)):
+        if not isinstance(one, str) and (needed or one is not None):
             raise UsageError(
                 f"a text is a str, and this is {type(one).__name__}",
                 "Several texts: trace_many([...]); arrays for the graph's inputs: trace(inputs={...}).",

@@ -94,7 +94,7 @@ def trace_many(
     Raises:
         UsageError: A single string instead of several texts (each letter would count as one), or a batch size below 1.
     """
-    if isinstance(texts, str | bytes):
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UsageError(
             f"several texts go in a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
         )

@@ -65,7 +65,7 @@ def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int |
     Raises:
         UsageError: A number that makes no sense.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise UsageError(
             Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
             Wording("Try <generate=20>."),

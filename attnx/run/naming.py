@@ -45,7 +45,8 @@ def name_tokens(
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
         memory = numbered(seen.states)  # another model's tokens, of which only the number is known
     attentions, past = seen.attentions, any(is_past(slot) for slot in slots)
-    tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, seen.windowed, seen.joint, past)
+    apart = [*seen.windowed, *(a.site.index for a in attentions if a.site.over_channels)]
+    tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes)))
     trace = Trace(

@@ -157,7 +157,8 @@ def _run_error(error: Exception) -> RunError | InputError:
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
             f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
-            "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
+            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, longer "
+            "than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
@@ -173,8 +174,10 @@ def _run_error(error: Exception) -> RunError | InputError:
 
 
 def _plain(error: Exception) -> str:
+    """What onnxruntime says, without the places in its own source, which would fill the message."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:500] if lines else type(error).__name__
+    said = re.sub(r"/\S*onnxruntime\S*:\d+ [^)]*\)(?: const)? ", "", " ".join(lines))
+    return said[:500] if lines else type(error).__name__
 
 
 def open_session(
@@ -300,6 +303,13 @@ def _load_error(error: Exception) -> ModelError:
         narrow = " (the graph computes in bfloat16)" if "bfloat16" in text else ""
         return ModelError(
             f"onnxruntime has no kernel for an operator of this model{narrow}: {text}", "It may need another provider."
+        )
+    if newer := re.search(r"(?i)(IR version|opset):? (\d+)\b.*\b(?:version:|till opset) (\d+)", text):
+        return ModelError(
+            f"the model has {newer[1]} {newer[2]}, and this onnxruntime reads up to {newer[3]}".replace(
+                "Opset", "opset"
+            ),
+            "Update onnxruntime, or export again for an older one.",
         )
     if "opset" in text.lower() and "support" in text.lower():
         return ModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -258,12 +259,26 @@ def _is_control(character: str) -> bool:
     return not character.isprintable() and character not in "\t\n\r" and category(character) in {"Cc", "Cf"}
 
 
+def _is_utf8(text: str, locale: str) -> bool:
+    """Whether the bytes that the command line's text was read from are UTF-8."""
+    try:
+        text.encode(locale, "surrogateescape").decode("utf-8")
+    except ValueError:
+        return False
+    return True
+
+
 def check_text(text: str) -> None:
     """Raises InputError for lone surrogates, which bytes that are not UTF-8 become on the command line."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
+        code, locale = ord(text[error.start]), sys.getfilesystemencoding()
+        if locale != "utf-8" and _is_utf8(text, locale):
+            raise InputError(
+                f"the text is UTF-8, and the locale is {locale}, which has no such characters",
+                "Set a locale with UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
+            ) from None
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"half a character, U+{code:04X},"
         raise InputError(
             f"the text is not valid UTF-8: {what} at character {error.start}",

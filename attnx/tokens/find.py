@@ -41,7 +41,7 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     raise UsageError(
         f"{_quote(str(what).strip())} occurs {len(found)} times",
         "Say which: "
-        + _list([f"{_name(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
+        + _list([f"{name_of(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
         + ".",
     )
 
@@ -81,7 +81,7 @@ def places(tokens: Tokens, what: str | int) -> list[tuple[int, ...]]:
             return [(_position(tokens, wanted),)]
         at = whole(wanted, most=len(tokens) - 1)
         if at is not None and (at,) not in found:
-            spots = [_name(tokens, group) for group in found]
+            spots = [name_of(tokens, group) for group in found]
             raise UsageError(
                 f"{wanted} is both a position and a word of the text",
                 f"Give @{wanted} for the token {_shown(tokens, at)} at that position, or {_list(spots)}.",
@@ -194,7 +194,7 @@ def _at(tokens: Tokens, text: str, said: str) -> tuple[int, ...]:
         raise UsageError(*missing(tokens, text))
     raise UsageError(
         f"position {position} is {_shown(tokens, position)}, not {_quote(text)}",
-        f"Give {_list([_name(tokens, group) for group in matches])}.",
+        f"Give {_list([name_of(tokens, group) for group in matches])}.",
     )
 
 
@@ -227,7 +227,8 @@ def _shown(tokens: Tokens, position: int) -> str:
     return f'"{tokens.pieces[position].strip(" ")}"'
 
 
-def _name(tokens: Tokens, group: Sequence[int]) -> str:
+def name_of(tokens: Tokens, group: Sequence[int]) -> str:
+    """As a message names a token or a word: it@10, in quotes where it has a space."""
     name = f"{shorten(label(tokens, group), _LONGEST)}@{group[0]}"
     return f'"{name}"' if " " in name else name
 
@@ -249,11 +250,11 @@ def _list(choices: Sequence[str], total: int = 0) -> str:
 def _hint_near(tokens: Tokens, wanted: str) -> str:
     names: dict[str, str] = {}
     for group in group_words(tokens)[:_COMPARED]:
-        names.setdefault(_fold(label(tokens, group)), _name(tokens, group))
+        names.setdefault(_fold(label(tokens, group)), name_of(tokens, group))
     near = get_close_matches(_fold(wanted), list(names), n=5, cutoff=0.6)
     return f"Did you mean {_list([names[word] for word in near])}?" if near else _hint_all(tokens)
 
 
 def _hint_all(tokens: Tokens) -> str:
-    names = [_name(tokens, group) for group in group_words(tokens)]
+    names = [name_of(tokens, group) for group in group_words(tokens)]
     return f"There are: {', '.join(names[:40])}{f' and {len(names) - 40} more' if len(names) > 40 else ''}."

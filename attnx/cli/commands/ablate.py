@@ -9,7 +9,7 @@ import typer
 
 from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
-from attnx.interventions.plan import COMPONENTS, Method, Where
+from attnx.interventions.plan import COMPONENTS, METHODS, Where
 from attnx.numerals import counted
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TOP = 5
 """How many heads are listed without --top."""
-METHODS: tuple[Method, ...] = ("zero", "mean", "uniform")
 
 
 @starts("json", "image", "audio")
