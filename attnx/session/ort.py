@@ -157,8 +157,8 @@ def _run_error(error: Exception) -> RunError | InputError:
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
             f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
-            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, longer "
-            "than the model takes?",
+            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, "
+            "longer than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
