@@ -22,11 +22,11 @@ def locate(model: str) -> models.Location:
         model: A path, a bundled name, or the Hub's ORG/NAME, with @REVISION and :FILE where these are not the usual.
 
     Raises:
-        ModelError: Nothing of that name; says what there is, or how to pull it.
+        ModelError: Nothing has that name; the hint says what there is, or how to pull it.
     """
     if not model.strip():
         raise ModelError("the model has no name: it is empty", f"Bundled: {', '.join(models.bundled()) or 'none'}.")
-    if model in models.bundled():  # before a folder of that name: the default must not depend on where one stands
+    if model in models.bundled():  # before a folder of that name: the default must not depend on the current folder
         folder = models.bundled_root() / model
         return models.Location(model, folder / "model.onnx", folder)
     path = expand(model)
@@ -76,7 +76,7 @@ def _in_folder(folder: Path, name: str | None = None) -> models.Location:
 
 
 def _without_graph(folder: Path, shown: str) -> tuple[str, str]:
-    """What a folder without an .onnx file holds instead, and what makes ONNX of it."""
+    """What a folder without an .onnx file holds instead, and how to convert it to ONNX."""
     held = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHTS) if folder.is_dir() else []
     if not held:
         return f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it."

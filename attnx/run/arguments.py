@@ -1,4 +1,4 @@
-"""What is given from Python, held against what it must be, before anything is run: wrong names and types are told."""
+"""Checks of what a caller passes from Python, made before anything is run: wrong names and types are errors."""
 
 from __future__ import annotations
 
