@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.generation_config import settings
-from attnx.feed.inputs import is_past, takes_target
+from attnx.feed.inputs import is_ids, is_past, takes_target
 from attnx.feed.patches import find_frames
-from attnx.records import Array, Tokens, Trace
-from attnx.run.axis_tokens import name_axes, read_tokens
+from attnx.records import Array, Attention, Tokens, Trace
+from attnx.run.axis_tokens import lengths, name_axes, read_tokens
 from attnx.run.joint import find_states, joint_tokens
 from attnx.run.unseen import unseen
 from attnx.run.windows import is_windowed, put_back
@@ -42,7 +43,16 @@ def name_tokens(
     joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
     batch = max((feed[f.name].shape[0] for f in frames), default=0)
     attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
-    apart = [a.site.index for a in attentions if a.site.over_channels or (batch and is_windowed(a, batch))]
+    texts = max((prod(feed[s.name].shape[:-1]) for s in slots if s.name in feed and is_ids(s)), default=0)
+    whole_texts = {len(side) for side in (tokens, memory) if side is not None}
+
+    def stands_apart(a: Attention) -> bool:
+        """Whether a site's positions are channels, those of a part of a picture, or of a block of a text."""
+        both = lengths(a)
+        in_blocks = texts and is_windowed(a, texts) and both is not None and both[0] not in whole_texts
+        return bool(a.site.over_channels or (batch and is_windowed(a, batch)) or in_blocks)
+
+    apart = [a.site.index for a in attentions if stands_apart(a)]
     past = any(is_past(slot) for slot in slots)
     tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, apart, joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
