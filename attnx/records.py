@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnx.errors import UnsupportedError
+from attnx.errors import UnsupportedError, UsageError
 from attnx.formatters import formatted
+from attnx.numerals import counted
 
 Array = NDArray[Any]
 Quantity = Literal["query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"]
@@ -228,8 +229,11 @@ class Attention:
         """The array of that name.
 
         Raises:
+            UsageError: There is no quantity of that name.
             UnsupportedError: It was not traced, or does not exist at this site.
         """
+        if quantity not in (*QUANTITIES, "bias"):
+            raise UsageError(f"there is no quantity {quantity!r}", f"Choose from {', '.join(QUANTITIES)}, bias.")
         array: Array | None = getattr(self, quantity)
         if array is None and quantity == "bias" and self.site.heads_mixed:
             raise UnsupportedError(
@@ -327,8 +331,8 @@ class Trace(Shown):
     def __repr__(self) -> str:
         count = len(self.attentions)
         beside = "" if self.memory is None else f" beside {len(self.memory)}"
-        sites = f"{count} attention{'' if count == 1 else 's'}"
-        return f"<Trace of {self.model}: {len(self.tokens)} tokens{beside}, {sites}, {self.device}>"
+        sites = counted(count, "attention")
+        return f"<Trace of {self.model}: {counted(len(self.tokens), 'token')}{beside}, {sites}, {self.device}>"
 
     def to_frame(self, quantity: str = "weights") -> Any:
         """A pandas DataFrame with a row for each number of a quantity: of the first sequence, hidden cells left out.

@@ -92,9 +92,9 @@ def _over_channels(graph: Graph, f: Finding) -> bool:
 def _heads(graph: Graph, f: Finding) -> int | None:
     """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
     for place in f.places.values():
-        at = axis_of(place.layout, "h") if len(parse(place.layout)) > 4 else None
-        shape = graph.shape(place.value) or ()
-        if at is not None and at < len(shape) and f.heads == shape[at] and graph.varies(place.value, at):
+        shape, axes = graph.shape(place.value) or (), len(parse(place.layout))
+        at = axis_of(place.layout, "h") if axes == len(shape) > 4 else None  # inside a loop, the steps are no axis
+        if at is not None and f.heads == shape[at] and graph.varies(place.value, at):
             return None
     return _fixed(graph, f.heads)
 

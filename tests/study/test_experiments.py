@@ -191,12 +191,14 @@ def test_heads_that_can_be_ablated_are_ranked_beside_a_layer_that_weighs_nothing
     assert [e.place.label for e in found.effects] == [f"L{layer} H{head}" for layer in (0, 1) for head in range(H)]
     alone = model.ablate(feed, heads=[(1, 2)])
     one = next(e for e in found.effects if e.place.label == "L1 H2")
-    assert one.change.moved == pytest.approx(alone.effects[0].change.moved, rel=1e-4) and one.change.moved > 0
+    assert one.change.moved == pytest.approx(alone.effects[0].change.moved, rel=1e-4)
+    assert one.change.moved > 0
     assert [note for note in found.notes if "left out" in note] == [
         "left out: L2 has no context to change: no value is weighed with what Softmax 'n45_Softmax' gives"
     ]
     even = model.ablate(feed, method="uniform")  # weights can be changed in every layer
-    assert len(even.effects) == 3 * H and not [note for note in even.notes if "left out" in note]
+    assert len(even.effects) == 3 * H
+    assert not [note for note in even.notes if "left out" in note]
     for named in ({"heads": [(2, 0)]}, {"layers": [2]}, {"layers": [2], "means": {}}):
         with pytest.raises(UnsupportedError, match="L2 has no context to change: no value is weighed"):
             model.ablate(feed, **named)
