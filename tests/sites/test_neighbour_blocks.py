@@ -27,8 +27,15 @@ def neighbours(g: G, blocks: str) -> str:
     return str(g.op("Concat", *parts, axis=2))
 
 
-def layer(g: G, x: str, shared: str = "") -> tuple[str, str]:
-    """What tokens take of those within the radius, and of one key a block that all see where `shared` makes them."""
+def layer(g: G, x: str, shared: str = "", coarse: bool = False) -> tuple[str, str]:
+    """What tokens take of those within the radius, and of one key a block that all see where `shared` makes them.
+
+    Args:
+        g: The graph.
+        x: The text, [b,s,16].
+        shared: What the keys that all see are made of, [b,n,16].
+        coarse: Whether scores are rounded to eight bits, so that no place can be followed through them.
+    """
     cut = g.const([0, -1, SIZE, H, D], np.int64)
     projections = [g.weight(16, WIDE) for _ in range(3)]
     q, k, v = (g.op("Reshape", g.op("MatMul", x, w), cut) for w in projections)
@@ -55,12 +62,16 @@ def layer(g: G, x: str, shared: str = "") -> tuple[str, str]:
         mask = g.op("Concat", mask, g.op("Expand", g.const(0.0, np.float32), shape), axis=3)
     query, key, value = (g.op("Transpose", one, perm=perm) for one, perm in
                          ((q, [0, 1, 3, 2, 4]), (k, [0, 1, 3, 4, 2]), (v, [0, 1, 3, 2, 4])))  # fmt: skip
-    weights = g.softmax(str(g.op("Add", g.op("MatMul", query, key), mask)))
+    scores = g.op("MatMul", query, key)
+    if coarse:
+        scale = (g.const(0.05, np.float32), g.const(0, np.int8))
+        scores = g.op("DequantizeLinear", g.op("QuantizeLinear", scores, *scale), *scale)
+    weights = g.softmax(str(g.op("Add", scores, mask)))
     context = g.op("Transpose", g.op("MatMul", weights, value), perm=[0, 1, 3, 2, 4])
     return g.linear(str(g.op("Reshape", context, g.const([0, -1, WIDE], np.int64))), 16, WIDE), weights
 
 
-def model(folder: Path, shared: bool) -> tuple[Path, str]:
+def model(folder: Path, shared: bool, coarse: bool = False) -> tuple[Path, str]:
     g = G()
     drawn = np.random.default_rng(4)
     g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 3)  # type: ignore[method-assign]
@@ -68,7 +79,7 @@ def model(folder: Path, shared: bool) -> tuple[Path, str]:
     x = str(g.op("Gather", "table", g.input("input_ids", ["b", "s"], TensorProto.INT64)))
     blocks = g.op("Reshape", x, g.const([0, -1, SIZE, 16], np.int64))
     means = str(g.op("ReduceMean", blocks, axes=[2], keepdims=0)) if shared else ""
-    made, weights = layer(g, x, means)
+    made, weights = layer(g, x, means, coarse)
     return g.save(folder, str(g.op("Add", x, made)), weights), weights
 
 
@@ -101,3 +112,14 @@ def test_blocks_and_those_beside_them_are_one_matrix(shared: bool, count: int, t
     assert trace.queries_of(attention) is trace.tokens
     if not shared:
         assert attention.site.window == 2 * RADIUS + 1
+
+
+def test_keys_of_blocks_that_stay_apart_are_not_named_for_their_number(tmp_path: Path) -> None:
+    """As many keys as the text has tokens, by chance."""
+    path, _ = model(tmp_path, shared=False, coarse=True)
+    feed = {"input_ids": np.random.default_rng(6).integers(0, 40, (1, 3 * SIZE))}
+    trace = attnx.open(path, device="cpu").trace(inputs=feed)
+    (attention,) = trace.attentions
+    assert attention.need("weights").shape == (3, H, SIZE, 3 * SIZE)
+    assert len(trace.tokens) == 3 * SIZE
+    assert trace.keys_of(attention).pieces == tuple(str(i) for i in range(3 * SIZE))
