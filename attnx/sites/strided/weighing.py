@@ -25,7 +25,7 @@ _MOVED = frozenset(
     "Pad Split Concat Where Mul ScatterND ScatterElements".split()
 )
 """What may lie between weights and the product with the value."""
-GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten".split())
+GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten Slice".split())
 """What may lie between that product and the context."""
 _GUARDS = ("Where", "Cast", "Identity", "Dropout")
 _MOST = 400
