@@ -36,6 +36,11 @@ def _installed(name: str) -> str:
         return ""
 
 
+def software() -> dict[str, str]:
+    """What computes, by version: another one may round otherwise, or cut a text into other tokens."""
+    return {"attnx": __version__, "onnxruntime": _runtime(), "tokenizers": _installed("tokenizers")}
+
+
 def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
     """What makes a scan the same scan: whatever changes a row of it.
 
@@ -44,8 +49,7 @@ def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
     """
     tokenizer = [cache.identity(file) for file in shaping_files(model.tokenizer.path, model.path)]
     return {
-        "version": _VERSION, "attnx": __version__,
-        "onnxruntime": _runtime(), "tokenizers": _installed("tokenizers"),
+        "version": _VERSION, **software(),
         "model": cache.identity(model.path), "weights": list(model.find().files), "tokenizer": tokenizer,
         "device": model.device,
         "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,
