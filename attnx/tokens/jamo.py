@@ -23,7 +23,7 @@ _ALONE = {
 
 def letters(piece: str) -> str:
     """A piece with its syllables put together, and letters that make none as letters that stand alone."""
-    if not any(ord(character) in _ALONE for character in piece):
+    if piece.isascii() or not any(ord(character) in _ALONE for character in piece):
         return piece
     return unicodedata.normalize("NFC", piece).translate(_ALONE)
 
