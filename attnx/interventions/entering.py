@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.paths import depends
+from attnx.graph.axes.paths import depends, upstream
 from attnx.graph.load.flatten import renamed
 from attnx.interventions.editing import Hook
 from attnx.interventions.stream import LostError
@@ -153,7 +153,8 @@ def _behind(nodes: Sequence[NodeProto], own: Mapping[str, frozenset[str] | None]
 def _handed(graph: Graph, behind: Sequence[NodeProto], made: Collection[str], origin: Mapping[str, str]) -> list[str]:
     """Tensors that these nodes are handed, made of the model's inputs or of their sizes, by the model's names."""
     names = dict.fromkeys(origin.get(name, name) for node in behind for name in node.input if name and name not in made)
-    return [name for name in names if depends(graph, name) or graph.known(name) is not None]
+    inputs = {slot.name for slot in graph.proto.graph.input} - {weight.name for weight in graph.proto.graph.initializer}
+    return [name for name in names if depends(graph, name) or not inputs.isdisjoint(upstream(graph, [name]))]
 
 
 def _sizes(graph: Graph, value: str, batch: int) -> tuple[Array, Array] | None:
@@ -162,8 +163,8 @@ def _sizes(graph: Graph, value: str, batch: int) -> tuple[Array, Array] | None:
     Raises:
         LostError: They are not 64-bit integers.
     """
-    known, maker = graph.known(value), graph.producer(value)
-    if known is None or known.dtype.kind != "i" or maker is None or maker.op_type == "Constant":
+    known = graph.known(value)
+    if known is None or known.dtype.kind != "i":
         return None
     of_rows = (known != 0) & (known % batch == 0)
     if not of_rows.any():

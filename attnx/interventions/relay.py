@@ -118,7 +118,7 @@ class Relay:
             joined = sorted([*joined, *(i for i in section.interventions if i in runs)])
             part = self._opened(number)
             self._learn(section, part, streams.get(None))
-            order: list[int | None] = [None, *self._ordered(section, joined)]
+            order: list[int | None] = [None, *joined]
             if section.end is not None:
                 names = (part.edited.taken[section.end.key],)
                 streams = {i: values[0] for i, values in self._through(section, part, order, streams, names)}
@@ -130,11 +130,6 @@ class Relay:
                 except (DiffersError, RunError):
                     self._narrow = False
             yield from self._last(section, part, order, streams, False)
-
-    def _ordered(self, section: Section, runs: Sequence[int]) -> list[int]:
-        """Runs as they enter a section: first those that were under way."""
-        place = {i: entry.number for entry in section.entries for i in entry.interventions}
-        return sorted(runs, key=lambda i: place.get(i, -1))
 
     def _last(
         self,
@@ -201,10 +196,11 @@ class Relay:
         among = {(hook.point.key, hook.mode) for hook in section.hooks}
         size = 1 if self._batch is None else self._size(section, narrow)
         size = -(-len(order) // -(-len(order) // size))  # as many batches, each about as long
-        entering = {i for entry in section.entries for i in entry.interventions}
+        entering = {i: entry.number for entry in section.entries for i in entry.interventions}
         for start in range(0, len(order), size):
-            some = list(order[start : start + size])
-            if extra := start and not entering.isdisjoint(some):
+            wanted = order[start : start + size]
+            some = sorted(wanted, key=lambda i: -1 if i is None else entering.get(i, -1))
+            if start and not entering.keys().isdisjoint(some):
                 some.insert(0, None)  # what enters goes on from it
             rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]
             begun = [i for i in some if i not in entering]
@@ -219,7 +215,8 @@ class Relay:
                 given[section.begin.place.value] = np.concatenate([streams.get(i, streams[None]) for i in begun], axis)
             got = part.run(given, names)
             pieces = [self._apart(section, *both, len(some), narrow) for both in zip(names, got, strict=True)]
-            yield from list(zip(some, zip(*pieces, strict=True), strict=True))[1 if extra else 0 :]
+            found = dict(zip(some, zip(*pieces, strict=True), strict=True))
+            yield from ((i, found[i]) for i in wanted)
 
     def _entering(
         self, section: Section, some: Sequence[int | None], rows: Sequence[Mapping[Slip, Row]], count: int
