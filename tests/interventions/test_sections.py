@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import onnx
 import pytest
 
 import attnx
-from attnx.interventions import sections, unedited
+from attnx.interventions import relay, sections, unedited
 from attnx.interventions.changes import Changes
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
@@ -152,3 +153,43 @@ class Seen:
         if name == "context":
             self.contexts[layer] = array
         return array
+
+
+def test_sizes_that_are_read_off_an_input_grow_with_the_rows(tmp_path: Path, eager: None) -> None:
+    """An exporter reads the number of rows off the ids, once, and shapes tensors by it everywhere."""
+    _, _, all_ = opened("pre", tmp_path)
+    want = {effect.id: effect.outputs["logits"] for effect in all_.run(heads())}
+    proto = onnx.load(all_.model.path)
+    size = proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    made = onnx.helper.make_node
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, size]), "own rest"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "own nought"))
+    proto.graph.node.extend(
+        [
+            made("Shape", ["input_ids"], ["own sizes"]),
+            made("Gather", ["own sizes", "own nought"], ["own count"]),
+            made("Concat", ["own count", "own rest"], ["own shape"], axis=0),
+            made("Reshape", ["logits", "own shape"], ["shaped"]),
+        ]
+    )
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("shaped", 1, ["batch", "tokens", size]))
+    onnx.save(proto, tmp_path / "shaped.onnx")
+    other = Intervening(attnx.open(tmp_path / "shaped.onnx", device="cpu"), {"inputs": all_.feed("inputs")})
+    assert [len(section.entries) for section in cut(other, heads())] == [LAYERS]
+    for effect in other.run(heads()):
+        np.testing.assert_allclose(effect.outputs["shaped"], want[effect.id], atol=2e-5)
+
+
+def test_interventions_in_any_order_in_batches_of_any_size(
+    tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch begins with the unchanged run; effects come in the order that was asked for."""
+    _, _, all_ = opened("pre", tmp_path)
+    want = {effect.id: effect.outputs["logits"] for effect in all_.run(heads())}
+    monkeypatch.setattr(relay, "fitting", lambda *sizes: 3)
+    steps = random.Random(0).sample(heads(), len(want))
+    found = list(all_.run(steps))
+    assert [effect.id for effect in found] == [step.id for step in steps]
+    for effect in found:
+        np.testing.assert_allclose(effect.outputs["logits"], want[effect.id], atol=2e-5)
