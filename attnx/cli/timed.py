@@ -1,4 +1,4 @@
-"""Speech with its times, from the command line: what is run, and how words are shown and saved."""
+"""`attnx align` for speech: what is run, and how words and their times are shown and saved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli import output
 from attnx.errors import UsageError
+from attnx.numerals import counted
 from attnx.study.speech import Request, Speech, time_words
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def written(found: Speech, form: str, by: str) -> str:
 def rendered(found: Speech) -> list[Any]:
     """The words as a table."""
     from attnx.view.align_tables import timed
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
 
     said = f"{found.model} · {found.seconds:.2f} s of sound · {counted(len(found.words), 'word')} · {found.device}"
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)

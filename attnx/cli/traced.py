@@ -1,4 +1,4 @@
-"""An answer traced to its prompt, from the command line: what is run, and how it is shown."""
+"""`attnx align` for answers: what is run, and how an answer traced to its prompt is shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli import extra_inputs, output
 from attnx.formula import average
+from attnx.numerals import counted
 from attnx.records import Array
 from attnx.study.answer import UNITS, Answer, Unit, answer
 from attnx.study.request import Head
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 VIEWS = ("table", "strip")
 WRITES = 32
-"""Tokens that are written at most where --generate does not say."""
+"""The most tokens to write without --generate."""
 BEST = 8
-"""Heads that are listed where --top does not say."""
+"""How many heads are listed without --top."""
 ASIDE = ("rest of the prompt", "sinks", "own words")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of an answer."""
+    """The options of tracing an answer."""
 
     heads: tuple[Head, ...] = ()
     layers: tuple[int, ...] | None = None
@@ -37,7 +38,7 @@ class Asked:
 
 
 def trace_back(run: Start, model: Model, asked: Asked) -> None:
-    """Let the model answer, and show what it read."""
+    """Let the model answer, and show which parts of the prompt it read."""
     from attnx.run.generate import plan
 
     prompt = run.prompt
@@ -70,7 +71,8 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     from attnx.view.prompt_strip import Part, prompt_strip
 
     where = named(found, asked)
-    head = line(f"{found.model} · prompt of {found.prompt} tokens · {found.written} written · {where} · {found.device}")
+    prompt = f"prompt of {counted(found.prompt, 'token')}"
+    head = line(f"{found.model} · {prompt} · {found.written} written · {where} · {found.device}")
     every = [at for unit in found.units("whole") for at in unit.steps] or list(range(found.written))
     whole = found.mean(found.weights, asked.heads, asked.layers)[every].mean(axis=0)
     count = len(found.spans)
@@ -95,7 +97,7 @@ def named(found: Answer, asked: Asked) -> str:
         return " ".join(f"H{h.head}" if h.layer is None else f"L{h.layer} H{h.head}" for h in asked.heads)
     layers, heads = found.weights.values.shape[:2]
     kept = layers if asked.layers is None else len(asked.layers)
-    return f"mean of {heads} heads of {kept} {'layer' if kept == 1 else 'layers'}"
+    return f"mean of {counted(heads, 'head')} of {counted(kept, 'layer')}"
 
 
 def document(found: Answer, asked: Asked) -> dict[str, Any]:

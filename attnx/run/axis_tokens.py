@@ -1,18 +1,27 @@
-"""What each site's axes stand for: tokens, the encoder's, patches of a picture, cached ones; else numbers."""
+"""What each site's axes stand for: tokens, the encoder's tokens, patches of a picture, cached keys; else numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
-from attnx.feed.patches import Frame, grid_of, grid_tokens
 from attnx.records import Array, Attention, Tokens
 from attnx.session.ort import Slot
 from attnx.tokens.axes import join, labelled, masked, numbered
 
+if TYPE_CHECKING:
+    from attnx.feed.patches import Frame
+
 FromIds = Callable[[Array], Tokens]
+
+
+def is_picture(tokens: Tokens) -> bool:
+    """Whether these are patches of a picture."""
+    from attnx.feed.patches import grid_of
+
+    return grid_of(tokens) is not None
 
 
 def lengths(attention: Attention) -> tuple[int, int] | None:
@@ -62,8 +71,8 @@ def name_axes(
         tokens: The query side, where it is known.
         memory: The encoder side, where it is known.
         frames: Pictures or latents that the model was fed.
-        otherwise: Names positions of which nothing is known; they are numbered where None.
-        windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
+        otherwise: Names positions about which nothing is known; where None, they are numbered.
+        windowed: Indices of sites that see one part of a picture at a time: their positions count within that part.
         joint: Names a text and a picture in one sequence; None for a length that is none.
         past: Whether keys may have been cached before: more keys than queries then stand before these.
 
@@ -85,13 +94,15 @@ def name_axes(
         for side in candidates:
             if side is not None and len(side) == length:
                 return side
+        from attnx.feed.patches import grid_tokens
+
         if (length, "") not in found:
             both = grid_tokens(length, pictures, labelled) or joint(length)
             if both is not None:
                 found[length, ""] = both
         if (length, "") in found:
             return found[length, ""]
-        if cached and first is not None and length > len(first):  # what is cached stands before what is new
+        if cached and first is not None and length > len(first):  # cached positions come before new ones
             found.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
             return found[length, "past"]
         found[length, ""] = (otherwise or numbered)(length)
@@ -101,8 +112,8 @@ def name_axes(
         across = [a for a in attentions if a.site.kind == "cross" and a.site.component == "decoder"]
         crosses = [known[a.site.index][1] for a in across if a.site.index in known]
         memory = find(crosses[0]) if crosses else None
-        if memory is not None and grid_of(memory) is not None:
-            # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
+        if memory is not None and is_picture(memory):
+            # Where the keys are the picture, the queries are something else: objects, latents, tokens.
             pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
     if tokens is None:
         own = [known[a.site.index] for a in attentions if a.site.index in known]
@@ -118,6 +129,10 @@ def name_axes(
         query_side = memory if encoder else tokens
         key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
         if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
+            before = a.site.keys_before
+            if before and keys == before + queries and query_side is not None and len(query_side) == queries:
+                sides[a.site.index] = query_side, join(numbered(before, "global"), query_side)
+                continue
             cached = past and a.site.kind == "self" and keys > queries
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)

@@ -21,7 +21,6 @@ from attnx.tokens.files import (
     token_text,
 )
 from attnx.tokens.pieces import Spelling
-from attnx.tokens.residues import ROLES, is_of_residues, residues
 from attnx.wording import Wording
 
 _NAMED = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
@@ -51,6 +50,8 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         if file.name == VOCAB_JSON:
             raw, notes = _byte_level_bpe(file, settings, roles)
         elif file.suffix == ".txt":
+            from attnx.tokens.residues import ROLES, is_of_residues, residues
+
             vocabulary = _listed(file)
             if is_of_residues(vocabulary, settings):
                 roles = {**ROLES, **roles}
@@ -78,7 +79,7 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
 
 @contextmanager
 def _clear_errors(file: Path) -> Iterator[None]:
-    """Turns what the tokenizers package raises, panics of its Rust side included, into a ModelError."""
+    """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
     except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -149,7 +150,7 @@ def _wordpiece(
     lower = settings.get("do_lower_case")
     if not isinstance(lower, bool):
         capitals = sum(piece != piece.lower() and piece not in names.values() for piece in vocabulary)
-        # [unused1] and the special names aside, a lower-case vocabulary has no capitals at all; a cased one, thousands.
+        # Apart from [unused1] and special names, a lower-case vocabulary has no capitals; a cased one has thousands.
         lower = capitals * 100 < len(vocabulary)
         notes = (
             f"nothing says whether {VOCAB_TXT} wants lower case (tokenizer_config.json: do_lower_case); guessed "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +28,17 @@ from attnx.cli.options import (
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attnx.cli.inputs import Item
+    from attnx.model import Model
     from attnx.study.inspection import Inspection
     from attnx.study.request import Request
 
 TEXT = 200
-"""Characters of a text that are shown above what is shown of it."""
+"""How many characters of a text are shown above its result."""
 LONG = 600
-"""Characters of a text that may be long."""
+"""Texts of more characters than this may be long."""
 _NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
 
 
@@ -113,7 +116,7 @@ def inspect(
 
     opened = run.opened
     rows = save is None and not several(items) and request.query is not None and request.wants_row(opened.sites)
-    # Of a long text the overview is reduced in the graph: by a session that is opened when its length is known.
+    # For a long text the overview is reduced in the graph, by a session that is opened once its length is known.
     text, image = run.source.text, run.source.image
     long = request.view == "overview" and len(text or "") > LONG
     if text is not None and run.source.target is None and run.writing.generate is None and not long:
@@ -122,9 +125,7 @@ def inspect(
         opened.prepare(quantities, request.traced_layers, rows=rows or reduced)
 
     from attnx.cli.wording import worded_all
-    from attnx.study.patchmap import PICTURES, save_overlay
     from attnx.study.presentation import document, render
-    from attnx.study.save import save as save_to
 
     documents = json or jsonl
     total = items.count if isinstance(items, Lines) else 1
@@ -132,10 +133,8 @@ def inspect(
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
             output.notes(f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes)
             shown = replace(shown, notes=worded_all(shown.notes))
-            if save is not None and image is not None and save.suffix.lower() in PICTURES:
-                output.notes((save_overlay(shown, opened, image, save, force=force), f"wrote {save}"))
-            elif save is not None:
-                output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
+            if save is not None:
+                output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
@@ -143,18 +142,31 @@ def inspect(
             tell(at + 1)
 
 
+def _save(shown: Inspection, opened: Model, image: Path | None, path: Path, *, force: bool) -> Sequence[str]:
+    """Write what is shown to a file, over the picture that the model saw where both are pictures; notes on it."""
+    if image is not None:
+        from attnx.study.patchmap import PICTURES, save_overlay
+
+        if path.suffix.lower() in PICTURES:
+            return (save_overlay(shown, opened, image, path, force=force),)
+    from attnx.study.save import save
+
+    return save(shown, path, force=force)
+
+
 def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) -> Iterator[tuple[Item, Inspection]]:
-    """What is shown of each item, in order."""
-    from attnx.cli.batch_run import traces
+    """What is shown for each item, in order."""
     from attnx.cli.inputs import naming_line, several
-    from attnx.study.attention_kind import choose_sort
     from attnx.study.inspect_run import all_sites, inspect_prompt
-    from attnx.study.inspection import inspect
 
     if not several(run.items):
         (one,) = run.items
         yield one, inspect_prompt(run.opened, run.prompt, request, matrices=matrices, rows=rows)
         return
+    from attnx.cli.batch_run import traces
+    from attnx.study.attention_kind import choose_sort
+    from attnx.study.inspection import inspect
+
     sort, others = choose_sort(all_sites(run.opened), request)
     for one, trace in traces(run, request.quantities, request.traced_layers):
         with naming_line(one):
@@ -163,7 +175,7 @@ def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) ->
 
 
 def _whose(one: Item, shown: Inspection) -> list[Any]:
-    """Which line of a file is shown, where the view itself does not say."""
+    """Which line of a file is shown, if the view itself does not say."""
     if one.line is None or one.text is None or shown.request.view == "overview":
         return []
     from attnx.view.page import line

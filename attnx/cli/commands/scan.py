@@ -9,6 +9,7 @@ import typer
 
 from attnx.cli.option_groups import MODEL
 from attnx.cli.options import DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 TOP = 3
-"""Heads that the summary names for each measure."""
+"""How many heads the summary names for each measure."""
 
 
 def scan(
@@ -109,7 +110,7 @@ def scan(
                 tell=tell,
             )  # fmt: skip
     except (AttnxError, KeyboardInterrupt) as error:
-        if not isinstance(error, UsageError):  # the same command would be refused again, whatever is there
+        if not isinstance(error, UsageError):  # the same command would be refused again
             _kept(out, isinstance(error, InputError))
         raise
     output.notes(_notes(scanned, out))
@@ -134,17 +135,17 @@ def scan(
     else:
         from attnx.view.page import line
 
-        texts = "1 text" if scanned.texts == 1 else f"{scanned.texts} texts"
-        heading = f"{opened.name} · {texts}, {scanned.tokens} tokens · {scanned.device}"
+        texts = f"{counted(scanned.texts, 'text')}, {counted(scanned.tokens, 'token')}"
+        heading = f"{opened.name} · {texts} · {scanned.device}"
         output.show(line(heading), *(_summary(scanned.summary) if scanned.summary else ()))
 
 
 def _kept(out: Path, mended: bool) -> None:
-    """Say how to go on, where there is something to go on with.
+    """Say how to continue, if there is anything to continue from.
 
     Args:
-        out: The file that was to be.
-        mended: The corpus has to be mended first.
+        out: The file that was to be written.
+        mended: Whether the corpus has to be fixed first.
     """
     from attnx.cli import output
     from attnx.scan.resume import folder_of, has_parts
@@ -156,13 +157,13 @@ def _kept(out: Path, mended: bool) -> None:
 
 
 def _notes(scanned: Scanned, out: Path) -> list[str]:
-    """What is said on stderr at the end."""
+    """The notes written to stderr at the end."""
     notes = list(scanned.notes)
     for name, (count, first) in scanned.left.items():
-        texts = "1 text" if count == 1 else f"{count} texts"
+        texts = counted(count, "text")
         what = f"{texts} with a note" if name == "notes" else f"{name}: {texts} left out"
         notes.append(f"{what}, the first: {first}")
-    said = f"{'1 text' if scanned.texts == 1 else f'{scanned.texts} texts'} in {scanned.seconds:.1f} s"
+    said = f"{counted(scanned.texts, 'text')} in {scanned.seconds:.1f} s"
     if scanned.kept:
         said += f", {scanned.kept} of them kept from before"
     notes.append(said)
@@ -176,7 +177,7 @@ def _notes(scanned: Scanned, out: Path) -> list[str]:
 
 
 def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:
-    """For each measure the mean over heads, and the heads with the most and the least of it."""
+    """For each measure the mean over heads, and the heads with the highest and lowest values."""
     import numpy as np
 
     from attnx.formula import average

@@ -17,6 +17,7 @@ from attnx.cli.options import (
     TextArgument,
     TokenizerOption,
 )
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -99,7 +100,7 @@ def _mention(state: States, word: str) -> Mention:
     """The one place of the word.
 
     Raises:
-        UsageError: It stands there more than once.
+        UsageError: The word occurs more than once.
     """
     from attnx.errors import UsageError
     from attnx.study.mentioned import mentions
@@ -118,7 +119,8 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
 
     values = measure.values
     places = [
-        f"{one.text}@{one.pieces[0]} of {len(state.tokens)} tokens" for one, state in zip(mentions, found, strict=True)
+        f"{one.text}@{one.pieces[0]} of {counted(len(state.tokens), 'token')}"
+        for one, state in zip(mentions, found, strict=True)
     ]
     return columns(
         f"{model} · {' and '.join(places)}",

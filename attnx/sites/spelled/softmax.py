@@ -148,7 +148,13 @@ def may_be_moved(found: Finding | Miss | None) -> bool:
     """Whether a softmax may run over scores that were moved about: cells must then be followed, and not axes."""
     if isinstance(found, Miss):
         return found.reason == _LOST
-    return found is not None and (found.pieces > 1 or _by_offset(found))
+    return found is not None and (found.pieces > 1 or _by_offset(found) or _in_blocks(found))
+
+
+def _in_blocks(found: Finding) -> bool:
+    """Whether keys are no one tensor, and rows stand on more axes than those of texts, heads and queries."""
+    place = found.places.get("weights")
+    return "key" not in found.places and place is not None and len(parse(place.layout)) > 4
 
 
 def _by_offset(found: Finding) -> bool:
@@ -234,7 +240,7 @@ def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None
         finding.absent = (*finding.absent, "context")
         finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
     elif rounded(use.way):
-        finding.notes.append("the weights are rounded to integers before they weigh the value")
+        finding.notes.append("the weights are quantised before they weigh the value")
     else:
         put.place("context", use.way.product.out, use.way.product.out_axes)
 

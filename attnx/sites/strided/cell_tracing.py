@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.moved import origin
 from attnx.graph.axes.paths import above, depends, scalar
 from attnx.graph.axes.product import find_product, float_source
+from attnx.graph.load.nodes import QUANTISES
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.shapes.index import Graph
 
-_ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul")
+_ROUNDS = QUANTISES | {"MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul", "TRT_FP4QDQ"}
 FLOAT, FLOAT16, BFLOAT16 = 1, 10, 16
 
 
@@ -31,15 +32,15 @@ def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
 
     The key must be projected from all rows of the same tensor.
     """
-    rows = _projected(graph, query)
+    rows = projected(graph, query)
     hidden = origin(graph, rows)
-    if hidden is None or hidden == rows or origin(graph, _projected(graph, key)) != hidden:
+    if hidden is None or hidden == rows or origin(graph, projected(graph, key)) != hidden:
         return None
     picks = ("GatherND", "GatherElements", "Gather", "ScatterND", "ScatterElements")
     return (rows, hidden) if any(n.op_type in picks for n in carriers(graph, rows, {hidden})) else None
 
 
-def _projected(graph: Graph, value: str) -> str:
+def projected(graph: Graph, value: str) -> str:
     """What a query or key is projected from, behind its bias and scale."""
     for _ in range(12):
         node = graph.producer(value)
