@@ -14,8 +14,7 @@ from attnx.feed import fill as feeding
 from attnx.feed.inputs import fixed_length, is_past, named, takes_target
 from attnx.feed.text import encode
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
-from attnx.run.generate import sized
-from attnx.run.kvcache import is_static, slides
+from attnx.run.kvcache import is_static, sized, slides
 from attnx.run.passes import Pass, Passes, Steps
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
