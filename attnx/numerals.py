@@ -89,3 +89,8 @@ def real_of(value: object, least: float = -math.inf, most: float = math.inf) -> 
     except OverflowError:  # a whole number of hundreds of digits
         return None
     return number if math.isfinite(number) else None
+
+
+def counted(count: int, noun: str) -> str:
+    """As "1 token", "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

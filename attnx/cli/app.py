@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -25,10 +26,20 @@ WIDE = 9
 """Cells of the longest command's name: the panels of commands line up."""
 
 
-def names() -> list[str]:
-    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+@cache
+def names() -> tuple[str, ...]:
+    """Names of the commands: attnx/cli/commands/NAME.py holds a function NAME."""
     there = sorted(module.name for module in iter_modules(commands.__path__))
-    return [name for panel in panels.grouped(there).values() for name in panel]
+    return tuple(name for panel in panels.grouped(there).values() for name in panel)
+
+
+@cache
+def command(name: str) -> Any:
+    """The command of a name, as the option parser needs it. Its file is imported the first time."""
+    module = import_module(f"attnx.cli.commands.{name}")
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(name, cls=_Command)(getattr(module, name))
+    return panels.arrange(strict(typer.main.get_command(one)))
 
 
 def summary(name: str) -> str:
@@ -62,15 +73,10 @@ class _Commands(TyperGroup):
     """Finds a command by importing its file; help lists them without."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return names()
+        return list(names())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in names():
-            return None
-        module = import_module(f"attnx.cli.commands.{cmd_name}")
-        one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
-        return panels.arrange(strict(typer.main.get_command(one)))
+        return command(cmd_name) if cmd_name in names() else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
@@ -148,10 +154,9 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.plain import say
     from attnx.cli.wording import worded
 
-    group: Any = typer.main.get_command(app)
-    command = next((group.get_command(None, name) for name in args[:1] if name in names()), None)
-    say(_short(worded(error.message, command), 2000))
-    if hint := worded(error.hint, command):
+    at_hand = next((command(name) for name in args[:1] if name in names()), None)
+    say(_short(worded(error.message, at_hand), 2000))
+    if hint := worded(error.hint, at_hand):
         say(hint, first="  ", under="  ")
 
 

@@ -117,7 +117,7 @@ def start(
     generate: int | None = None,
     temperature: float = 0.0,
     top_k: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     chat: bool = False,
     model: str = MODEL,
     tokenizer: Path | None = None,

@@ -129,6 +129,10 @@ def name_axes(
         query_side = memory if encoder else tokens
         key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
         if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
+            before = a.site.keys_before
+            if before and keys == before + queries and query_side is not None and len(query_side) == queries:
+                sides[a.site.index] = query_side, join(numbered(before, "global"), query_side)
+                continue
             cached = past and a.site.kind == "self" and keys > queries
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)

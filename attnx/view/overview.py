@@ -11,10 +11,11 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from attnx.numerals import counted
 from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
-from attnx.view.page import Page, counted, length, page
+from attnx.view.page import Page, length, page
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 22, 10

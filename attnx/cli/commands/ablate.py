@@ -10,6 +10,7 @@ import typer
 from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 from attnx.interventions.plan import COMPONENTS, Method, Where
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement, Tokens
@@ -140,7 +141,7 @@ def ablate(
     }
 
     text_shown = text_of(planned.tokens)
-    length = f"{len(planned.tokens)} tokens"
+    length = counted(len(planned.tokens), "token")
     shown: list[Any] = [line(" · ".join((opened.name, length, what, running.device)))]
     shown += [line(text_shown)] if 0 < len(text_shown) < 400 else []
     shown += ["", _table(found, what, top or TOP)]

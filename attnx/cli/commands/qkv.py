@@ -8,6 +8,7 @@ import typer
 
 from attnx.cli.options import SENSES, QueryOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.graph.axes.projections import Projection, Projections
@@ -155,7 +156,6 @@ def _strip(found: Pair) -> Any:
 def _products(found: Pair, count: int) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
-    from attnx.view.page import counted
 
     kept = found.largest[:count]
     q, k, _ = found.vectors.values
