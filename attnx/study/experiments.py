@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnx.errors import UsageError
 from attnx.interventions.feeds import Planned, plan_run, positions_of
 from attnx.interventions.perform import feed_of, prompt_of
-from attnx.interventions.plan import OTHER, RUN, Where
+from attnx.interventions.plan import METHODS, OTHER, RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Tokens
+from attnx.run.arguments import choice_of, heads_of, layers_of, position_of, whole_of
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
 from attnx.study.patch_metric import Meter, meter
@@ -40,13 +42,18 @@ def ablate(
         edges: Query and key of edges that are knocked out, in place of an ablation.
         asked: component, heads, layers, method, means, answer, foil, position.
     """
+    if asked.get("heads") is not None:
+        asked["heads"] = heads_of(asked["heads"])
+    if asked.get("layers") is not None:
+        asked["layers"] = layers_of(asked["layers"])
+    choice_of(asked.get("method", "zero"), METHODS, "method")
     prompt = prompt_of(model, source)
     made = plan_run(model, prompt)
     running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
     named = made.tokens if queries is None and not edges else positions_of(model, prompt, made)
     looking, seen = sides_of(running, asked.get("component"), named, memory)
     where = None if queries is None else [_position(looking, token, "queries") for token in queries]
-    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in edges]
+    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in map(_pair, edges)]
     return ablation.ablate(
         model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, **asked
     )
@@ -69,6 +76,7 @@ def lens(
         answer: The token or label that is watched; the model's own first choice where None.
         top: Tokens that are kept of each layer.
     """
+    top = whole_of(top, "top")
     made = feed_of(model, source)
     running = Intervening(model, {RUN: made.feed})
     return logit_lens.logit_lens(model, running, made.tokens, at=_positions(made.tokens, at), answer=answer, top=top)
@@ -126,9 +134,12 @@ def patch(
         noising: Whether corrupt activations go into the clean run.
         reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token that is read).
     """
+    if by is not None:
+        choice_of(by, patching.BY, "by")
     made, running, measured = _two(model, clean, corrupt, **reading)
     tokens, memory = made.tokens, made.trace.memory
     there = tokens_of(running, component, quantity, tokens, memory)
+    heads, layers = heads_of(heads), layers_of(layers)
     return patching.patch(
         running, measured, quantity=quantity, by=by, component=component, heads=heads, layers=layers,
         at=_positions(there, at), tokens=tokens, memory=memory, noising=noising,
@@ -164,8 +175,9 @@ def patch_paths(
     """
     _, running, measured = _two(model, clean, corrupt, **reading)
     return path_patching.patch_paths(
-        running, measured, from_=from_, to=to, into=into, component=component, freeze_mlps=freeze_mlps, noising=noising
-    )
+        running, measured, from_=heads_of(from_, "from_"), to=heads_of(to, "to"), into=into, component=component,
+        freeze_mlps=freeze_mlps, noising=noising,
+    )  # fmt: skip
 
 
 def _two(
@@ -180,14 +192,26 @@ def _two(
 
 
 def _position(tokens: Tokens, token: Token, argument: str) -> int:
-    return token if isinstance(token, int) else position(tokens, token, argument=argument)
+    if isinstance(token, str):
+        return position(tokens, token, argument=argument)
+    return position_of(token, len(tokens), argument)
+
+
+def _pair(edge: Any) -> tuple[Token, Token]:
+    if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+        raise UsageError(
+            "edges are pairs (query, key), and one of these is none", "For example: edges=[('it', 'animal')]."
+        )
+    return edge[0], edge[1]
 
 
 def _positions(tokens: Tokens, at: Sequence[Token] | str | None) -> list[int] | None:
     if at is None:
         return None
-    named = [at] if isinstance(at, str) else at
-    found = [(one,) if isinstance(one, int) else each_position(tokens, [one]) for one in named]
+    named = at if isinstance(at, Iterable) and not isinstance(at, str) else [at]
+    found = [
+        each_position(tokens, [one]) if isinstance(one, str) else [position_of(one, len(tokens), "at")] for one in named
+    ]
     return list(dict.fromkeys(place for places in found for place in places))
 
 

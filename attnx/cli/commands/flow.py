@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MOST = 20
-"""Tokens up to which the whole matrix is written in numbers."""
+"""The most tokens for which the whole matrix is written in numbers."""
 
 
 @starts("generate", *SENSES, "json")
@@ -100,7 +100,7 @@ def _views(found: Streams, trace: Trace, top: int | None) -> list[Any]:
 
 
 def _map(found: Streams, trace: Trace) -> list[Any]:
-    """Rollout from one patch to the patches of a picture, as a map of it; nothing where the keys are no patches."""
+    """Rollout from one patch to the patches of a picture, as a map; empty where the keys are not patches."""
     from dataclasses import replace
 
     from attnx.feed.patches import grid_of
@@ -117,7 +117,7 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
 
 
 def _said(measure: Measurement) -> list[Any]:
-    """The lines under a matrix that does not write its own."""
+    """The lines under a matrix that has none of its own."""
     from attnx.view.page import line
     from attnx.view.reporting import sourced
 
@@ -131,7 +131,7 @@ def _kept(found: Streams, top: int | None) -> list[int]:
 
 
 def _one(found: Streams, top: int | None) -> Columns:
-    """What of each token is in one position at the top, by each way of following."""
+    """How much of each token is in one position of the last layer, by each method."""
     from attnx.view.columns import column, columns
     from attnx.view.reporting import place, sourced
 

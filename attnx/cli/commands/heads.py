@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 TOP = 4
-"""Heads that the table lists where --top and --all do not say."""
+"""How many heads the table lists without --top and --all."""
 SORT = "largest weight"
-"""What they are listed by where --sort does not say."""
+"""The measure by which heads are listed without --sort."""
 EFFECT = "effect"
 """The measure that --causal adds."""
 SHORT = {
@@ -34,7 +34,7 @@ SHORT = {
     "mixed": "·",
     "": "",
 }
-"""Kinds as the map writes them."""
+"""Kinds as they are written in the map."""
 
 
 @starts("file", "generate", *SENSES, "json")
@@ -102,7 +102,7 @@ def heads(
         refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
     if every:
         refuse("with --all", {"--top": top})
-    # The probe brings tokens of its own: without a text, it is all there is to measure.
+    # The probe has tokens of its own: without a text, it is all there is to measure.
     alone = probe is not None and not run.any_given
     usual = EFFECT if causal else "induction" if alone else SORT
 
@@ -188,7 +188,7 @@ def heads(
     shown: list[Any] = [line(first)]
     if near is not None:
         shown.append(_nearest(near, top or TOP))
-        notes = list(said)  # those of measures are of what is not shown
+        notes = list(said)  # notes of measures are about what is not shown
     elif mapped is not None:
         shown.append(numbers(mapped, decimals=3 if mapped.name == EFFECT else 2))
         notes = list(said)
@@ -204,7 +204,7 @@ def heads(
 def _probed(
     opened: Model, layers: tuple[int, ...] | None, choose: Callable[[Trace], Trace]
 ) -> tuple[HeadTable, Trace, str]:
-    """What heads do on random blocks, repeated; and how these were made."""
+    """What heads do on repeated random blocks, and how these were made."""
     from attnx.measure import induction
     from attnx.run.prompt import Prompt
     from attnx.study.head_stats import heads as reduced
@@ -215,7 +215,7 @@ def _probed(
 
 
 def _counted(table: HeadTable) -> str:
-    """How many heads there are of each kind; one or two of a kind by name."""
+    """How many heads there are of each kind, with one or two of them by name."""
     layers, names = (axis.labels for axis in table.measures[0].axes)
     places: dict[str, list[str]] = {}
     for s, row in enumerate(table.kinds):
@@ -248,12 +248,12 @@ _TABLE = (
     "effect", "largest weight", "entropy", "mean distance", "previous", "next", "self", "first", "induction", "special",
     "punctuation", "sink", "duplicate", "entropy share", "locality", "confidence",
 )  # fmt: skip
-"""Measures in the order of the table; those from "special" on only where there is room."""
+"""Measures in the table's order; those from "special" on only where there is room."""
 _SPARE = _TABLE[_TABLE.index("special") :]
 
 
 def _table(table: HeadTable, sort: str, count: int, explain: bool) -> Columns:
-    """The heads with the largest of one measure, and all their measures."""
+    """The heads with the largest values of one measure, with all their measures."""
     import re
 
     import numpy as np
@@ -300,7 +300,7 @@ def _table(table: HeadTable, sort: str, count: int, explain: bool) -> Columns:
 
 
 def _nearest(near: Any, count: int) -> Columns:
-    """The heads nearest to one."""
+    """The heads most similar to one head."""
     import numpy as np
 
     from attnx.view.columns import column, columns

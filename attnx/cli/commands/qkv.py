@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 TOP = 8
-"""Dimensions that are listed where --top does not say."""
+"""How many dimensions are listed without --top."""
 
 
 @starts("generate", *SENSES, "json")
@@ -116,7 +116,7 @@ def qkv(
 
 
 def _steps(title: str, found: Pair, site: Site) -> Columns:
-    """From the sizes of q and k to the weight, and on to the context."""
+    """The steps from the norms of q and k to the weight and the context."""
     from attnx.view.columns import column, columns
 
     scale = site.scale
@@ -147,7 +147,7 @@ def _steps(title: str, found: Pair, site: Site) -> Columns:
 
 
 def _strip(found: Pair) -> Any:
-    """Q x k by dimension as one strip."""
+    """Q x k by dimension, as one strip."""
     from attnx.view.strip import strip
 
     return strip(found.products)
