@@ -147,8 +147,8 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     if cells is None or len(cells.query) == 0 or len(seen.query) != len(seen.key):
         return None
     visible = seen.masked.reshape(cells.there.shape) > HIDES
-    if (visible & ~cells.there).any():
-        return None  # the softmax sees scores of other queries and keys besides
+    if (visible & ~cells.there & cells.there.any(-1, keepdims=True)).any():
+        return None  # the softmax sees scores of other keys besides; rows without any are of padding, and left out
     shown = visible[cells.there]
     if len(cells.apart(seen, np.flatnonzero(shown)[:_FEW])) > 1:
         return Mixed()
@@ -183,7 +183,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     seeing.reshape(-1)[(np.repeat(asking * keys, cells.counts) + asked)[shown]] = True  # in any text or head
     square = seeing.shape[0] == seeing.shape[1]
     later = np.triu(np.ones(seeing.shape, bool), 1)
-    biased = (visible & (seen.masked.reshape(visible.shape) != 0)).any()
+    biased = (visible & cells.there & (seen.masked.reshape(visible.shape) != 0)).any()
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not seeing[later].any(),
         window=_width(seeing), biased=bool(biased), twice=repeats, whole=bool(queries.all()),
