@@ -7,10 +7,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.options import SENSES, ExplainOption, ForceOption, LayerOption, QueryOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
 N = TypeVar("N", int, float)
+TOP = 5
+"""Keys that are listed where --top does not say."""
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
@@ -23,7 +25,7 @@ def scale(
     query: QueryOption = None,
     layer: LayerOption = None,
     site: SiteOption = None,
-    every: Annotated[bool, typer.Option("--all", help="A line for every head, not only for every layer.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every key, and a line for every head, not only for every layer.")] = False,
     sweep: Annotated[bool, typer.Option("--sweep", help="Entropy and saturation as the divisor goes to d_k.")] = False,
     as_if: Annotated[
         str, typer.Option("--as-if", metavar="SCALE", help="site: the model's own scale; sqrt: 1/sqrt(d_k).")
@@ -42,6 +44,9 @@ def scale(
         str | None, typer.Option("--theory", metavar="D,D,...", help="No model: random q and k of these sizes.")
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Show what dividing the scores by sqrt(d_k) does to the softmax, the mask on in both.
 
@@ -84,7 +89,8 @@ def scale(
 
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
     trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
-    output.notes((*trace.notes, *doubts))
+    said = dict.fromkeys((*trace.notes, *doubts))
+    output.notes(said)
     table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     if head is not None:
         at, number = head_of(trace, head)
@@ -126,22 +132,27 @@ def scale(
         output.emit_json(document("attnx/scale", body))
         return
     from attnx.view import scale_tables as tables
-    from attnx.view.page import line
+    from attnx.view.page import counted, line
+    from attnx.view.screen import screen
 
     chosen = "" if head is not None else ", where scaling changes most"
     named = f"{piece}@{where}" if len(group) == 1 else piece
     title = f"{trace.labels[at]} H{number} · from {named}{chosen}"
+    kept = len(row.axes[0].labels) if every else top or TOP
     shown: list[Any] = [
         line(heading(trace)),
-        tables.one_row(title, row, trace, at, top, more="; --top K shows K"),
+        tables.one_row(title, row, trace, at, kept, explain=explain),
         "",
-        tables.layers(table),
+        tables.layers(table, explain=explain),
     ]
     if every:
-        shown += ["", tables.heads(table)]
+        shown += ["", tables.heads(table, explain=explain)]
     if swept is not None:
-        shown += ["", tables.sweep(swept)]
-    output.show(*shown)
+        shown += ["", tables.sweep(swept, explain=explain)]
+    left = max(0, len(row.axes[0].labels) - kept)
+    hints = [f"{counted(left, 'more key')}, none with a larger weight, and every head: --all" if left else ""]
+    hints += [] if explain else ["--explain: formulas, sources"]
+    output.show(screen(*shown, said=len(said), every=every, hints=hints))
 
 
 def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
