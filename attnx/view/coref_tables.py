@@ -50,9 +50,10 @@ def answer(one: Coreference) -> str:
 
 def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
     """Each way of reading the attention, then what place and chance alone would say."""
-    rows = [*one.verdicts, *one.baselines]
+    places = [v for v in one.baselines if explain or v.candidate is not None]  # chance names none, and `answer` has it
+    rows = [*one.verdicts, *places]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
-    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
+    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
     faint = range(len(one.verdicts), len(rows))
     told = ["share among the candidates; margin: first share less second"] if explain else []
     return columns(

@@ -128,11 +128,13 @@ def coref(
     from attnx.study.worth_opening import opened_for
     from attnx.view import coref_tables as tables
     from attnx.view.page import line
+    from attnx.view.screen import choice, screen
 
+    counts = (TOP, *range(TOP - 1, 0, -1)) if top is None else (top,)
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
-        shown += mattering.show(matters[at], top or TOP)
+        shown += mattering.show(matters[at], top or TOP, explain=explain)
         if causal and matters[at]:
             continue
         if len(one.unseen) == len(one.candidates):
@@ -142,8 +144,7 @@ def coref(
             *[""] * bool(at),
             line(tables.answer(one), "bold"),
             tables.verdicts(one, explain=explain),
-            "",
-            tables.heads(one, top or TOP, explain=explain),
+            choice(*(["", tables.heads(one, count, explain=explain)] for count in counts)),
         ]
         shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
         if explain:
@@ -151,6 +152,8 @@ def coref(
         if pairs is not None:
             two, moved = pairs[at]
             shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
+    hints = [] if explain else ["--explain: formulas" if causal else "--top K: more heads; --explain: formulas, layers"]
+    shown = [screen(*shown, said=len(set(notes)), hints=hints)]
     if causal:
         rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
     else:

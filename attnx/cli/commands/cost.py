@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnx.cli.option_groups import MODEL
-from attnx.cli.options import DeviceOption, JsonOption, TokenizerOption
+from attnx.cli.options import DeviceOption, ExplainOption, ForceOption, JsonOption, SaveOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost
@@ -31,6 +31,9 @@ def cost(
     ] = 1024,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
@@ -94,7 +97,19 @@ def cost(
         }
         output.emit_json(document("attnx/cost", body))
         return
-    output.show(_table(opened.name, count, found, timing), "", _paths(found.paths))
+    from attnx.view.page import line
+    from attnx.view.screen import choice, screen
+
+    paths = _paths(found.paths, explain)
+    hints = [] if explain else ["--explain: formulas, sources"]
+    short = line(_paths_said(found.paths))
+    output.show(
+        screen(
+            _table(opened.name, count, found, timing, explain),
+            choice(["", paths], [short], instead="steps and paths by length: --explain"),
+            said=len(set(notes)), every=explain, hints=hints,
+        )
+    )  # fmt: skip
 
 
 def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
@@ -109,12 +124,13 @@ def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: b
                 "measured": None, "notes": [said]}  # fmt: skip
         output.emit_json(document("attnx/cost", body))
         return
-    output.show(_paths(paths))
+    output.show(_paths(paths, explain=True))
 
 
-def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Columns:
+def _table(model: str, count: int, found: Cost, timing: Timing | None, explain: bool) -> Columns:
     """Worked out, and beside it what was measured."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     values, labels = found.attention.values, found.attention.axes[0].labels
     parts = [
@@ -123,7 +139,7 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
         column("their bytes", [_bytes(v) for v in values[:, 1]], whole=True),
         column("FLOPs of attention", [_short(v) for v in values[:, 2]], whole=True),
         column("FLOPs of the rest", [_short(v) for v in values[:, 3]], whole=True),
-        column("attention's share", values[:, 4], bar=(0.0, 1.0)),
+        column("share of attention", values[:, 4], bar=(0.0, 1.0)),
     ]
     if timing is not None:
         known = dict(zip(timing.table.axes[0].labels, timing.table.values, strict=True))
@@ -136,17 +152,25 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
         f"{model} · {_short(count)} parameters that every token is multiplied with" if count else model,
         parts,
         notes=[
-            f"{found.attention.formula} ({found.attention.source})",
             even,
-            f"time and memory: {timing.table.formula} ({timing.table.source})" if timing is not None else "",
-            *found.notes,
+            *([sourced(found.attention)] if explain else []),
+            f"time and memory: {sourced(timing.table)}" if timing is not None and explain else "",
+            *(found.notes if explain else []),
         ],
     )
 
 
-def _paths(found: Measurement) -> Columns:
+def _paths_said(found: Measurement) -> str:
+    """The same of the longest text, in a line."""
+    longest = found.axes[0].labels[-1]
+    each = [f"{name} {found.values[-1, at, 0]:,.0f}" for at, name in enumerate(found.axes[1].labels)]
+    return f"steps one after another of a layer over {longest} tokens: {', '.join(each)}"
+
+
+def _paths(found: Measurement, explain: bool) -> Columns:
     """Steps that cannot be done at once, and the longest way between two tokens."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     values, labels = found.values, found.axes[0].labels
     names = found.axes[1].labels
@@ -157,7 +181,7 @@ def _paths(found: Measurement) -> Columns:
     return columns(
         "sequential steps and longest path between two tokens, one layer",
         parts,
-        notes=[f"{found.formula} ({found.source})"],
+        notes=[sourced(found)] if explain else [],
     )
 
 

@@ -12,6 +12,7 @@ from attnx.cli.options import JsonOption
 
 def doctor(
     clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Empty the cache first.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="A line for every finding.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Try what attnx needs: versions, devices, CUDA libraries, the cache, the bundled models, a self-test.
@@ -42,6 +43,10 @@ def doctor(
     else:
         from attnx.view.health import health
 
-        output.show(health([(f.part, f.name, f.state, f.said, f.remedy) for f in found]))
+        output.show(health([(f.part, f.name, f.state, f.said, f.remedy) for f in found], every=every))
+        if not every:
+            from attnx.view.page import line
+
+            output.show(line("--all: a line for every finding", "dim"))
     if any(f.state == "bad" for f in found):
         raise typer.Exit(RUN)

@@ -99,7 +99,7 @@ def heads(
             {"--sort": sort, "--map": show_map, "--probe": probe, "--all": every, "--causal": causal},
         )
     if show_map is not None:
-        refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
+        refuse("with --map", {"--sort": sort, "--top": top})
     if every:
         refuse("with --all", {"--top": top})
     # The probe brings tokens of its own: without a text, it is all there is to measure.

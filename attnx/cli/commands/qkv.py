@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import SENSES, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.options import SENSES, ExplainOption, ForceOption, QueryOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -35,6 +35,12 @@ def qkv(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Dimensions, every head's share, and the matrices, below one another.")
+    ] = False,
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output.
 
@@ -100,23 +106,27 @@ def qkv(
     import numpy as np
 
     from attnx.view.page import line
+    from attnx.view.screen import choice, screen
 
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
-    output.show(
-        line(heading(trace)),
-        _steps(title, found, attention.site),
-        *(["", _strip(found), _products(found, top or TOP)] if np.isfinite(found.products.values).all() else []),
-        "",
-        _heads(found, trace, at.site),
-        "",
-        _projections(around, attention.site),
-    )
+    whole = np.isfinite(found.products.values).all()
+    listed = ["", _strip(found), _products(found, top or TOP, explain)]
+    parts: list[Any] = []
+    if whole:
+        parts.append(choice(listed, ["", _strip(found)], []) if top is None else screen(*listed, every=True))
+    parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
+    parts.append(choice(["", _projections(around, attention.site, explain)], []))
+    hints = [] if every else ["dimensions, heads and matrices: --all"]
+    hints += [] if explain else ["--explain: formulas, sources"]
+    steps = _steps(title, found, attention.site, explain)
+    output.show(screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints))
 
 
-def _steps(title: str, found: Pair, site: Site) -> Columns:
+def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
     """From the sizes of q and k to the weight, and on to the context."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     scale = site.scale
     said = "scale not known" if scale is None else f"× {scale:.4g}" if isinstance(scale, float) else "× a scale a head"
@@ -141,7 +151,7 @@ def _steps(title: str, found: Pair, site: Site) -> Columns:
             column("value", found.steps.values, decimals=4),
             column("", [meaning[name] for name in names], whole=True),
         ],
-        notes=[f"{found.steps.formula} ({found.steps.source})", *found.notes],
+        notes=[sourced(found.steps) if explain else "", *found.notes],
     )
 
 
@@ -152,10 +162,11 @@ def _strip(found: Pair) -> Any:
     return strip(found.products)
 
 
-def _products(found: Pair, count: int) -> Columns:
+def _products(found: Pair, count: int, explain: bool) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
     from attnx.view.page import counted
+    from attnx.view.reporting import sourced
 
     kept = found.largest[:count]
     q, k, _ = found.vectors.values
@@ -174,25 +185,36 @@ def _products(found: Pair, count: int) -> Columns:
         notes=[
             (f"{counted(left, 'more dimension')}, {rest:.3f} together; " if left else "")
             + f"the sum is the score, {float(products.sum()):.3f}",
-            f"{found.products.formula} ({found.products.source})",
+            sourced(found.products) if explain else "",
         ],
     )
 
 
-def _heads(found: Pair, trace: Trace, site: int) -> Columns:
+def _most(found: Pair, label: str) -> str:
+    """Which heads of the layer write most at this token, in a line."""
+    import numpy as np
+
+    shares, names = found.heads.values, found.heads.axes[0].labels
+    order = [int(at) for at in np.argsort(-np.nan_to_num(shares, nan=-np.inf), kind="stable")[:3]]
+    said = ", ".join(f"{names[at]} {shares[at]:.2f}" for at in order)
+    return f"shares of what {label} writes at {found.query.strip()}: {said}{', ...' if len(shares) > len(order) else ''}"
+
+
+def _heads(found: Pair, trace: Trace, site: int, explain: bool) -> Columns:
     """Every head's share of what the layer writes at this token."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     low = min(0.0, float(found.heads.values.min(initial=0.0)))
     high = max(1e-9, float(found.heads.values.max(initial=0.0)))
     return columns(
         f"{trace.labels[site]}: each head's share of the layer's output at {found.query.strip()}",
         [column("head", found.heads.axes[0].labels), column("share", found.heads.values, bar=(low, high))],
-        notes=[f"{found.heads.formula} ({found.heads.source})", *found.heads.notes],
+        notes=[sourced(found.heads) if explain else "", *found.heads.notes],
     )
 
 
-def _projections(around: Projections | None, site: Site) -> Columns:
+def _projections(around: Projections | None, site: Site, explain: bool) -> Columns:
     """Shapes of X, W_Q, W_K, W_V and W_O, and how the heads are put together."""
     from attnx.view.columns import column, columns
 
@@ -204,8 +226,8 @@ def _projections(around: Projections | None, site: Site) -> Columns:
     if site.heads and site.head_size:
         wide = site.heads * site.head_size
         said.append(
-            f"heads: {site.heads} of {site.head_size} side by side, {wide} wide, then W_O adds them up "
-            "(Vaswani et al. 2017, section 3.2.2)"
+            f"heads: {site.heads} of {site.head_size} side by side, {wide} wide, then W_O adds them up"
+            + (" (Vaswani et al. 2017, section 3.2.2)" if explain else "")
         )
     return columns(
         "the matrices around it",
