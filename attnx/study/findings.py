@@ -29,7 +29,7 @@ def findings(shown: Inspection) -> dict[str, Any]:
     last = len(trace.attentions) - 1
     glance = shown.glance
     if glance is None:
-        sharp, kinds = confidence.confidence(trace), describe_heads(trace).kinds
+        sharp, kinds = confidence.confidence(trace), describe_heads(trace, rest=False).kinds
         columns, looked = columns_of(trace), looks(trace, last)
     else:
         sharp, kinds, columns, looked = (

@@ -112,7 +112,15 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool) -> Any:
     left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
     hints = (left, next_step) if next_step else (left,)
     return first_screen.overview(
-        trace, targets, worth, mass=found["mass"], heads=heads, hints=hints, rest=rest, every=every
+        trace,
+        targets,
+        worth,
+        mass=found["mass"],
+        heads=heads,
+        hints=hints,
+        rest=rest,
+        every=every,
+        below=len(shown.notes),
     )
 
 

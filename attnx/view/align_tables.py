@@ -139,9 +139,7 @@ def spans(
     )
 
 
-def units(
-    rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str, *, explain: bool = True
-) -> Columns:
+def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str, *, explain: bool = True) -> Columns:
     """The parts of an answer: the span that each leaned on, and where the rest of its weight went.
 
     Args:

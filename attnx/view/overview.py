@@ -74,6 +74,7 @@ def overview(
     height: int | None = None,
     rest: str = "",
     every: bool = False,
+    below: int = 0,
 ) -> Overview:
     """Put the first screen together from what was measured.
 
@@ -87,11 +88,12 @@ def overview(
         height: Lines that may be used; the terminal's where None, and of a pipe those of the smallest screen.
         rest: How what does not fit is seen, said after its number.
         every: List every token and head, however many lines that takes.
+        below: Lines that are shown under it, on the same screen.
 
     Returns:
         A renderable of 80 x 24 at its smallest best; narrower terminals get the two parts below each other.
     """
-    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height, rest, every)
+    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height, rest, every, below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Overview:
     height: int | None
     rest: str
     every: bool
+    below: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write header, both parts, mass and hints."""
@@ -115,7 +118,7 @@ class Overview:
         here = replace(here, height=None if self.every else height)
         yield from self._header(here)
         mass = [] if self.mass is None else _mass(self.mass, here)
-        used = AROUND + len(mass) + len(self.hints)
+        used = AROUND + len(mass) + len(self.hints) + self.below
         room = None if here.height is None else max(FEWEST, here.height - used)
         if here.width >= TWO_COLUMNS:
             gap = 3
@@ -200,7 +203,9 @@ class Overview:
     def _worth(self, here: Page, room: int | None) -> Text:
         """The right part: heads, why, and the map of all of them."""
         out = Text(no_wrap=True, overflow="ellipsis").append("heads worth a look", "bold")
-        chart = [] if self.heads is None else headmap_lines(self.heads, here, None if room is None else room - 1 - ENOUGH)
+        chart = (
+            [] if self.heads is None else headmap_lines(self.heads, here, None if room is None else room - 1 - ENOUGH)
+        )
         limit = None if room is None else max(2, room - 1 - len(chart))
         place = max((len(w.place) for w in self.worth), default=0)
         used, before, left = 0, "", len(self.worth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement as Extent
@@ -20,7 +21,7 @@ class Choice:
     """Where it is not the fullest that is shown: what was left out, and how it is seen."""
 
 
-def choice(*ways: Sequence[RenderableType], instead: str = "") -> Choice:
+def choice(*ways: Sequence[Any], instead: str = "") -> Choice:
     """See `Choice`; each way is renderables below one another, the last of them none where it may be left out."""
     return Choice(tuple(tuple(way) for way in ways), instead)
 
@@ -71,9 +72,7 @@ class Screen:
         return Extent(min(40, options.max_width), options.max_width)
 
 
-def screen(
-    *parts: RenderableType | Choice, said: int = 0, every: bool = False, hints: Sequence[str] = ()
-) -> Screen:
+def screen(*parts: RenderableType | Choice, said: int = 0, every: bool = False, hints: Sequence[str] = ()) -> Screen:
     """Put an answer on one screen.
 
     Args:

@@ -31,8 +31,8 @@ _TAKES = {
        "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--chat"},
     "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
     "an answer": _SHARED
-    | {"--layer", "--by", "--spans", "--top", "--explain", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k",
-       "--chat"},
+    | {"--layer", "--by", "--spans", "--top", "--explain", "--ids", "--inputs", "--set", "--dim", "--temperature",
+       "--top-k", "--chat"},
 }  # fmt: skip
 """What is aligned -> the options that have an effect on it."""
 

@@ -139,7 +139,7 @@ def _sources(found: Streams) -> Columns:
     from attnx.view.reporting import place
 
     values, names = found.last.values, found.keys
-    own = np.eye(*values.shape, dtype=bool) if len(found.queries) == len(names) else np.zeros(values.shape, bool)
+    own = np.eye(len(names), dtype=bool) if len(found.queries) == len(names) else np.zeros(values.shape, bool)
     order = np.argsort(-np.where(own, -np.inf, values), axis=1, kind="stable")[:, : min(SOURCES, len(names) - 1)]
     parts = [column("token", [place(at, len(found.queries), one) for at, one in enumerate(found.queries)])]
     if own.any():
@@ -206,4 +206,6 @@ def _layers(found: Streams, shown: Shown) -> Columns:
     parts = [column("key", [place(at, len(labels), labels[at]) for at in kept], whole=True)]
     for layer, values in zip(found.rollout.axes[0].labels, found.rollout.values, strict=True):
         parts.append(column(layer, values[found.query][kept], decimals=2))
-    return columns("rollout after each layer", parts, notes=[f"Source: {found.rollout.source}"] if shown.explain else [])
+    return columns(
+        "rollout after each layer", parts, notes=[f"Source: {found.rollout.source}"] if shown.explain else []
+    )

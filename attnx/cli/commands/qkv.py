@@ -197,7 +197,9 @@ def _most(found: Pair, label: str) -> str:
     shares, names = found.heads.values, found.heads.axes[0].labels
     order = [int(at) for at in np.argsort(-np.nan_to_num(shares, nan=-np.inf), kind="stable")[:3]]
     said = ", ".join(f"{names[at]} {shares[at]:.2f}" for at in order)
-    return f"shares of what {label} writes at {found.query.strip()}: {said}{', ...' if len(shares) > len(order) else ''}"
+    return (
+        f"shares of what {label} writes at {found.query.strip()}: {said}{', ...' if len(shares) > len(order) else ''}"
+    )
 
 
 def _heads(found: Pair, trace: Trace, site: int, explain: bool) -> Columns:

@@ -7,7 +7,17 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from attnx.cli.options import SENSES, ExplainOption, ForceOption, LayerOption, QueryOption, SaveOption, SiteOption, TopOption, starts
+from attnx.cli.options import (
+    SENSES,
+    ExplainOption,
+    ForceOption,
+    LayerOption,
+    QueryOption,
+    SaveOption,
+    SiteOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
 
 N = TypeVar("N", int, float)
@@ -25,7 +35,9 @@ def scale(
     query: QueryOption = None,
     layer: LayerOption = None,
     site: SiteOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Every key, and a line for every head, not only for every layer.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every key, and a line for every head, not only for every layer.")
+    ] = False,
     sweep: Annotated[bool, typer.Option("--sweep", help="Entropy and saturation as the divisor goes to d_k.")] = False,
     as_if: Annotated[
         str, typer.Option("--as-if", metavar="SCALE", help="site: the model's own scale; sqrt: 1/sqrt(d_k).")
