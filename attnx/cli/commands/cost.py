@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,7 +47,7 @@ def cost(
         attnx cost minilm --measure --longest 512
     """
     from attnx import model as pipeline
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.graph.axes.parameters import parameters
@@ -58,6 +59,7 @@ def cost(
     sizes = sorted({size for size in read if size is not None})
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
+    saving.check(save, force=force)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     graph = opened.graph().opened
     count = parameters(graph)
@@ -69,7 +71,7 @@ def cost(
     except UnsupportedError:
         if (recurrent := opened.find().note) is None:
             raise
-        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json)
+        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json, save=save, force=force)
         return
     timing, notes = None, list[str]()
     if measured and sizes[0] > longest:
@@ -83,7 +85,8 @@ def cost(
             notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
     output.notes(notes)
-    if json:
+    whole_document: dict[str, Any] = {}
+    if json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -95,36 +98,46 @@ def cost(
             "measured": None if timing is None else timing.table,
             "notes": [*found.notes, *notes],
         }
-        output.emit_json(document("attnx/cost", body))
-        return
+        whole_document = document("attnx/cost", body)
+        if save is None:
+            output.emit_json(whole_document)
+            return
     from attnx.view.page import line
     from attnx.view.screen import choice, screen
 
     paths = _paths(found.paths, explain)
     hints = [] if explain else ["--explain: formulas, sources"]
     short = line(_paths_said(found.paths))
-    output.show(
-        screen(
-            _table(opened.name, count, found, timing, explain),
-            choice(["", paths], [short], instead="steps and paths by length: --explain"),
-            said=len(set(notes)), every=explain, hints=hints,
-        )
+    shown = screen(
+        _table(opened.name, count, found, timing, explain),
+        choice(["", paths], [short], instead="steps and paths by length: --explain"),
+        said=len(set(notes)), every=explain, hints=hints,
     )  # fmt: skip
+    rows = _rows(found.attention, found.paths, *(() if timing is None else (timing.table,)))
+    saving.give([shown], saving.columns_of(rows), whole_document, json=json, path=save, force=force)
 
 
-def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
+def _rows(*measures: Measurement) -> list[dict[str, Any]]:
+    """A line for each value: at a length, of attention or of a recurrent layer."""
+    from attnx.cli.saving import rows_of
+
+    out = [row for measure in measures for row in rows_of(measure, {})]
+    return [{**row, "tokens": int(row.pop("tokens_label"))} for row in out]
+
+
+def _recurrent(
+    model: str, said: str, paths: Measurement, count: int, *, json: bool, save: Path | None, force: bool
+) -> None:
     """Of a model whose only costs of this sort are those of its recurrent layers: their steps, against attention's."""
-    from attnx.cli import output
+    from attnx.cli import output, saving
+    from attnx.view.json import document
 
     output.note(said)
-    if json:
-        from attnx.view.json import document
-
-        body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
-                "measured": None, "notes": [said]}  # fmt: skip
-        output.emit_json(document("attnx/cost", body))
-        return
-    output.show(_paths(paths, explain=True))
+    body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
+            "measured": None, "notes": [said]}  # fmt: skip
+    rows = saving.columns_of(_rows(paths))
+    views = [_paths(paths, explain=True)]
+    saving.give(views, rows, document("attnx/cost", body), json=json, path=save, force=force)
 
 
 def _table(model: str, count: int, found: Cost, timing: Timing | None, explain: bool) -> Columns:

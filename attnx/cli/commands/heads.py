@@ -214,10 +214,12 @@ def heads(
         hints.insert(0, f"by {sort}" + ("; --all: every head" if not every and count > (top or 1) else ""))
     output.notes(notes)
     shown = [screen(*shown, said=len(notes), every=every or explain, hints=hints)]
-    saving.give(shown, saving.columns_of(_rows(table, near)), whole, json=run.output.json, path=save, force=force)
+    saving.give(
+        shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force
+    )
 
 
-def _rows(table: HeadTable, near: Measurement | None) -> list[dict[str, Any]]:
+def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict[str, Any]]:
     """A line for each value: of a head, a measure, on its whole pattern or on what the first token leaves."""
     layers, names = (axis.labels for axis in table.measures[0].axes)
     groups = [("whole", table.measures, table.spread), ("rest", table.rest, ())]
@@ -229,8 +231,8 @@ def _rows(table: HeadTable, near: Measurement | None) -> list[dict[str, Any]]:
             if not table.kinds[s][h]:
                 continue
             place = {
-                "layer": s, "layer_label": layer, "head": h, "head_label": name, "kind": table.kinds[s][h],
-                "rest_kind": table.rest_kinds[s][h] if table.rest_kinds else "",
+                "layer": trace.attentions[s].site.layer, "layer_label": layer, "head": h, "head_label": name,
+                "kind": table.kinds[s][h], "rest_kind": table.rest_kinds[s][h] if table.rest_kinds else "",
             }  # fmt: skip
             for pattern, measures, spread in groups:
                 for at, one in enumerate(measures):

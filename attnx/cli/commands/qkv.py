@@ -11,6 +11,7 @@ from attnx.cli.start import Start
 
 if TYPE_CHECKING:
     from attnx.graph.axes.projections import Projection, Projections
+    from attnx.measure.looks import Look
     from attnx.measure.pair import Pair
     from attnx.records import Site, Trace
     from attnx.view.columns import Columns
@@ -49,7 +50,7 @@ def qkv(
         attnx qkv "The animal slept because it was tired." --query it --key animal
         attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.measure import looks
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
@@ -60,6 +61,7 @@ def qkv(
     from attnx.study.worth_opening import opening
     from attnx.view.reporting import base, heading, site_object
 
+    saving.check(save, force=force)
     opened, prompt = run.opened, run.prompt
     layers = layers_of([head] if head else [], None)
     if head is None and site is None and (there := strongest_layer(opened, prompt, query, key)) is not None:
@@ -85,7 +87,8 @@ def qkv(
     around = projections_of(opened, attention.site, prompt.inputs)
     notes = [*trace.notes, *doubts, *about]
     output.notes(notes)
-    if run.output.json:
+    whole: dict[str, Any] = {}
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -101,8 +104,10 @@ def qkv(
             "projections": _shapes(around, attention.site),
             "notes": [*notes, *found.notes, *found.heads.notes],
         }
-        output.emit_json(document("attnx/qkv", body))
-        return
+        whole = document("attnx/qkv", body)
+        if save is None:
+            output.emit_json(whole)
+            return
     import numpy as np
 
     from attnx.view.page import line
@@ -110,17 +115,37 @@ def qkv(
 
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
-    whole = np.isfinite(found.products.values).all()
+    apart = np.isfinite(found.products.values).all()
     listed = ["", _strip(found), _products(found, top or TOP, explain)]
     parts: list[Any] = []
-    if whole:
+    if apart:
         parts.append(choice(listed, ["", _strip(found)], []) if top is None else screen(*listed, every=True))
     parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
     parts.append(choice(["", _projections(around, attention.site, explain)], []))
     hints = [] if every else ["dimensions, heads and matrices: --all"]
     hints += [] if explain else ["--explain: formulas, sources"]
     steps = _steps(title, found, attention.site, explain)
-    output.show(screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints))
+    views = [screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints)]
+    columns = saving.columns_of(_rows(found, attention.site, trace.labels[at.site], at))
+    saving.give(views, columns, whole, json=run.output.json, path=save, force=force)
+
+
+def _rows(found: Pair, site: Site, label: str, at: Look) -> list[dict[str, Any]]:
+    """A line for each value: the steps, the vectors and their products by dimension, every head's share."""
+    from attnx.cli.saving import rows_of
+
+    layer = {"layer": site.layer, "layer_label": label}
+    query = {"query": at.query, "query_label": found.query.strip()}
+    pair = {
+        **layer,
+        "head": at.head,
+        "head_label": f"H{at.head}",
+        **query,
+        "key": at.key,
+        "key_label": found.key.strip(),
+    }
+    shares = rows_of(found.heads, {**layer, **query})
+    return [*rows_of(found.steps, pair), *rows_of(found.vectors, pair), *rows_of(found.products, pair), *shares]
 
 
 def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
