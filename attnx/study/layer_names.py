@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 from attnx.errors import UsageError
 from attnx.records import Site
@@ -43,6 +45,57 @@ def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
         match = _PART.fullmatch(part)
         parts.append(part if match is None else "-".join(_number(end, layers) for end in match.groups() if end))
     return ",".join(parts)
+
+
+def from_the_end(layers: Collection[int], sites: Sequence[Site], sort: str | None = None) -> list[int]:
+    """Layers as their numbers, those below 0 counted from the end: -1 is the last.
+
+    Args:
+        layers: Whole numbers.
+        sites: Those of the model.
+        sort: The sort of attention that is meant, where one was asked for.
+
+    Raises:
+        UsageError: The model's layers are not known, differ between its parts, or are fewer than that.
+    """
+    if min(layers, default=0) >= 0:
+        return list(layers)
+    return [int(_number(str(layer), _layers(sites, sort))) for layer in layers]
+
+
+def layers_and_heads(
+    given: Any, sites: Callable[[], Sequence[Site]], sort: str | None = None, argument: str = "heads"
+) -> list[tuple[int, int]]:
+    """Heads as layer and head, each given as (5, 11) or as "5.11"; layers may count from the end.
+
+    Args:
+        given: Heads of any layers.
+        sites: Gives those of the model, where a layer counts from the end.
+        sort: The sort of attention that is meant, where one was asked for.
+        argument: What they were given as.
+
+    Raises:
+        UsageError: One that is neither, or a layer that is not there.
+    """
+    from attnx.study.request import parse_head
+
+    example = f"For example: {argument}=[(5, 11)], or {argument}=['5.11']."
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{argument} takes a list, and this is {given!r}", example)
+    found = []
+    for one in given:
+        if isinstance(one, str):
+            head = parse_head(numbered(one, sites(), sort) if from_end(one) else one, argument)
+            if head.layer is None:
+                raise UsageError(f"{argument}: {one!r} names no layer", example)
+            found.append((head.layer, head.head))
+            continue
+        pair = tuple(one) if isinstance(one, Iterable) else (one,)
+        if len(pair) != 2 or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in pair):
+            raise UsageError(f"{argument} takes pairs of layer and head, and this is {one!r}", example)
+        layer, number = int(pair[0]), int(pair[1])
+        found.append((from_the_end([layer], sites(), sort)[0] if layer < 0 else layer, number))
+    return found
 
 
 def numbered_pairs(
@@ -91,4 +144,4 @@ def _number(layer: str, layers: tuple[int, ...]) -> str:
     return str(layers[-back])
 
 
-__all__ = ["from_end", "numbered", "numbered_pairs"]
+__all__ = ["from_end", "from_the_end", "layers_and_heads", "numbered", "numbered_pairs"]
