@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from attnx.errors import UnsupportedError
 from attnx.formatters import formatted
+from attnx.numerals import counted
 
 Array = NDArray[Any]
 Quantity = Literal["query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context"]
@@ -318,8 +319,8 @@ class Trace(Shown):
     def __repr__(self) -> str:
         count = len(self.attentions)
         beside = "" if self.memory is None else f" beside {len(self.memory)}"
-        sites = f"{count} attention{'' if count == 1 else 's'}"
-        return f"<Trace of {self.model}: {len(self.tokens)} tokens{beside}, {sites}, {self.device}>"
+        sites = counted(count, "attention")
+        return f"<Trace of {self.model}: {counted(len(self.tokens), 'token')}{beside}, {sites}, {self.device}>"
 
     def to_frame(self, quantity: str = "weights") -> Any:
         """A pandas DataFrame with a row for each number of a quantity: of the first sequence, hidden cells left out.

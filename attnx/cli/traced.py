@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli import extra_inputs, output
 from attnx.formula import average
+from attnx.numerals import counted
 from attnx.records import Array
 from attnx.study.answer import UNITS, Answer, Unit, answer
 from attnx.study.request import Head
@@ -72,7 +73,8 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     from attnx.view.screen import choice, screen
 
     where = named(found, asked)
-    head = line(f"{found.model} · prompt of {found.prompt} tokens · {found.written} written · {where} · {found.device}")
+    size = f"prompt of {counted(found.prompt, 'token')} · {found.written} written"
+    head = line(f"{found.model} · {size} · {where} · {found.device}")
     every = [at for unit in found.units("whole") for at in unit.steps] or list(range(found.written))
     whole = found.mean(found.weights, asked.heads, asked.layers)[every].mean(axis=0)
     count = len(found.spans)
@@ -102,7 +104,7 @@ def named(found: Answer, asked: Asked) -> str:
         return " ".join(f"H{h.head}" if h.layer is None else f"L{h.layer} H{h.head}" for h in asked.heads)
     layers, heads = found.weights.values.shape[:2]
     kept = layers if asked.layers is None else len(asked.layers)
-    return f"mean of {heads} heads of {kept} {'layer' if kept == 1 else 'layers'}"
+    return f"mean of {counted(heads, 'head')} of {counted(kept, 'layer')}"
 
 
 def document(found: Answer, asked: Asked) -> dict[str, Any]:

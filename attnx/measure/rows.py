@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average, visible
+from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 
@@ -224,7 +225,10 @@ def by_head(
     rows = [read(trace, attention) for attention in trace.attentions]
     columns = [np.asarray(compute(row), np.float64) for row in rows]
     broken = sum(row.broken for row in rows)
-    said = (*notes, *((f"{broken} rows hold NaN and are left out",) if broken else ()))
+    said = (
+        *notes,
+        *((f"{counted(broken, 'row holds NaN and is', 'rows hold NaN and are')} left out",) if broken else ()),
+    )
     return Measurement(
         name=name,
         unit=unit,

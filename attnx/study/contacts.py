@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
 from attnx.measure import contacts as measure
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Site, Tokens, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -126,7 +127,7 @@ def contacts(
             if (layer, head) in chosen or (not heads and (layers is None or layer in layers)):
                 maps.add(found, f"{label} H{head}")
     made = maps.mean()
-    where = " ".join(maps.used) if heads else f"mean of {len(maps.used)} heads"
+    where = " ".join(maps.used) if heads else f"mean of {counted(len(maps.used), 'head')}"
     judged = None if real is None else _judged(maps.rates, made.values, real, apart)
     assert maps.first is not None
     bare = replace(maps.first, attentions=(), sides={}, notes=tuple(maps.notes))

@@ -14,6 +14,7 @@ from attnx.formula import average
 from attnx.measure.remainder import RowSums, shares
 from attnx.measure.rows import head_axes, stack
 from attnx.measure.special import is_punctuation
+from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Site, Tokens, Trace
 from attnx.study.key_masks import WITHIN, Cells, repeats
 
@@ -55,7 +56,7 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
         if measure.name == "induction":
             if repeats < REPEATS:
                 values = np.full_like(values, np.nan)
-                said = f"{repeats} tokens repeat" if repeats != 1 else "1 token repeats"
+                said = counted(repeats, "token repeats", "tokens repeat")
                 notes = tuple(note.replace("0 tokens repeat", said) for note in notes)
             else:
                 notes = tuple(note for note in notes if "tokens repeat" not in note)

@@ -96,7 +96,7 @@ def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
     more = len(one.candidates) - len(chosen)
-    notes = [f"{more} more candidates have less weight" if more > 0 else ""]
+    notes = [f"{counted(more, 'more candidate has', 'more candidates have')} less weight" if more > 0 else ""]
     if explain:
         notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
         notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
@@ -179,7 +179,7 @@ def accuracy(model: str, name: str, found: Accuracy, *, explain: bool = False) -
         *found.notes,
     ]
     return columns(
-        f"{model} on {name}: {found.examples} examples in {found.groups} groups",
+        f"{model} on {name}: {counted(found.examples, 'example')} in {counted(found.groups, 'group')}",
         [
             column("method", found.methods.axes[0].labels, whole=True),
             column("accuracy", values[:, 0], bar=(0.0, 1.0)),

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 from attnx.errors import AttnxError
+from attnx.numerals import counted
 from attnx.records import Measurement, Sites, Trace
 
 WIDTH = 110
@@ -76,7 +77,7 @@ def _heading(record: Any) -> str:
     if not isinstance(record, Trace):
         return safe(getattr(record, "name", type(record).__name__))
     text = " ".join(record.tokens.text.split())
-    heading = f"{record.model} · {length(record)} · {len(record.attentions)} layers · {record.device}"
+    heading = f"{record.model} · {length(record)} · {counted(len(record.attentions), 'layer')} · {record.device}"
     return "\n".join(safe(line) for line in (heading, text[:300]) if line)
 
 

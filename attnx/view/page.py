@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement as Extent
 from rich.text import Text
 
+from attnx.numerals import counted as counted
 from attnx.records import Trace
 from attnx.view.cells import in_ascii, safe
 
@@ -110,8 +111,3 @@ def length(trace: Trace) -> str:
     if trace.memory is None:
         return counted(len(trace.tokens), "token")
     return f"{counted(len(trace.memory), 'encoder token')} · {counted(len(trace.tokens), 'decoder token')}"
-
-
-def counted(count: int, noun: str, several: str = "") -> str:
-    """As "1 token", "2 tokens"; `several` where that is not the noun with an s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
+from attnx.numerals import counted
 from attnx.view.cells import safe
 from attnx.view.columns import Columns, column, columns
 
@@ -48,4 +49,4 @@ def _shape(layers: tuple[int, ...], heads: int | None) -> str:
 def pulled(name: str, folder: str, files: Mapping[str, int]) -> Text:
     """Say what a pull brought."""
     total = size(sum(files.values()))
-    return Text(f"{safe(name)}: {len(files)} files, {total}, in {safe(folder)}", overflow="fold")
+    return Text(f"{safe(name)}: {counted(len(files), 'file')}, {total}, in {safe(folder)}", overflow="fold")

@@ -8,6 +8,7 @@ import typer
 
 from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.study.attribution import Attribution
@@ -77,7 +78,7 @@ def _ranking(found: Attribution, where: str, top: int) -> Any:
     names = [part.label for part in shown]
     added: list[float | None] = [part.added for part in shown]
     if rest:
-        names.append(f"{len(rest)} others")
+        names.append(f"{counted(len(rest), 'other')}")
         added.append(sum(part.added for part in rest))
     reach = max((abs(value) for value in added if value is not None), default=0.0) or 1.0
     model = f"the model's own is {found.own:.3f}"

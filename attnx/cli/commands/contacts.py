@@ -9,6 +9,7 @@ import typer
 
 from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.study.contacts import Contacts
@@ -90,7 +91,7 @@ def _rendered(found: Contacts, top: int) -> list[Any]:
     pairs, judged, values = found.strongest(top), found.judged, found.map.values
     rows = [(found.named(i), found.named(j), j - i, float(values[i, j])) for i, j in pairs]
     real = None if judged is None else [bool(judged.real[i, j]) for i, j in pairs]
-    head = f"{found.trace.model} · {len(found.residues)} residues · {found.where} · {found.trace.device}"
+    head = f"{found.trace.model} · {counted(len(found.residues), 'residue')} · {found.where} · {found.trace.device}"
     title = f"strongest contacts, residues {found.apart} or more apart"
     shown = [line(head), "", strongest(rows, real, title, [sourced(found.map)])]
     if judged is not None:

@@ -10,6 +10,7 @@ import typer
 
 from attnx.cli.options import ExplainOption, ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
@@ -294,7 +295,7 @@ def _tell_left_out(notes: Sequence[str]) -> None:
 
     output.notes(notes[:_TOLD])
     if len(notes) > _TOLD:
-        output.note(f"{len(notes) - _TOLD} more examples were left out")
+        output.note(f"{counted(len(notes) - _TOLD, 'more example was', 'more examples were')} left out")
 
 
 def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:

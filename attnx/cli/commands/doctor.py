@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attnx.cli.options import JsonOption
+from attnx.numerals import counted
 
 
 def doctor(
@@ -34,7 +35,7 @@ def doctor(
         from attnx.session import cache
 
         count, size = cache.clear()
-        output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
+        output.note(f"cleared the cache: {counted(count, 'entry', 'entries')}, {size / 1e6:.1f} MB")
     found = [replace(f, said=worded(f.said), remedy=worded(f.remedy)) for f in examine(model.open)]
     if json:
         from attnx.view.json import document

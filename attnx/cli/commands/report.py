@@ -9,6 +9,7 @@ import typer
 
 from attnx.cli.options import SENSES, ForceOption, LayerOption, QueryOption, SiteOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 PAGE = Path("report.html")
 
@@ -64,7 +65,9 @@ def report(
         )  # fmt: skip
     write(out, page.content, force=force)
     output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
-    output.note(f"wrote {out}: {_size(len(page.content))}, {page.heads} heads, weights within {page.error:.1g}")
+    output.note(
+        f"wrote {out}: {_size(len(page.content))}, {counted(page.heads, 'head')}, weights within {page.error:.1g}"
+    )
 
 
 def _size(count: int) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from attnx.cli.option_groups import MODEL
 from attnx.cli.options import DeviceOption, ForceOption, JsonOption, ModelOption, TokenizerOption
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -134,8 +135,8 @@ def scan(
     else:
         from attnx.view.page import line
 
-        texts = "1 text" if scanned.texts == 1 else f"{scanned.texts} texts"
-        heading = f"{opened.name} · {texts}, {scanned.tokens} tokens · {scanned.device}"
+        texts = counted(scanned.texts, "text")
+        heading = f"{opened.name} · {texts}, {counted(scanned.tokens, 'token')} · {scanned.device}"
         output.show(line(heading), *(_summary(scanned.summary) if scanned.summary else ()))
 
 
@@ -159,10 +160,10 @@ def _notes(scanned: Scanned, out: Path) -> list[str]:
     """What is said on stderr at the end."""
     notes = list(scanned.notes)
     for name, (count, first) in scanned.left.items():
-        texts = "1 text" if count == 1 else f"{count} texts"
+        texts = counted(count, "text")
         what = f"{texts} with a note" if name == "notes" else f"{name}: {texts} left out"
         notes.append(f"{what}, the first: {first}")
-    said = f"{'1 text' if scanned.texts == 1 else f'{scanned.texts} texts'} in {scanned.seconds:.1f} s"
+    said = f"{counted(scanned.texts, 'text')} in {scanned.seconds:.1f} s"
     if scanned.kept:
         said += f", {scanned.kept} of them kept from before"
     notes.append(said)

@@ -20,6 +20,7 @@ from attnx.cli.options import (
     TextArgument,
     TokenizerOption,
 )
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -128,7 +129,8 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
 
     values = measure.values
     places = [
-        f"{one.text}@{one.pieces[0]} of {len(state.tokens)} tokens" for one, state in zip(mentions, found, strict=True)
+        f"{one.text}@{one.pieces[0]} of {counted(len(state.tokens), 'token')}"
+        for one, state in zip(mentions, found, strict=True)
     ]
     return columns(
         f"{model} · {' and '.join(places)}",
