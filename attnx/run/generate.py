@@ -205,7 +205,7 @@ def _cached(model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Ma
             continue
         full = next((n for n in (size, plan.limit) if n is not None and done >= n), None)
         if ended or full is not None:
-            if not ended:
+            if not ended and full is not None:
                 notes.append(f"stopped at {counted(full, 'token')}, which is all that the model takes")
             break
         ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw, ids))

@@ -208,7 +208,7 @@ class Tokenizer:
             for name, part, end in zip(("text", "pair"), texts, reached, strict=True)
             if part and part[end:].strip()
         ]
-        return f"cut to {counted(longest, 'token')} ({why}); left out: {' and '.join(lost) or 'its end'}"
+        return f"cut to {counted(longest or 0, 'token')} ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
         """Control and format characters that are in no token; another note covers what was cut off."""

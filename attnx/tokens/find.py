@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from attnx.errors import UsageError
-from attnx.numerals import counted, real, whole
+from attnx.numerals import real, whole
 from attnx.records import Tokens
 from attnx.tokens.pieces import shorten, visible
 from attnx.tokens.words import group_words, label, may_part, split_words
@@ -202,8 +202,10 @@ def _position(tokens: Tokens, said: int | str) -> int:
     """The position that a number means, given as such or in ASCII digits."""
     position = whole(said) if isinstance(said, str) else said
     if position is None or not 0 <= position < len(tokens):
+        count = len(tokens)
+        there = "the only token is at 0" if count == 1 else f"the {count} tokens are at 0 to {count - 1}"
         raise UsageError(
-            f"there is no position {shorten(str(said))}: the text has {counted(len(tokens), 'token')}, from 0",
+            f"there is no position {shorten(str(said))}: {there}",
             _hint_all(tokens),
         )
     if not tokens.mask[position]:
