@@ -81,7 +81,7 @@ def show(clean: Start, corrupt: Start, asked: Asked, shown: Shown, *, save: Path
         force: Replace it where it exists.
     """
     from attnx.cli import output, saving
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import named, plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.patch_metric import meter
     from attnx.study.selection import position
@@ -101,6 +101,7 @@ def show(clean: Start, corrupt: Start, asked: Asked, shown: Shown, *, save: Path
     found = _patched(running, measured, plans[0], asked)
     notes = list(dict.fromkeys([*plans[0].trace.notes, *plans[1].trace.notes, *found.notes]))
     output.notes(notes)
+    plans = named(model, clean.prompt, plans[0]), plans[1]
     body = _document(plans, differ, found, running.device, notes)
     views = [_screen(plans, differ, found, running.device, shown, len(notes))]
     saving.give(views, found.columns(), body, json=clean.output.json, path=save, force=force)

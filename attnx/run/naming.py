@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.generation_config import settings
 from attnx.feed.inputs import is_past, takes_target
 from attnx.feed.patches import find_frames
-from attnx.records import Array, Tokens, Trace
+from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
 from attnx.run.axis_tokens import name_axes, read_tokens
 from attnx.run.joint import find_states, joint_tokens
 from attnx.run.unseen import unseen
@@ -46,11 +46,21 @@ def name_tokens(
     past = any(is_past(slot) for slot in slots)
     tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
-    notes = tuple(dict.fromkeys((*own, *run.notes, *placed)))
+    beside = _side_by_side([a for a in attentions if not (placed and a.site.index in windowed)])
+    notes = tuple(dict.fromkeys((*own, *run.notes, *placed, *beside)))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
     return replace(trace, notes=(*notes, *unseen(trace)))
+
+
+def _side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
+    """What is to be said of sites that attend within several sequences at once, of which one is shown."""
+    arrays = (next((x for q in QUANTITIES if (x := getattr(a, q)) is not None), None) for a in attentions)
+    most = max((array.shape[0] for array in arrays if array is not None), default=1)
+    if most < 2:
+        return ()
+    return (f"{most} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
 
 
 def pieces_of(model: OpenModel, ids: Array) -> Tokens:

@@ -79,6 +79,7 @@ def ablate(
     from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
+    from attnx.interventions.feeds import named as named_run
     from attnx.interventions.feeds import plan_run, positions_of
     from attnx.interventions.running import Intervening
     from attnx.study.ablation import ablate as study
@@ -140,8 +141,9 @@ def ablate(
     from attnx.view.reporting import base, opening
     from attnx.view.screen import choice, screen
 
+    trace = replace(planned.trace, tokens=named) if named is not None else named_run(opened, run.prompt, planned).trace
     body: dict[str, Any] = {
-        **base(planned.trace),
+        **base(trace),
         "device": running.device,
         "change": what,
         "component": found.component,
@@ -155,7 +157,7 @@ def ablate(
         "notes": notes,
     }
 
-    shown: list[Any] = [*opening(planned.trace, what=what, device=running.device)]
+    shown: list[Any] = [*opening(trace, what=what, device=running.device)]
     count = len(found.effects) if every else top or TOP
     shown += ["", _table(found, what, count, explain)]
     made, left = _map(found), max(0, len(found.effects) - count)

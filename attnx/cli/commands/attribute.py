@@ -42,7 +42,7 @@ def attribute(
         attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --top 5
     """
     from attnx.cli import output, saving
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import named, plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.attribution import attribution
     from attnx.study.selection import position
@@ -59,10 +59,10 @@ def attribute(
     from attnx.view.reporting import base, opening
     from attnx.view.table import table
 
-    body = document(
-        "attnx/attribute", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes}
-    )
-    views: list[Any] = [*opening(planned.trace, what="direct logit attribution", device=running.device)]
+    trace = named(opened, run.prompt, planned).trace
+
+    body = document("attnx/attribute", {**base(trace), "device": running.device, **_object(found), "notes": notes})
+    views: list[Any] = [*opening(trace, what="direct logit attribution", device=running.device)]
     place = "" if found.readout.kind == "label" else f"{planned.tokens.pieces[found.readout.position].strip()}@"
     where = f" at {place}{found.readout.position}" if place else ""
     views += ["", _ranking(found, where, top or TOP), "", table(found.map(), diverging=True)]
