@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.measure.remainder import LEFT
 from attnx.measure.rows import SINK
 from attnx.records import Axis, Measurement
 
-MIXED, NOTHING = "mixed", "nothing"
+MIXED, NOTHING, REST = "mixed", "nothing", "rest"
 KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
     {
         "previous-token": ("previous", 0.5, "Clark et al. 2019, section 3.1: over half on the previous token"),
@@ -37,7 +38,7 @@ class HeadTable:
     kinds: tuple[tuple[str, ...], ...]
     """[S][H]: a name of `KINDS`, "mixed" where no threshold is passed, "" where a layer has no such head."""
     thresholds: tuple[str, ...]
-    """One line a kind, as shown under the table."""
+    """One line a kind, as shown under the table, and one of the rest."""
     texts: int = 1
     """Over how many texts the measures are means."""
     spread: tuple[Measurement, ...] = ()
@@ -201,8 +202,10 @@ def with_measure(table: HeadTable, measure: Measurement, rest: Measurement | Non
 
 
 def thresholds() -> tuple[str, ...]:
-    """One line a kind: the measure, what it must pass, and where that comes from."""
-    return tuple(f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
+    """One line a kind: the measure, what it must pass, and where that comes from; the last line is of the rest."""
+    named = (f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
+    return (*named, f"{REST}: of a sink, its weights without the first token, each row scaled to sum to 1; rows count "
+            f"of which over {LEFT:g} is left, and the thresholds are the same (attnx)")  # fmt: skip
 
 
 def _all(table: HeadTable) -> tuple[Measurement, ...]:

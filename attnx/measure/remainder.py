@@ -14,12 +14,12 @@ from attnx.records import Array, Axis, Measurement, Tokens, Trace
 LEFT = 0.01
 """A row counts where more than this share of its weight is left: of less, what is left is rounding. Source: attnx."""
 FORMULAS: Mapping[str, str] = {
-    "previous": "mean over queries of a(i, i-1) / (1 - a(i, first))",
-    "next": "mean over queries of a(i, i+1) / (1 - a(i, first))",
-    "self": "mean over queries of a(i, i) / (1 - a(i, first))",
-    "induction": "mean over repeated tokens of the weight on what followed their earlier copies / (1 - a(i, first))",
-    "punctuation": "mean over queries of the weight on punctuation / (1 - a(i, first)), the first token left out",
-    "entropy share": "mean over queries of H / ln(number of visible keys), both without the first token",
+    "previous": "mean over queries of a(i, i-1) / r(i), r(i) = sum over j of a(i, j) less a(i, first)",
+    "next": "mean over queries of a(i, i+1) / r(i)",
+    "self": "mean over queries of a(i, i) / r(i)",
+    "induction": "mean over repeated tokens of the weight on what followed their earlier copies / r(i)",
+    "punctuation": "mean over queries of the weight on punctuation / r(i), the first token left out",
+    "entropy share": "mean over queries of H of a / r(i) / ln(number of visible keys), both without the first token",
 }
 """Measures of what is left, and how each is computed."""
 SOURCE = "attnx, after Gu et al. 2025, section 3"

@@ -68,14 +68,11 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
         cells = [_short(table, s, at) for s in range(len(layers))]
         parts.append(column(name, cells, whole=True))
     named = {kind for row in (*table.kinds, *table.rest_kinds) for kind in row}
-    said = [line for line in table.thresholds if line.partition(":")[0] in named] if explain else []
     notes = ["· mixed: no threshold is passed"] if "mixed" in named else []
     if any(map(any, table.rest_kinds)):
         notes.insert(0, "* sink, and what the rest of its weight does")
-        if explain:
-            said.append(
-                "the rest: the first token taken out, each row scaled to 1; rows with over 1% left count (attnx)"
-            )
+        named.add("rest")
+    said = [line for line in table.thresholds if line.partition(":")[0] in named] if explain else []
     return columns("what each head does", parts, notes=["; ".join(notes), *said], gap=0)
 
 
