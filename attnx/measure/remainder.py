@@ -31,10 +31,10 @@ class RowSums:
 
     total: Array
     """sum a; 0 for a row that does not count."""
-    sink: Array
-    """a of the first token."""
+    left: Array
+    """The same without the first token."""
     entropy: Array
-    """sum a ln a."""
+    """sum a ln a without the first token."""
     seen: Array
     """How many keys are visible, the first token among them."""
     sees: Array
@@ -46,9 +46,9 @@ class RowSums:
 def shares(rows: RowSums) -> dict[str, Array]:
     """The measures of what is left, from sums over the keys of each row.
 
-    With s the first token's weight and t a row's whole weight, what is left of the row is r = t - s. Rows with
-    r > `LEFT` t count. Each cell is divided by r; the entropy of what is left is ln r - (sum a ln a - s ln s) / r, and
-    its share is of ln of the number of visible keys besides the first token.
+    With t a row's whole weight, and r what is left of it without the first token, rows with r > `LEFT` t count. Each
+    cell is divided by r; the entropy of what is left is ln r - (sum a ln a) / r over the other keys, and its share is
+    of ln of the number of visible keys besides the first token.
 
     Args:
         rows: Of a site, or of several texts.
@@ -58,13 +58,11 @@ def shares(rows: RowSums) -> dict[str, Array]:
 
     Source: attnx.
     """
-    total, sink = rows.total.astype(np.float64), rows.sink.astype(np.float64)
-    left = total - sink
+    total, left = rows.total.astype(np.float64), rows.left.astype(np.float64)
     counts = (total > 0) & (left > LEFT * total)
     safe = np.where(counts, left, 1.0)
     out = {name: average(np.broadcast_to(c, left.shape) / safe, -1, counts) for name, c in rows.cells.items()}
-    own = np.where(sink > 0, sink * np.log(np.where(sink > 0, sink, 1.0)), 0.0)
-    entropy = np.maximum(np.log(safe) - (rows.entropy - own) / safe, 0.0)
+    entropy = np.maximum(np.log(safe) - rows.entropy / safe, 0.0)
     others = np.broadcast_to(rows.seen - rows.sees, left.shape)
     most = np.log(np.maximum(others, 2))
     out["entropy share"] = average(entropy / most, -1, counts & (others >= 2))
@@ -128,10 +126,11 @@ def _site(rows: Rows, punctuation: Callable[[Tokens], Sequence[bool]], at_least:
     marked = rows.key_flags(punctuation(rows.keys)) & (np.arange(size) != first)
     cells["punctuation"] = weights[..., marked].sum(axis=-1)
     visible = rows.visible
-    logs = np.log(np.where(weights > 0, weights, 1.0))
+    rest = np.delete(weights, first, axis=-1)
+    logs = np.log(np.where(rest > 0, rest, 1.0))
     return shares(
         RowSums(
-            total=weights.sum(axis=-1), sink=weights[..., first], entropy=(weights * logs).sum(axis=-1),
+            total=weights.sum(axis=-1), left=rest.sum(axis=-1), entropy=(rest * logs).sum(axis=-1),
             seen=visible.sum(axis=-1), sees=visible[..., first], cells=cells,
         )
     )  # fmt: skip

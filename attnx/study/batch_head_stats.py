@@ -134,14 +134,13 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
         total = np.matmul(weights, np.ones((weights.shape[-1], 1), np.float32))[..., 0]
         logs = np.log(np.maximum(weights, _TINY, out=buffer), out=buffer)
         safe = np.where(texts.real[:, None], total, 1.0).astype(np.float64)
-        powers = np.einsum("bhqk,bhqk->bhq", weights, logs)
-        rows = np.maximum(np.log(safe) - powers / safe, 0.0)
+        rows = np.maximum(np.log(safe) - np.einsum("bhqk,bhqk->bhq", weights, logs) / safe, 0.0)
         out["entropy"] = mean(rows, texts.real)
         visible = seen.sum(axis=-1)
         most = np.log(np.maximum(visible, 2))[:, None]
         out["entropy share"] = mean(rows / most, visible >= 2)
         if rest:
-            out |= _rest(weights, texts, seen, total, powers)
+            out |= _rest(weights, logs, texts, seen)
     if "largest weight" in names:
         out["largest weight"] = mean(_largest(weights), texts.real)
     if "confidence" in names:
@@ -154,8 +153,8 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
     return out
 
 
-def _rest(weights: Array, texts: _Batch, seen: Array, total: Array, powers: Array) -> dict[str, Array]:
-    """What the first token leaves, measured: of total [B,H,n] and sum a ln a [B,H,n]."""
+def _rest(weights: Array, logs: Array, texts: _Batch, seen: Array) -> dict[str, Array]:
+    """What the first token leaves, measured; with the logarithms of the weights, [B,H,n,n]."""
     shape, size = weights.shape[:3], weights.shape[-1]
     real = texts.real[:, None]
     cells = {}
@@ -179,9 +178,10 @@ def _rest(weights: Array, texts: _Batch, seen: Array, total: Array, powers: Arra
     if repeated.any():
         on = np.einsum("bhqk,bqk->bhq", weights, after.astype(np.float32))
         cells["induction"] = np.where(repeated[:, None], on, np.nan)
+    left = np.matmul(weights[..., 1:], np.ones((size - 1, 1), np.float32))[..., 0]
     sums = RowSums(
-        np.where(real, total, 0.0), weights[..., 0], powers, seen.sum(axis=-1)[:, None],
-        seen[:, None, :, 0], cells,
+        np.where(real, weights[..., 0] + left, 0.0), left, np.einsum("bhqk,bhqk->bhq", weights[..., 1:], logs[..., 1:]),
+        seen.sum(axis=-1)[:, None], seen[:, None, :, 0], cells,
     )  # fmt: skip
     return {f"{REST}{name}": values for name, values in shares(sums).items()}
 

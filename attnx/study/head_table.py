@@ -128,9 +128,9 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     for name, query in (("previous", 1), ("self", 0)):
         cells_left[name][:, query : query + 1] = np.nan  # it is the first token
     dots = marks[1] - marks[2] if is_punctuation(tokens)[0] else marks[1]
-    sums = RowSums(
-        total, marks[2], stats["entropy"], seen, sees_first, {**cells_left, "punctuation": dots, "induction": repeated}
-    )
+    own = marks[2] * np.log(np.where(marks[2] > 0, marks[2], 1.0))
+    others = {**cells_left, "punctuation": dots, "induction": repeated}
+    sums = RowSums(total, total - marks[2], stats["entropy"] - own, seen, sees_first, others)
     left = {f"{REST}{name}": values for name, values in shares(sums).items()}
     return left | {
         "entropy": mean(np.where(real, entropy + 0.0, np.nan)),
