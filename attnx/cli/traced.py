@@ -90,12 +90,16 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     rows = [(unit.text, part, ratio) for unit, part, ratio in units(found, asked)]
     answered = tables.units(rows, [span.name for span in found.spans], asked.by, explain=asked.explain)
     ways = [
-        ["", tables.lookback(found.lookback, count, [found.notes[-1]], explain=asked.explain)]
+        ["", tables.lookback(found.lookback, count, [found.notes[-1]], _more, explain=asked.explain)]
         for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2))
     ]
-    hints = [] if asked.explain else ["--top K: more heads; --explain: formulas, sources"]
+    hints = [] if asked.explain else ["--explain: formulas, sources"]
     # Of many spans and parts all are shown: they are the answer, and by what it is cut up is chosen.
     return [screen(head, "", spans, "", answered, choice(*ways), said=len(found.notes) - 1, hints=hints)]
+
+
+def _more(left: int) -> str:
+    return f"{counted(left, 'more head')}: --top K" if left else ""
 
 
 def named(found: Answer, asked: Asked) -> str:

@@ -11,7 +11,6 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
 from attnx.measure.rows import head_axes, stack
 from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_in_words, scale_notes
-from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
 from attnx.wording import Wording
@@ -81,7 +80,7 @@ def row(
     at = (head, query)
     before, after = np.exp(ways.unscaled[at]), np.exp(ways.scaled[at])
     hidden = int((~ways.seen[at]).sum())
-    notes = [*scale_notes(trace, site, ways.size), *((f"{hidden} of {counted(keys, 'key')} hidden",) if hidden else ())]
+    notes = [*scale_notes(trace, site, ways.size), *((f"{hidden} of {keys} keys are hidden",) if hidden else ())]
     score = "q·k" if similarity == "dot" else "cosine"
     return Measurement(
         name="scaling row",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -166,8 +166,10 @@ def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: st
     )
 
 
-def lookback(ratios: Measurement, count: int, said: Sequence[str], *, explain: bool = True) -> Columns:
-    """The heads that look back most, and least, over all steps."""
+def lookback(
+    ratios: Measurement, count: int, said: Sequence[str], more: Callable[[int], str], *, explain: bool = True
+) -> Columns:
+    """The heads that look back most, and least, over all steps; `more` says how the others are seen."""
     means = average(ratios.values, axis=-1)
     layers, heads = (axis.labels for axis in ratios.axes[:2])
     ranked = np.argsort(-np.nan_to_num(means, nan=-1.0), axis=None, kind="stable")
@@ -180,7 +182,7 @@ def lookback(ratios: Measurement, count: int, said: Sequence[str], *, explain: b
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
         ],
-        notes=[f"{ratios.formula} ({ratios.source})" if explain else "", *said],
+        notes=[f"{ratios.formula} ({ratios.source})" if explain else "", *said, more(len(order) - len(kept))],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,8 +83,8 @@ def unseen(one: Coreference) -> Columns:
     )
 
 
-def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
-    """The heads with the largest margin: each candidate's weight and share."""
+def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: bool = False) -> Columns:
+    """The heads with the largest margin: each candidate's weight and share; `more` says how the others are seen."""
     layers, names = (axis.labels for axis in one.margin.axes)
     kept = one.ranked[:count]
     weights, shares = one.weights.values, one.shares.values
@@ -95,11 +96,12 @@ def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
         parts.append(column(name_of(one, at), cells, whole=True))
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
-    more = len(one.candidates) - len(chosen)
-    notes = [f"{counted(more, 'more candidate has', 'more candidates have')} less weight" if more > 0 else ""]
+    few = len(one.candidates) - len(chosen)
+    notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
     if explain:
         notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
         notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
+    notes.append(more(len(one.ranked) - len(kept)))
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
     return columns(title, parts, notes=notes)
 

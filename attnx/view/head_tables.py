@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,8 +96,8 @@ _TABLE = (
 _SPARE = _TABLE[_TABLE.index("special") :]
 
 
-def measures(table: HeadTable, sort: str, count: int, *, explain: bool) -> Columns:
-    """The heads with the largest of one measure, and all their measures."""
+def measures(table: HeadTable, sort: str, count: int, more: Callable[[int], str], *, explain: bool) -> Columns:
+    """The heads with the largest of one measure, and all their measures; `more` says how the others are seen."""
     chosen = table.measure(sort)
     layers, names = (axis.labels for axis in chosen.axes)
     order = np.argsort(-np.nan_to_num(chosen.values, nan=-np.inf), axis=None, kind="stable")
@@ -125,7 +125,7 @@ def measures(table: HeadTable, sort: str, count: int, *, explain: bool) -> Colum
             parts.append(column(name, [values[s, h] for s, h in kept], decimals=decimals, spare=spare))
     found = (re.findall(r"[A-Z][\w ]*?(?: et al\.| and [A-Z]\w+)? \d{4}", m.source) for m in table.measures)
     papers = dict.fromkeys(paper for papers in found for paper in papers)
-    said = []
+    said = [more(len(places) - len(kept))]
     if explain:
         said += [f"{m.name}: {m.formula}" for m in table.measures if m.formula]
         said.append(f"Sources: {', '.join(papers)}")

@@ -145,7 +145,7 @@ def coref(
             *[""] * bool(at),
             line(tables.answer(one), "bold"),
             tables.verdicts(one, explain=explain),
-            choice(*(["", tables.heads(one, count, explain=explain)] for count in counts)),
+            choice(*(["", tables.heads(one, count, _more, explain=explain)] for count in counts)),
         ]
         shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
         if explain:
@@ -153,13 +153,17 @@ def coref(
         if pairs is not None:
             two, moved = pairs[at]
             shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
-    hints = [] if explain else ["--explain: formulas" if causal else "--top K: more heads; --explain: formulas, layers"]
+    hints = [] if explain else ["--explain: formulas" if causal else "--explain: formulas, layers"]
     shown = [screen(*shown, said=len(set(notes)), hints=hints)]
     if causal:
         rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
     else:
         rows = [row for one in found for row in mattering.mention_rows(one)]
     saving.give(shown, saving.columns_of(rows), whole, json=run.output.json, path=save, force=force)
+
+
+def _more(left: int) -> str:
+    return f"{counted(left, 'more head')}: --top K" if left else ""
 
 
 def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:

@@ -206,12 +206,17 @@ def heads(
             lines = sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)
             shown.append(choice(["", lines], [], instead="from layer to layer: --all"))
     else:
+
+        def more(left: int) -> str:
+            others = f"; {counted(left, 'more head')}: --all" if left else ""
+            return f"by {sort}{others}{'' if explain else '; --explain: formulas, sources'}"
+
+        hints = []
         count = sum(bool(kind) for row in table.kinds for kind in row)
         fewer = (count,) if every else (top,) if top is not None else range(min(TOP, count), 0, -1)
         shown += [line(text, "bold") for text in tables.counts(table)]
         shown.append(choice([tables.kinds(table, explain)], [], instead="the map of kinds: --all"))
-        shown.append(choice(*(["", tables.measures(table, sort, one, explain=explain)] for one in fewer)))
-        hints.insert(0, f"by {sort}" + ("; --all: every head" if not every and count > (top or 1) else ""))
+        shown.append(choice(*(["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer)))
     output.notes(notes)
     shown = [screen(*shown, said=len(notes), every=every or explain, hints=hints)]
     saving.give(
