@@ -32,6 +32,8 @@ SHORT = {
     "": "",
 }
 """Kinds as the map writes them."""
+WIDE = max(map(len, SHORT.values())) + 1
+"""Cells of one in the map, with a star or a space."""
 FEW = 2
 """Heads of a kind that are named."""
 
@@ -65,7 +67,7 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
     wide = max(len("layer"), *map(len, layers)) + 1
     parts = [column("layer", [f"{layer:<{wide}}" for layer in layers], whole=True)]
     for at, name in enumerate(names):
-        cells = [_short(table, s, at) for s in range(len(layers))]
+        cells = [f"{_short(table, s, at):<{WIDE}}" for s in range(len(layers))]
         parts.append(column(name, cells, whole=True))
     named = {kind for row in (*table.kinds, *table.rest_kinds) for kind in row}
     notes = ["· mixed: no threshold is passed"] if "mixed" in named else []
@@ -78,7 +80,7 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
 
 def _short(table: HeadTable, site: int, head: int) -> str:
     kind, rest = table.kinds[site][head], table.rest_kinds[site][head] if table.rest_kinds else ""
-    return f"*{SHORT[rest]}" if rest else f" {SHORT[kind]}" if kind else ""
+    return f"{SHORT[rest]}*" if rest else f"{SHORT[kind]} "
 
 
 def named(table: HeadTable, site: int, head: int) -> str:

@@ -120,7 +120,7 @@ def _views(found: Streams, trace: Trace, shown: Shown) -> list[Any]:
     last = found.last if shown.explain else replace(found.last, formula="", source="")
     numbers = [table(last)]
     if len(found.keys) <= MOST or shown.every:
-        ways = choice(numbers, [_sources(found)], instead="the whole matrix in numbers: --all")
+        ways = choice(numbers, [_sources(found, shown.explain)], instead="the whole matrix in numbers: --all")
     else:
         ways = choice(
             [heatmap(of_measurement(last), kind="log")],
@@ -130,13 +130,13 @@ def _views(found: Streams, trace: Trace, shown: Shown) -> list[Any]:
     return [screen(line(heading(trace)), ways, said=shown.said, every=shown.every, hints=said)]
 
 
-def _sources(found: Streams) -> Columns:
+def _sources(found: Streams, explain: bool) -> Columns:
     """Of each token at the top: how much of it is itself, and whose the rest is, the largest first."""
     import numpy as np
 
     from attnx.view.cells import number
     from attnx.view.columns import column, columns
-    from attnx.view.reporting import place
+    from attnx.view.reporting import place, sourced
 
     values, names = found.last.values, found.keys
     own = np.eye(len(names), dtype=bool) if len(found.queries) == len(names) else np.zeros(values.shape, bool)
@@ -148,8 +148,9 @@ def _sources(found: Streams) -> Columns:
         keys = order[:, at]
         cells = [f"{number(values[q, k])} {names[k].strip()}" for q, k in enumerate(keys)]
         parts.append(column("most of" if at == 0 else "then", cells))
+    notes = [sourced(found.rollout), *found.rollout.notes] if explain else []
     layer, unit = found.rollout.axes[0].labels[-1], f" ({found.last.unit})" if found.last.unit else ""
-    return columns(f"{found.last.name}{unit}: what each token holds after {layer}", parts)
+    return columns(f"{found.last.name}{unit}: what each token holds after {layer}", parts, notes=notes)
 
 
 def _map(found: Streams, trace: Trace) -> list[Any]:
