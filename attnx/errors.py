@@ -66,3 +66,19 @@ class RunError(AttnxError):
 
 class DeviceError(RunError):
     """The device that was asked for is not the one that the session got."""
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, in the words of the library that read it.
+
+    An OSError's number and path are left out, and so is numpy's advice to unpickle: it takes every file that is none of
+    its own for a pickle.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, EOFError):
+        return "it ends too early"
+    said = str(error)
+    if "allow_pickle" in said:
+        return "it holds Python objects" if "Object arrays" in said else "it is in no format of numpy's"
+    return said[:150] or type(error).__name__

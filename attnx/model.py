@@ -92,8 +92,11 @@ class Model:
     def elsewhere(self) -> dict[str, Any]:
         """What opens this model again in another process: arguments of `Model` but for the device."""
         named = {"tokenizer": self._tokenizer_place, "encoder": self._encoder, "with_past": self._with_past}
-        places = {name: place.resolve() if place is not None else None for name, place in named.items()}
-        return {"name": self.name, "path": self.path.resolve(), **places}
+        # A link is kept: its name says what it is, and what belongs to it lies beside it.
+        places = {
+            n: p.parent.resolve() / p.name if p is not None else None for n, p in {**named, "path": self.path}.items()
+        }
+        return {"name": self.name, **places}
 
     def again(self) -> Model:
         """The same files, opened anew: its sessions can be set otherwise."""
@@ -322,3 +325,8 @@ class Model:
         from attnx.run.pipeline import execute
 
         return execute(self, Feed(feed), wanted)
+
+
+def _whole(path: Path) -> Path:
+    """The whole path of a file or folder. A file that is a link keeps its name, and what lies beside it."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name

@@ -30,6 +30,8 @@ STAGES: tuple[Quantity, ...] = ("scores", "scaled", "capped", "masked", "weights
 Stage = Quantity | Literal["bias"]
 SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "bias", "masked", "weights")
 """What can be shown of a head: the stages, and what is added between two of them (see `Attention.bias`)."""
+EITHER = "whether it is an encoder's or a decoder's is not known before a run: its mask could not be evaluated"
+"""A note of sites of which that is so: see `Site.component_known`."""
 HIDES = -9000.0
 """What a mask adds at most to a cell that it hides; exporters add -10000 or less."""
 Component = Literal["encoder", "decoder"]
@@ -121,6 +123,11 @@ class Site:
     absent: tuple[str, ...] = ()
     """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()
+    keys_before: int = 0
+    """How many keys stand before those of the text: global ones, which are no tokens and which all queries see."""
+    component_known: bool = True
+    """False where a mask alone tells an encoder from a decoder and could not be evaluated: `component` is a guess then,
+    until a run shows what the mask hides."""
 
     @property
     def label(self) -> str:

@@ -189,6 +189,42 @@ def _scattered(model: Any, feed: dict[str, Any]) -> list[Any]:
     return found
 
 
+def pegasus_x() -> Family:
+    """Pegasus-X's encoder: blocks and, for all, three global tokens; staggered by half a block in the second layer."""
+    import transformers
+    from transformers.models.pegasus_x.modeling_pegasus_x import PegasusXEncoder
+
+    config = transformers.PegasusXConfig(
+        vocab_size=60, d_model=WIDTH, encoder_layers=2, decoder_layers=1, encoder_attention_heads=HEADS,
+        encoder_ffn_dim=WIDTH, max_position_embeddings=64, num_global_tokens=3, block_size=4,
+        stagger_local_blocks=True, dropout=0, attention_dropout=0,
+    )  # fmt: skip
+    model = sharpen(PegasusXEncoder(config))
+    mask = torch.ones(1, 16, dtype=torch.int64)
+    mask[:, -2:] = 0
+    feed = {"input_ids": _ids(16), "attention_mask": mask}
+
+    def truth() -> list[Any]:
+        one, two = model(**feed, output_attentions=True).attentions
+        return [one["global"], _unblocked(one["local"], 0), _unblocked(two["local"], 2)]
+
+    sites = [("cross", "encoder", False), ("self", "encoder", False), ("self", "encoder", False)]
+    return Family(_Reader(model), feed, truth, sites)
+
+
+def _unblocked(weights: Any, padding: int) -> Any:
+    """Weights of blocks [B,H,N,size,global + size] over all tokens, [B,H,Q,global + Q], without so much padding."""
+    batch, heads, blocks, size, keys = weights.shape
+    extra, count = keys - size, blocks * size
+    out = torch.zeros(batch, heads, count, extra + count)
+    for n in range(blocks):
+        rows = slice(n * size, (n + 1) * size)
+        out[:, :, rows, :extra] = weights[:, :, n, :, :extra]
+        out[:, :, rows, extra + n * size : extra + (n + 1) * size] = weights[:, :, n, :, extra:]
+    kept = list(range(padding, count - padding))
+    return out[:, :, kept][..., [*range(extra), *(extra + at for at in kept)]]
+
+
 def patchtst() -> Family:
     """PatchTST: patches of three series, each by itself."""
     import transformers
@@ -391,7 +427,8 @@ def informer() -> Family:
 
 _MADE: dict[str, Callable[[], Family]] = {
     "llama4": llama4, "qwen3-next": qwen3_next, "jamba": jamba, "minimax": minimax, "bigbird": bigbird,
-    "patchtst": patchtst, "cait": cait, "shared-keys": shared_keys, "msa": msa, "informer": informer,
+    "pegasus-x": pegasus_x, "patchtst": patchtst, "cait": cait, "shared-keys": shared_keys, "msa": msa,
+    "informer": informer,
 }  # fmt: skip
 _ONE = {"llama4": True, "bigbird": False, "patchtst": True}
 """Those that one exporter alone writes so that onnxruntime opens it: whether that is the newer."""

@@ -40,7 +40,21 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for module in (ort, session_pool, unedited):
             patch.setattr(module, "open_session", opened)
         patch.setattr(recognise, "find", _found_once(recognise.find))
+        patch.setattr("onnxruntime.InferenceSession", _on_one_thread())
         yield
+
+
+def _on_one_thread() -> Any:
+    """The sessions that tests open themselves: with a thread for every core they take five times the processor time."""
+    import onnxruntime
+
+    class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, model: Any, sess_options: Any = None, *args: Any, **more: Any) -> None:
+            options = sess_options or onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.intra_op_num_threads or 1
+            super().__init__(model, options, *args, **more)
+
+    return InferenceSession
 
 
 def _once(load: Any) -> Any:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -21,17 +22,18 @@ PROGRAM = [sys.executable, "-m", "attnx"]
 HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], [], ["inspect", "--help"], ["inspct"], ["inspect", "--x"]])
-def test_help_and_version_load_nothing_heavy(args: list[str]) -> None:
+def test_help_and_version_load_nothing_heavy() -> None:
+    lines = [["--help"], ["--version"], [], ["inspect", "--help"], ["inspct"], ["inspect", "--x"]]
     code = (
         "import sys, contextlib, io\n"
         "from attnx.cli import app as cli\n"
-        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
-        f"    cli.run({args!r})\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        f"for line in {lines!r}:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        "        cli.run(line)\n"
+        f"    print(line, [name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "".join(f"{line} []\n" for line in lines)
 
 
 def test_version() -> None:
@@ -143,16 +145,28 @@ def test_interrupt_and_want_of_memory(
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_real_process() -> None:
+    import fcntl
+    import termios
+
+    read, write = os.pipe()
     process = subprocess.Popen(
-        [*PROGRAM, "inspect", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "inspect", "-"], stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
-        time.sleep(5)  # it waits for its text by now, however busy the machine is
+        os.write(write, b"The animal was\n")
+        unread = array("i", [1])
+        until = time.monotonic() + 120
+        while unread[0]:  # once the command has taken this line, it waits for the rest of its text
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+            fcntl.ioctl(read, termios.FIONREAD, unread)
         process.send_signal(signal.SIGINT)
-        process.wait(30)  # before its stdin is closed: the end of the text would race with the interrupt
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)  # the text has not ended, and does not until the process has
     finally:
         process.kill()
+        os.close(read)
+        os.close(write)
     assert process.returncode == 130
     assert err.strip() == "attnx: interrupted"
 

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 import attnx
 from attnx.records import Site
-from tests.graphs import G, H, qkv
+from tests.graphs import D, G, H, qkv
 
 
 def attend(g: G, x: str, memory: str | None = None, causal: bool = False) -> str:
@@ -179,3 +180,55 @@ def test_a_gate_over_experts_samples_nothing(tmp_path: Path) -> None:
     experts = g.op("Concat", *[g.op("Unsqueeze", g.linear(x, 16), g.const([3], np.int64)) for _ in range(3)], axis=3)
     out = g.op("ReduceSum", g.op("Mul", experts, gate), g.const([3], np.int64), keepdims=0)
     assert attnx.open(g.save(tmp_path, str(out)), device="cpu").misses == ()
+
+
+@pytest.mark.parametrize("room", [24, 4000])
+def test_a_table_that_is_cut_by_the_length_of_past_and_text_is_no_length(room: int, tmp_path: Path) -> None:
+    """MPT with a cache: ALiBi's table is sliced from its end, by as many keys as there are, few or many in the file."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    hidden = g.input("hidden", ["b", "past + s"], TensorProto.BOOL)
+    old = [g.input(name, ["b", H, "past", D]) for name in ("past_k", "past_v")]
+    q, *new = (g.heads(g.linear(x, D * H)) for _ in range(3))
+    k, v = (g.op("Concat", o, n, axis=2) for o, n in zip(old, new, strict=True))
+    scores = g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2])))
+    keys = g.op("Gather", g.op("Shape", k), g.const([2], np.int64))
+    slopes = -np.arange(room)[::-1] / 2.0 ** np.arange(1, H + 1)[:, None]
+    table = g.const(slopes[None, :, None].astype(np.float32))
+    alibi = g.op("Slice", table, g.op("Neg", keys), g.const([2**31 - 1], np.int64), g.const([3], np.int64))
+    queries = g.op("Gather", g.op("Shape", q), g.const([2], np.int64))
+    ones = g.op("Expand", g.const(1, np.int32), g.op("Concat", queries, keys, axis=0))
+    before = g.op("Sub", keys, queries)
+    later = g.op("Trilu", ones, g.op("Add", g.op("Squeeze", before, g.const([0], np.int64)), g.const(1, np.int64)))
+    stop = g.op(
+        "Or",
+        g.op("Cast", later, to=TensorProto.BOOL),
+        g.op("Unsqueeze", hidden, g.const([1, 2], np.int64)),
+    )
+    shown = g.op("Where", stop, g.const(np.finfo(np.float32).min, np.float32), g.op("Add", scores, alibi))
+    (site,) = found(g, tmp_path, g.out(str(g.op("MatMul", g.softmax(str(shown)), v))))
+    assert (site.kind, site.causal, site.component, site.bias) == ("self", True, "decoder", "by position, one a head")
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_side_that_a_mask_alone_tells_is_left_open_until_a_run(hides: bool, tmp_path: Path) -> None:
+    """What the mask hides hangs on numbers that are fed, in a form of which nothing is known."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    place = g.op("Squeeze", g.input("place", ["b", "s", 1, 1, 1]), g.const([3, 4], np.int64))
+    q, k, v = qkv(g, x)
+    later = g.op("Less", place, g.op("Transpose", place, perm=[0, 2, 1]))
+    later = g.op("Unsqueeze", later, g.const([1], np.int64))
+    scores = g.op("Where", later, g.const(-np.inf, np.float32), g.scores(q, k))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(scores)), v))))
+    model = attnx.open(path, device="cpu")
+    (site,) = model.sites
+    assert (site.causal, site.component_known) == (None, False)
+    assert any("not known before a run" in note for note in site.notes)
+    places = np.arange(5, dtype=np.float32) if hides else np.zeros(5, np.float32)
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
+    trace = model.trace(inputs=feed | {"place": places.reshape(1, 5, 1, 1, 1)})
+    (seen,) = trace.attentions
+    assert (seen.site.causal, seen.site.component) == (hides, "decoder" if hides else "encoder")
+    assert seen.site.component_known
+    assert not any("not known before a run" in note for note in seen.site.notes)

@@ -154,7 +154,7 @@ def test_an_interrupt_that_a_library_made_an_import_error_of() -> None:
         "import signal, sys\nfrom attnx.cli import app as cli\n"
         "def app(*_, **__):\n    try:\n        signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt:\n        raise ImportError('initialization failed') from None\n"
-        "cli.app = app\nsys.exit(cli._begin(['x']))"
+        "cli.app = app\nsys.exit(cli.begin(['x']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "attnx: interrupted\n")
@@ -166,7 +166,7 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
         "class Held:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
         "def app(*_, **__):\n    held = Held()\n    del held\n\n"
         "    for _ in range(400):\n        time.sleep(0.05)\n    print('went on')\n"
-        "cli.app = app\nsys.exit(cli._begin(['x']))"
+        "cli.app = app\nsys.exit(cli.begin(['x']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnx: interrupted\n")

@@ -13,6 +13,7 @@ import pytest
 
 import attnx
 from attnx.errors import RunError, UsageError
+from attnx.scan.carried import Carried
 from attnx.scan.distributed import Elsewhere, Room, _room
 from attnx.scan.scanning import scan
 
@@ -115,7 +116,7 @@ def test_what_there_is_room_for() -> None:
 
 def test_an_actor_opens_the_same_model() -> None:
     model = attnx.open("minilm", device="cpu")
-    again = Elsewhere(model.elsewhere(), "cpu", attnx.__version__, 1).open()
+    again = Elsewhere(Carried(model.elsewhere()), "cpu", attnx.__version__, 1).open()
     assert (again.name, again.path, again.sessions.threads) == ("minilm", model.path.resolve(), 1)
     with pytest.raises(RunError, match=r"has attnx .*, and the command 0\.0$"):
-        Elsewhere(model.elsewhere(), "cpu", "0.0", 1).open()
+        Elsewhere(Carried(model.elsewhere()), "cpu", "0.0", 1).open()

@@ -44,20 +44,30 @@ WRITES = {
 }
 LIMITED = """
 import resource, sys
+from importlib import import_module
 from attnx.cli.app import run
-import attnx.model, onnxruntime, matplotlib.pyplot, pyarrow.parquet
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-sys.exit(run(sys.argv[2:]))
+most, modules, *args = sys.argv[1:]
+for name in modules.split():
+    import_module(name)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(most),) * 2)
+sys.exit(run(args))
 """
+
+
+def limited(most: int, *args: str, cache_in: str = "off", folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command line that may write no file of more than so many bytes. What it imports is there already."""
+    own = {"png": "matplotlib.pyplot", "pdf": "matplotlib.pyplot", "parquet": "pyarrow.parquet"}
+    modules = ["attnx.model", "onnxruntime", *(own[e] for e in own if any(arg.endswith(f".{e}") for arg in args))]
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED, str(most), " ".join(modules), *args],
+        capture_output=True, text=True, check=False, cwd=folder, env=dict(os.environ) | {"ATTNX_CACHE": cache_in},
+    )  # fmt: skip
 
 
 @posix
 @pytest.mark.parametrize("kind", WRITES)
 def test_a_full_disk_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "256", *WRITES[kind]],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env=dict(os.environ) | {"ATTNX_CACHE": "off"},
-    )  # fmt: skip
+    done = limited(256, *WRITES[kind], folder=tmp_path)
     assert done.returncode == 5, done.stderr
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
@@ -70,10 +80,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(kind: str, tmp_path: Path) -> 
     """--force replaces a file by a whole one, or not at all."""
     there = tmp_path / WRITES[kind][-1]
     there.write_bytes(b"mine")
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "256", *WRITES[kind], "--force"],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env=dict(os.environ) | {"ATTNX_CACHE": "off"},
-    )  # fmt: skip
+    done = limited(256, *WRITES[kind], "--force", folder=tmp_path)
     assert done.returncode == 5, done.stderr
     assert [p.name for p in tmp_path.iterdir()] == [there.name]
     assert there.read_bytes() == b"mine"
@@ -82,10 +89,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(kind: str, tmp_path: Path) -> 
 @posix
 def test_a_disk_too_full_for_the_cache_is_no_error(tmp_path: Path) -> None:
     kept = tmp_path / "cache"
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "64", "inspect", TEXT, *SMALL, "--json"],
-        capture_output=True, text=True, check=False, env=dict(os.environ) | {"ATTNX_CACHE": str(kept)},
-    )  # fmt: skip
+    done = limited(64, "inspect", TEXT, *SMALL, "--json", cache_in=str(kept), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"]
     assert list(kept.iterdir()) == []
@@ -124,10 +128,10 @@ def test_a_folder_that_takes_no_file(
 ])  # fmt: skip
 @posix
 def test_names_of_files(name: str, run: Runner, tmp_path: Path) -> None:
-    got, _, err = run("trace", "minilm", "it was", f"--save=./{name}")
+    got, _, err = run("trace", "tiny-gpt", "it was", f"--save=./{name}")
     assert got == 0, err
     assert len(np.load(tmp_path / name).files) > 30
-    got, _, err = run("trace", "minilm", "--inputs", f"./{name}")
+    got, _, err = run("trace", "tiny-gpt", "--inputs", f"./{name}")
     assert got == 4  # found and read: its arrays are no feed
     assert "input" in err
 
@@ -296,7 +300,8 @@ def test_a_stdout_that_is_full(args: list[str]) -> None:
         (">&-", "trace tiny-gpt 'it was' --save x.npz", 5), ("<&-", "inspect -", 4),
         ("<&-", "inspect 'it was' -m tiny-gpt", 0), ("2>&-", "inspect 'it was' -m tiny-gpt", 0),
         ("2>&-", "inspect 'it was' -m nope", 3), ("<&- >&- 2>&-", "models", 5),
-        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0), (">&-", "report 'it was' -o x.html", 0),
+        ("<&- >&-", "inspect 'it was' -m tiny-gpt --save x.npz", 0),
+        (">&-", "report 'it was' -m tiny-gpt -o x.html", 0),
     ],
 )  # fmt: skip
 def test_streams_that_are_closed(shut: str, args: str, code: int, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.mutants import feed, mutant
 
 ROOT = Path(__file__).parents[1]
-COUNT, CHILDREN = 2000, 10
+COUNT, CHILDREN = 2000, 20
 SLOWEST = 60.0
 """Seconds of silence after which a child hangs (a mutant takes a few milliseconds; the machine may be busy)."""
 

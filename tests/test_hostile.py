@@ -15,6 +15,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from attnx.cli.set_option import read_settings
+from attnx.errors import InputError
+from attnx.feed.arrays import load_feed
+from attnx.feed.audio import read_wav
+from attnx.feed.vision import load_picture
+from attnx.session.ort import Slot
 from tests.hostile import EVIL, FEEDS, MINILM, MODELS, READS_ONLY, Runner, sound
 from tests.idioms import code
 
@@ -122,6 +128,18 @@ def test_feeds(kind: str, run: Runner, tmp_path: Path) -> None:
     assert got == (2 if kind == "nothing" else 4), err
     assert said in err, err
     assert out == ""
+
+
+@pytest.mark.parametrize("content", ["folder", "empty", "text"])
+def test_a_file_that_cannot_be_read_is_told_of_in_words(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.mkdir() if content == "folder" else path.write_text("" if content == "empty" else "some words\n")
+    slot = Slot("x", (None, 3), "tensor(float)")
+    readers = [load_feed, load_picture, read_wav, lambda p: read_settings([f"x=@{p}"], [slot])]
+    for reader in readers:
+        with pytest.raises(InputError) as caught:
+            reader(path)
+        assert not re.search(r"Errno|allow_pickle|unsafe|: $", caught.value.message), caught.value.message
 
 
 def test_weights_that_are_not_finite_are_pointed_out(run: Runner, tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def test_each_layer_of_a_stack_is_numpys(made: str, tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def test_keys_of_an_earlier_layer_are_of_the_same_sequence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [42, 53, 80, 83, 90, 101])
+def test_keys_of_an_earlier_layer_are_of_the_same_sequence(number: int, tmp_path: Path) -> None:
     """As in Gemma 3n and YOCO: behind a residual sum, the query looks at what its own text was before."""
-    for number in (42, 53, 80, 83, 90, 101):
-        stacked, path = stack(number), tmp_path / f"{number}.onnx"
-        path.write_bytes(stacked.model.SerializeToString())
-        assert any(layer["drawn"] == "shared" for layer in stacked.layers[1:])
-        assert differences(stacked, path) == []
+    stacked, path = stack(number), tmp_path / f"{number}.onnx"
+    path.write_bytes(stacked.model.SerializeToString())
+    assert any(layer["drawn"] == "shared" for layer in stacked.layers[1:])
+    assert differences(stacked, path) == []

@@ -3,8 +3,10 @@
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import attnx
@@ -44,3 +46,20 @@ def test_threads_get_what_each_would_get_alone(name: str) -> None:
         assert len(got[at]) == len(expected)
         for one, other in zip(got[at], expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_no_session_keeps_a_processor_after_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that spin on between runs take turns with those of the next session: sections of layers, lanes."""
+    seen: list[str] = []
+    made = onnxruntime.InferenceSession
+
+    def opened(source: Any, options: Any, **named: Any) -> Any:
+        seen.append(options.get_session_config_entry("session.force_spinning_stop"))
+        return made(source, options, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    model = attnx.open("tiny-gpt", device="cpu")
+    model.trace(TEXTS[0])
+    model.plain()
+    assert len(seen) > 1
+    assert set(seen) == {"1"}

@@ -10,7 +10,7 @@ from pathlib import Path
 _WHOLE = ("model", "decoder_model_merged", "decoder_model")
 """Stems under which a folder's model is looked for, in this order."""
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json")
-_DECODER = re.compile(r"(decoder_model_merged|decoder_model|decoder)(_[\w.-]+)?\.onnx")
+_DECODER = r"(decoder_model_merged|decoder_model|decoder)(_[\w.-]+)?\.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def companion_names(name: str) -> tuple[list[str], list[str]]:
         name: The decoder's file name; of any other model, the lists are empty. A variant ("_q4") looks for its own kind
             first.
     """
-    match = _DECODER.fullmatch(name)
+    match = re.fullmatch(_DECODER, name)
     if match is None:
         return [], []
     variants = dict.fromkeys((match[2] or "", ""))
@@ -95,7 +95,7 @@ def pick(names: Iterable[str]) -> str | None:
         files = [f for f in files if f.rpartition("/")[0] == near] or files
     if len(files) == 1:
         return files[0]
-    decoders = [f for f in files if _DECODER.fullmatch(f.rpartition("/")[2]) and "with_past" not in f]
+    decoders = [f for f in files if re.fullmatch(_DECODER, f.rpartition("/")[2]) and "with_past" not in f]
     decoders = [f for f in decoders if "merged" in f] or decoders
     if len(decoders) != 1:
         return None

@@ -14,6 +14,7 @@ from attnx.cli import output
 from attnx.errors import InputError, UsageError
 from attnx.measure import links
 from attnx.measure.links import How, Link
+from attnx.numerals import counted
 from attnx.study import translation
 from attnx.study.request import Head
 from attnx.study.translation import Chosen, Pair, When
@@ -92,7 +93,7 @@ def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Promp
         prompt = run.prompt_of(one, model)
         if lines is not None:
             if number >= len(lines):
-                raise InputError(f"{targets} has {len(lines)} lines, and there are more texts", _SAME)
+                raise InputError(f"{targets} has {counted(len(lines), 'line')}, and there are more texts", _SAME)
             if not lines[number].strip():
                 raise InputError(f"line {number + 1} of {targets} is empty", _SAME)
             prompt = replace(prompt, target=lines[number])
@@ -100,7 +101,7 @@ def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Promp
             prompt = replace(prompt, generate=plan(model, WRITES))
         yield prompt
     if lines is not None and number + 1 < len(lines):
-        raise InputError(f"{targets} has {len(lines)} lines, and there are {number + 1} texts", _SAME)
+        raise InputError(f"{targets} has {counted(len(lines), 'line')} for {counted(number + 1, 'text')}", _SAME)
 
 
 _SAME = "Give a translation for each text, one per line; neither file may have empty lines."
@@ -132,7 +133,7 @@ def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None
 def rendered(found: Aligned, asked: Asked) -> list[Any]:
     """What is shown of one sentence."""
     from attnx.view import align_tables as tables
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
     from attnx.view.reporting import heading
 
     title = f"{found.chosen.where} · {counted(len(found.linked), 'link')}"
@@ -200,7 +201,8 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
         raise UsageError("gold links are of two texts, and there is one", "Give --target TEXT, or --targets FILE.")
     if len(prompts) != len(want):
         raise InputError(
-            f"{gold} has links of {len(want)} sentences, and there are {len(prompts)}", "Give one line for each."
+            f"{gold} has links of {counted(len(want), 'sentence')} for {counted(len(prompts), 'text')}",
+            "Give one line for each.",
         )
     pairs = (translation.pair(model, one, spaced, asked.when) for one in prompts)
     with output.progress(len(prompts), "sentences") as tell:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shlex
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -26,10 +26,20 @@ WIDE = 9
 """Cells of the longest command's name: the panels of commands line up."""
 
 
-def names() -> list[str]:
-    """Names of the commands: attnx/commands/NAME.py holds a function NAME."""
+@cache
+def names() -> tuple[str, ...]:
+    """Names of the commands: attnx/cli/commands/NAME.py holds a function NAME."""
     there = sorted(module.name for module in iter_modules(commands.__path__))
-    return [name for panel in panels.grouped(there).values() for name in panel]
+    return tuple(name for panel in panels.grouped(there).values() for name in panel)
+
+
+@cache
+def command(name: str) -> Any:
+    """The command of a name, as the option parser needs it. Its file is imported the first time."""
+    module = import_module(f"attnx.cli.commands.{name}")
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(name, cls=_Command)(getattr(module, name))
+    return panels.arrange(strict(typer.main.get_command(one)))
 
 
 def summary(name: str) -> str:
@@ -63,15 +73,10 @@ class _Commands(TyperGroup):
     """Finds a command by importing its file; help lists them without."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return names()
+        return list(names())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in names():
-            return None
-        module = import_module(f"attnx.cli.commands.{cmd_name}")
-        one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(cmd_name, cls=_Command)(getattr(module, cmd_name))
-        return panels.arrange(strict(typer.main.get_command(one)))
+        return command(cmd_name) if cmd_name in names() else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
@@ -95,6 +100,8 @@ def _near(word: str) -> list[str]:
 
 
 def _unknown(word: str) -> UsageError:
+    import shlex
+
     near = _near(word)
     hint = f"Did you mean `attnx {near[0]}`?" if near else "`attnx --help` lists the commands."
     as_text = f" As a text: attnx inspect {shlex.quote(word)}." if word.isprintable() and len(word) < 40 else ""
@@ -149,10 +156,9 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.plain import say
     from attnx.cli.wording import worded
 
-    group: Any = typer.main.get_command(app)
-    command = next((group.get_command(None, name) for name in args[:1] if name in names()), None)
-    say(_short(worded(error.message, command), 2000))
-    if hint := worded(error.hint, command):
+    at_hand = next((command(name) for name in args[:1] if name in names()), None)
+    say(_short(worded(error.message, at_hand), 2000))
+    if hint := worded(error.hint, at_hand):
         say(hint, first="  ", under="  ")
 
 
@@ -246,35 +252,8 @@ def run(args: list[str]) -> int:
     return code if isinstance(code, int) else OK
 
 
-def main() -> None:
-    """Run the command line that the process was started with."""
-    from attnx.cli.containment import contained
-
-    _open_streams()
-    code = contained(_begin, sys.argv[1:])
-    interrupt.done()
-    sys.exit(code)
-
-
-def _open_streams() -> None:
-    """Stand in for streams that the caller closed (`>&-`).
-
-    Else the next file that is opened would get the number of stdout, and a library's chatter would be written into it.
-    What is written to a closed stdout is an error when it is written; a closed stdin has no text, a closed stderr is
-    silent.
-    """
-    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
-        if getattr(sys, name) is not None:
-            continue
-        null = os.open(os.devnull, mode)
-        if null != number:
-            os.dup2(null, number)
-            os.close(null)
-        opened = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        setattr(sys, name, opened)
-
-
-def _begin(args: list[str]) -> int:
+def begin(args: list[str]) -> int:
+    """Run the command line of a process that does nothing else; an interrupt ends it quietly."""
     try:
         interrupt.watch()
         code = run(args)

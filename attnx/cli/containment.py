@@ -52,9 +52,14 @@ def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
 
 def wanted(args: list[str]) -> bool:
     """Whether there is anything to contain, and a way to."""
-    if os.environ.get(VARIABLE, "").strip().lower() in ("0", "off", "no", "false") or not hasattr(os, "fork"):
+    if off() or not hasattr(os, "fork"):
         return False
     return bool(args) and not {"--help", "-h", "--version"} & set(args)
+
+
+def off() -> bool:
+    """Whether the process is to be left as Python has it, from its start to its end."""
+    return os.environ.get(VARIABLE, "").strip().lower() in ("0", "off", "no", "false")
 
 
 def _wait(child: int) -> int:

@@ -52,12 +52,19 @@ def plan(model: Model, writing: Writing) -> Plan | None:
     """How a decoder writes; None where it does not.
 
     Raises:
-        UsageError: A number that makes no sense, or options of writing without --generate.
+        UsageError: A number that makes no sense, or options that have no effect without others.
     """
+    drawn = {"--top-k": writing.top_k, "--seed": writing.seed}
     if writing.generate is not None:
+        from attnx.cli.unused_options import refuse
         from attnx.run.generate import plan as plan_of
 
-        return plan_of(model, writing.generate, temperature=writing.temperature, top_k=writing.top_k, seed=writing.seed)
-    if writing.temperature or writing.top_k is not None:
-        raise UsageError("--temperature and --top-k are for writing", "Say how many tokens: --generate 20.")
+        found = plan_of(
+            model, writing.generate, temperature=writing.temperature, top_k=writing.top_k, seed=writing.seed or 0
+        )
+        if not writing.temperature:
+            refuse("without --temperature", drawn)
+        return found
+    if writing.temperature or any(value is not None for value in drawn.values()):
+        raise UsageError("--temperature, --top-k and --seed are for writing", "Say how many tokens: --generate 20.")
     return None

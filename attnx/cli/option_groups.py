@@ -46,7 +46,7 @@ class Writing:
     """How many tokens at most; None where it writes nothing."""
     temperature: float = 0.0
     top_k: int | None = None
-    seed: int = 0
+    seed: int | None = None
     chat: bool = False
     """Whether the text goes into the tokenizer's chat template."""
 

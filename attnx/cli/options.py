@@ -55,7 +55,8 @@ TopKOption = Annotated[
     int | None, Option("--top-k", metavar="K", help="With --temperature: sample from the K likeliest tokens.")
 ]
 SeedOption = Annotated[
-    int, Option("--seed", metavar="N", help="With --temperature: the same seed gives the same text.")
+    int | None,
+    Option("--seed", metavar="N", help="With --temperature: the same seed gives the same text (default 0)."),
 ]
 ChatOption = Annotated[bool, Option("--chat", help="Put the text into the tokenizer's chat template.")]
 ImageOption = Annotated[Path | None, Option("--image", metavar="FILE", help="A picture, for models that take one.")]
@@ -113,7 +114,7 @@ _BY_NAME: dict[str, tuple[Any, Any]] = {
     "generate": (GenerateOption, None),
     "temperature": (TemperatureOption, 0.0),
     "top_k": (TopKOption, None),
-    "seed": (SeedOption, 0),
+    "seed": (SeedOption, None),
     "chat": (ChatOption, False),
     "image": (ImageOption, None),
     "audio": (AudioOption, None),

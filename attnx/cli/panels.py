@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import cleandoc
 from typing import Any
 
@@ -40,7 +41,7 @@ EXAMPLES = "Examples:"
 """The heading in a command's docstring under which its examples stand, a line each."""
 
 
-def grouped(names: list[str]) -> dict[str, list[str]]:
+def grouped(names: Sequence[str]) -> dict[str, list[str]]:
     """Commands by panel, in the order of help."""
     known = {name for panel in COMMANDS.values() for name in panel}
     out = {title: [name for name in panel if name in names] for title, panel in COMMANDS.items()}

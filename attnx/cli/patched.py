@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx.interventions.plan import Where
+from attnx.numerals import counted
 from attnx.study.patching import By
 from attnx.study.path_patching import Into
 
@@ -141,7 +142,7 @@ def _screen(
 ) -> Any:
     """The texts and where they differ, the patches that restore most, and a map."""
     from attnx.view.headmap import headmap
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
     from attnx.view.reporting import opening
     from attnx.view.screen import choice, screen
     from attnx.view.table import table

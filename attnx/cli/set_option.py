@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, UsageError, reason
 from attnx.feed.arrays import check_declared
 from attnx.numerals import LARGEST, real, whole
 from attnx.records import Array
@@ -186,9 +186,7 @@ def _from_file(slot: Slot, path: Path) -> Array:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", f"--set {slot.name}=@FILE takes a .npy file.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path} is not a .npy file of one array: {str(error)[:120]}", "numpy.save writes one."
-        ) from None
+        raise InputError(f"{path} is not a .npy file of one array: {reason(error)}", "numpy.save writes one.") from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path} holds several arrays", "Give it with --inputs, or one array with numpy.save.")

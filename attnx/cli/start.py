@@ -71,10 +71,10 @@ class Start:
             given: A text, several, or None; the model is opened only where one counts from the end.
             sort: The sort of attention that is meant, where one was asked for.
         """
-        from attnx.study.layer_names import from_end, numbered
-
         if given is None:
             return None
+        from attnx.study.layer_names import from_end, numbered
+
         if not isinstance(given, str):
             return [self.numbered(one, sort) for one in given]
         if not from_end(given):
@@ -117,7 +117,7 @@ def start(
     generate: int | None = None,
     temperature: float = 0.0,
     top_k: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     chat: bool = False,
     model: str = MODEL,
     tokenizer: Path | None = None,

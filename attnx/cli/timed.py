@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli import output
 from attnx.errors import UsageError
+from attnx.numerals import counted
 from attnx.study.speech import Request, Speech, time_words
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def written(found: Speech, form: str, by: str) -> str:
 def rendered(found: Speech) -> list[Any]:
     """The words as a table."""
     from attnx.view.align_tables import timed
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
 
     said = f"{found.model} · {found.seconds:.2f} s of sound · {counted(len(found.words), 'word')} · {found.device}"
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)

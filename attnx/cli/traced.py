@@ -73,8 +73,8 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     from attnx.view.screen import choice, screen
 
     where = named(found, asked)
-    size = f"prompt of {counted(found.prompt, 'token')} · {found.written} written"
-    head = line(f"{found.model} · {size} · {where} · {found.device}")
+    prompt = f"prompt of {counted(found.prompt, 'token')}"
+    head = line(f"{found.model} · {prompt} · {found.written} written · {where} · {found.device}")
     every = [at for unit in found.units("whole") for at in unit.steps] or list(range(found.written))
     whole = found.mean(found.weights, asked.heads, asked.layers)[every].mean(axis=0)
     count = len(found.spans)

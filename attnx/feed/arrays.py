@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from attnx.errors import InputError, RunError, UsageError
+from attnx.errors import InputError, RunError, UsageError, reason
 from attnx.records import QUANTITIES, Array, Trace
 from attnx.wording import Wording
 
@@ -37,7 +37,7 @@ def load_feed(path: Path) -> dict[str, Array]:
         ) from None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise InputError(
-            f"{path} is not an .npz file of plain arrays: {str(error)[:150]}",
+            f"{path} is not an .npz file of plain arrays: {reason(error)}",
             "Save it with numpy.savez(FILE, name=array).",
         ) from None
 

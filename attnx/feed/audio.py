@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, UsageError, reason
 from attnx.feed.extractors import Extract, find, piece_of, rate_of, spectrogram
 from attnx.feed.inputs import is_ids, is_integer
 from attnx.feed.patches import Grid
@@ -168,8 +168,8 @@ def read_wav(path: Path) -> tuple[Array, int]:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             if not 1 <= width <= 4 or not 1000 <= rate <= 768_000:
                 raise InputError(
-                    f"{path} says that it has {rate} samples a second of {8 * width} bits",
-                    "It takes 1,000 to 768,000 a second, of 8 to 32 bits. Convert it: "
+                    f"{path} says that its rate is {rate} Hz, with {8 * width} bits a sample",
+                    "It takes 1,000 to 768,000 Hz, with 8 to 32 bits. Convert it: "
                     "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
                 )
             most = min(file.getnframes(), path.stat().st_size // (width * channels))  # a header may say anything
@@ -184,7 +184,7 @@ def read_wav(path: Path) -> tuple[Array, int]:
         raise InputError(f"there is no file {path}", Wording("<audio> takes a WAV file.")) from None
     except (wave.Error, EOFError, OSError) as error:
         raise InputError(
-            f"{path} is not a WAV file that can be read: {error}",
+            f"{path} is not a WAV file that can be read: {reason(error)}",
             "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
         ) from None
     if not there:

@@ -192,6 +192,16 @@ def fixed_length(slots: Sequence[Slot]) -> int | None:
     return next((n for n in sizes if isinstance(n, int)), None)
 
 
+def masked_by(slots: Sequence[Slot], tokens: Tokens, inputs: Mapping[str, Array]) -> Tokens:
+    """Mark as padding the tokens that a mask among the inputs has 0 for: positions count from the first other token."""
+    from attnx.tokens.axes import masked
+
+    slot = own_mask(slots, inputs)
+    if slot is None or inputs[slot.name].shape != (1, len(tokens)):
+        return tokens
+    return masked(tokens, seen_by(slot, inputs[slot.name])[0])
+
+
 def padded(tokens: Tokens, length: int, pad_id: int = 0, piece: str = "[PAD]") -> Tokens:
     """Tokens filled up at the right to the length that a graph was exported for.
 

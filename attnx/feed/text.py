@@ -63,3 +63,11 @@ def tokens_for(model: OpenModel, text: str | None, tokens: Tokens | None) -> Tok
     if found is None:
         raise UsageError("there is nothing to run on", "Give a text or tokens.")
     return found
+
+
+def padding(model: OpenModel) -> tuple[int, str]:
+    """The id and the piece that fill a text up; 0 where the model has no tokenizer."""
+    try:
+        return model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
+    except ModelError:
+        return 0, "#0"

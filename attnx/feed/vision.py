@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, UsageError, reason
 from attnx.feed.recipes import Recipe, colours_last, read_recipe
 from attnx.installed import pip
 from attnx.records import Array
@@ -97,7 +97,7 @@ def load_picture(path: Path) -> Image:
         raise InputError(f"there is no file {path}", Wording("<image> takes a picture.")) from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
         raise InputError(
-            f"{path} is not a picture that can be read: {str(error)[:120]}", "PNG, JPEG, WebP and the like can be read."
+            f"{path} is not a picture that can be read: {reason(error)}", "PNG, JPEG, WebP and the like can be read."
         ) from None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.graph.axes.paths import above, depends, reaches, scalar
+from attnx.graph.axes.product import find_product
 from attnx.graph.load.nodes import attributes
 from attnx.interventions.plan import COMPONENTS, OF_LAYERS, ORDERS, Where
 from attnx.interventions.stream import LostError, Streams
@@ -140,6 +141,8 @@ class Points:
         place = site.places.get(quantity)
         if place is None:
             why = "; ".join(site.notes) or f"{site.op} {site.node!r} does not hold it as one tensor"
+            if quantity in ("value", "context") and self._weighs_nothing(site):
+                why = f"no value is weighed with what {site.op} {site.node!r} gives"
             raise UnsupportedError(f"{self.title(site)} has no {quantity} to change: {why}")
         place = self._shared(site, quantity, place) or place
         readers = self._readers(site, quantity, place)
@@ -152,6 +155,22 @@ class Points:
         others = [n for n in graph.consumers(place.value) if n.op_type not in ("Shape", "Size")]
         alone = {next(o for o in n.output if o) for n in others} == set(readers)
         return Point(title, quantity, place, ORDERS[quantity], None if alone else tuple(readers), site.index)
+
+    def _weighs_nothing(self, site: Site) -> bool:
+        """Whether a site's weights are multiplied with nothing that is computed, as where they are the answer."""
+        graph, place = self.wide.graph, site.places.get("weights")
+        if place is None:
+            return False
+        reached, stack = {place.value}, [place.value]
+        while stack:
+            for node in graph.consumers(stack.pop()):
+                made = [find_product(graph, out) for out in node.output if out]
+                if any(p is not None and depends(graph, p.left) and depends(graph, p.right) for p in made):
+                    return False
+                new = [out for out in node.output if out and out not in reached]
+                reached.update(new)
+                stack += new
+        return True
 
     def _readers(self, site: Site, quantity: str, place: Place) -> list[str]:
         """First outputs of the nodes that read a tensor as this quantity of this site."""

@@ -33,12 +33,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
         )
     names, means, uniform = [], [], []
     for label, attention in found:
-        shape = attention.need("weights").shape[2:]
-        if shape != (len(text), len(text)):
-            raise UnsupportedError(
-                f"{label} attends from {shape[0]} to {shape[1]} positions; rollout needs {len(text)} to {len(text)}",
-                "Run the whole text at once, without past keys.",
-            )
+        need_square(label, attention, len(text))
     labels = {id(a): label for label, a in found}
     for group in by_layer([a for _, a in found]):
         names.append(labels[id(group[0])] if len(group) == 1 else group[0].site.label)
@@ -46,6 +41,25 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
         even = [read(trace, a).visible for a in group]
         uniform.append(normalise(average(np.concatenate(even), axis=0)))
     return tuple(names), np.stack(means), np.stack(uniform), text
+
+
+def need_square(label: str, attention: Attention, length: int) -> None:
+    """Refuse a self-attention that is not from a text to itself and nothing else.
+
+    Raises:
+        UnsupportedError: It has other queries or keys.
+    """
+    queries, keys = attention.need("weights").shape[2:]
+    if (queries, keys) == (length, length):
+        return
+    before = attention.site.keys_before
+    hint = "Run the whole text at once, without past keys."
+    if before and (queries, keys) == (length, length + before):
+        hint = f"Its text sees {before} global keys too; what these carry on is not followed: look at single layers."
+    raise UnsupportedError(
+        f"{label} attends from {queries} to {keys} positions; rollout needs {length} to {length}",
+        hint,
+    )
 
 
 def left_out(trace: Trace, text: Tokens) -> tuple[str, ...]:

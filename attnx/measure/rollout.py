@@ -6,7 +6,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed
+from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed, need_square
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -116,6 +116,9 @@ def memory_rollout(trace: Trace) -> Measurement:
     encoder = [a for a in below_it if trace.queries_of(a) is trace.memory]
     size = cross[0][1].need("weights").shape[3]
     below = np.eye(size)
+    labels = {id(a): label for label, a in zip(trace.labels, trace.attentions, strict=True)}
+    for a in encoder:
+        need_square(labels[id(a)], a, size)
     for group in by_layer(encoder):
         below = mixed(layer_mean(trace, group), 0.5) @ below
     count = cross[0][1].need("weights").shape[2]

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
-from attnx.feed.patches import Frame, grid_of, grid_tokens
 from attnx.records import Array, Attention, Tokens
 from attnx.session.ort import Slot
 from attnx.tokens.axes import join, labelled, masked, numbered
 
+if TYPE_CHECKING:
+    from attnx.feed.patches import Frame
+
 FromIds = Callable[[Array], Tokens]
+
+
+def is_picture(tokens: Tokens) -> bool:
+    """Whether these are patches of a picture."""
+    from attnx.feed.patches import grid_of
+
+    return grid_of(tokens) is not None
 
 
 def lengths(attention: Attention) -> tuple[int, int] | None:
@@ -85,6 +94,8 @@ def name_axes(
         for side in candidates:
             if side is not None and len(side) == length:
                 return side
+        from attnx.feed.patches import grid_tokens
+
         if (length, "") not in found:
             both = grid_tokens(length, pictures, labelled) or joint(length)
             if both is not None:
@@ -101,7 +112,7 @@ def name_axes(
         across = [a for a in attentions if a.site.kind == "cross" and a.site.component == "decoder"]
         crosses = [known[a.site.index][1] for a in across if a.site.index in known]
         memory = find(crosses[0]) if crosses else None
-        if memory is not None and grid_of(memory) is not None:
+        if memory is not None and is_picture(memory):
             # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
             pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
     if tokens is None:
@@ -118,6 +129,10 @@ def name_axes(
         query_side = memory if encoder else tokens
         key_side = memory if (encoder or a.site.kind == "cross") and memory is not None else tokens
         if query_side is None or key_side is None or (len(query_side), len(key_side)) != (queries, keys):
+            before = a.site.keys_before
+            if before and keys == before + queries and query_side is not None and len(query_side) == queries:
+                sides[a.site.index] = query_side, join(numbered(before, "global"), query_side)
+                continue
             cached = past and a.site.kind == "self" and keys > queries
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)

@@ -241,7 +241,7 @@ def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attenti
             seen = measure_causal({} if a.weights is None else {"weights": a.weights})
             hides = True if seen and a.weights is not None and a.weights.shape[2] > 2 else a.site.causal
             kept = a.site.layer if _all_decoder(attentions) else layer  # layers that were chosen keep their numbers
-            site = replace(a.site, component="decoder", layer=kept, causal=hides)
+            site = replace(a.site, component="decoder", component_known=True, layer=kept, causal=hides)
             decoder.append(replace(a, site=site))
         else:
             decoder.append(a)

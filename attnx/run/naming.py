@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from attnx.errors import InputError, ModelError
-from attnx.feed.generation_config import settings
 from attnx.feed.inputs import is_past, takes_target
-from attnx.feed.patches import find_frames
 from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
 from attnx.run.axis_tokens import name_axes, read_tokens
-from attnx.run.joint import find_states, joint_tokens
 from attnx.run.unseen import unseen
-from attnx.run.windows import is_windowed, put_back
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
 from attnx.tokens.axes import numbered
+
+if TYPE_CHECKING:
+    from attnx.feed.patches import Frame
+    from attnx.session.ort import Slot
+
+
+Namer = Callable[[int], Tokens]
+"""Names a number of positions that are not tokens."""
 
 
 def name_tokens(
@@ -24,7 +29,7 @@ def name_tokens(
     run: Run,
     tokens: Tokens | None,
     memory: Tokens | None,
-    name: Callable[[int], Tokens] = numbered,
+    name: Namer = numbered,
     whole: bool = False,
 ) -> Trace:
     """A run with its axes named, and windows put back to their place where `whole` says so."""
@@ -34,20 +39,16 @@ def name_tokens(
         read, second = read_tokens([s for s in slots if s.name in feed], feed, lambda ids: pieces_of(model, ids))
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
-    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
-    frames = find_frames(slots, feed, settings(model)) if pictured else ()
-    states = find_states(slots, feed)
-    if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and states.size:
-        memory = numbered(states.size)  # another model's tokens, of which nothing is known but their number
-    joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
-    batch = max((feed[f.name].shape[0] for f in frames), default=0)
-    attentions, placed = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
-    windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
-    past = any(is_past(slot) for slot in slots)
-    tokens, memory, sides = name_axes(attentions, tokens, memory, frames, name, windowed, joint, past)
+    seen = _Seen(run.attentions)
+    if any(array.ndim > 2 for array in feed.values()):  # the rest is of what is neither a token nor its mask
+        seen = _seen(model, run, slots, whole)
+    if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
+        memory = numbered(seen.states)  # another model's tokens, of which nothing is known but their number
+    attentions, past = seen.attentions, any(is_past(slot) for slot in slots)
+    tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, seen.windowed, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
-    beside = _side_by_side([a for a in attentions if not (placed and a.site.index in windowed)])
-    notes = tuple(dict.fromkeys((*own, *run.notes, *placed, *beside)))
+    one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
+    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *_side_by_side(one_by_one))))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
@@ -61,6 +62,39 @@ def _side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
     if most < 2:
         return ()
     return (f"{most} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of pictures, and of states of another model, that a graph was fed."""
+
+    attentions: tuple[Attention, ...]
+    """Those of the run; of windows put back to their place in the picture."""
+    frames: Sequence[Frame] = ()
+    windowed: Sequence[int] = ()
+    """Sites of which each row of the batch is a part of a picture."""
+    states: int = 0
+    """How many tokens of another model there are."""
+    joint: Callable[[int], Tokens | None] = lambda _: None
+    """Names a text and a picture in one sequence."""
+    notes: tuple[str, ...] = ()
+
+
+def _seen(model: OpenModel, run: Run, slots: Sequence[Slot], whole: bool) -> _Seen:
+    from attnx.feed.generation_config import settings
+    from attnx.feed.patches import find_frames
+    from attnx.run.joint import find_states, joint_tokens
+    from attnx.run.windows import is_windowed, put_back
+
+    feed = run.feed
+    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
+    frames = find_frames(slots, feed, settings(model)) if pictured else ()
+    states = find_states(slots, feed)
+    joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)
+    batch = max((feed[f.name].shape[0] for f in frames), default=0)
+    attentions, notes = put_back(run.attentions, frames, batch) if whole else (run.attentions, ())
+    windowed = [a.site.index for a in attentions if batch and is_windowed(a, batch)]
+    return _Seen(attentions, frames, windowed, states.size, joint, notes)
 
 
 def pieces_of(model: OpenModel, ids: Array) -> Tokens:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx import formula
 from attnx.layout import parse, read_place
-from attnx.records import STAGES, Array, Origin, Quantity, Site
+from attnx.records import EITHER, STAGES, Array, Component, Origin, Quantity, Site
 from attnx.taps.reductions import GATHERED
 from attnx.taps.tap import Tapped
 
@@ -83,8 +83,23 @@ def _read_site(
         and site.kind in ("self", "cross")
         and (seen := measure_causal(arrays)) is not None
     ):
-        site = replace(site, causal=seen, notes=(*site.notes, "causal: measured on this input"))
+        site = shown(site, seen, "causal: measured on this input")
     return Reading(site, arrays, origin, low)
+
+
+def shown(site: Site, causal: bool | None, *notes: str) -> Site:
+    """A site whose mask a run has shown; whether it is a decoder's hangs on that where nothing else tells.
+
+    Args:
+        site: The site.
+        causal: What was seen of its mask; None where that run cannot tell.
+        notes: What is said of it besides.
+    """
+    if causal is None or site.component_known:
+        return replace(site, causal=causal, notes=(*site.notes, *notes))
+    component: Component = "decoder" if causal else site.component
+    kept = (note for note in site.notes if note != EITHER)
+    return replace(site, causal=causal, component=component, component_known=True, notes=(*kept, *notes))
 
 
 def measure_causal(arrays: Mapping[str, Array]) -> bool | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx import formula
 from attnx.records import STAGES, Array, Attention, Check
-from attnx.run.read import measure_causal
+from attnx.run.read import measure_causal, shown
 
 
 def join_steps(steps: Sequence[Sequence[Attention]]) -> tuple[Attention, ...]:
@@ -46,7 +46,7 @@ def _join(parts: Sequence[Attention]) -> Attention:
     joined = _fill_future(joined, parts) if not cross else joined
     checks = _worst([c for part in parts for c in part.checks])
     if site.causal is None and arrays["weights"] is not None:
-        site = replace(site, causal=measure_causal({"weights": arrays["weights"]}))
+        site = shown(site, measure_causal({"weights": arrays["weights"]}))
     return replace(joined, site=site, checks=checks)
 
 

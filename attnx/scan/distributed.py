@@ -1,8 +1,8 @@
 """Scans on a Ray cluster, through Ray Data: the same parts, made by the same function, wherever there is room.
 
 The corpus is read by one task beside the command, and streams through actors that hold a session each; what comes back
-are the bytes of parts, which the command writes. So the corpus and the result need no shared disk, and a part that is
-lost with its machine is made again. Facts: measured on Ray 2.60.
+are the bytes of parts, which the command writes. The model's files are carried to machines that have not the same ones.
+So nothing needs a shared disk, and a part that is lost with its machine is made again. Facts: measured on Ray 2.60.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
 from attnx.installed import pip
 from attnx.numerals import whole
+from attnx.scan.carried import Carried, Fetch, carried
 from attnx.scan.chunks import Chunk, Corpus
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Engine, Made, made_of, there
@@ -48,19 +49,22 @@ Row = dict[str, Any]
 class Elsewhere:
     """A model as an actor opens it."""
 
-    model: Mapping[str, Any]
-    """Arguments of `Model`."""
+    model: Carried
     device: str
     version: str
     """attnx's where the command runs."""
     threads: int | None
     """Processors that an actor may use; onnxruntime's choice where None."""
 
-    def open(self) -> Model:
+    def open(self, fetch: Fetch | None = None) -> Model:
         """Open it here.
 
+        Args:
+            fetch: Reads a file on the machine where the command runs; None on that machine.
+
         Raises:
-            RunError: Another version of attnx is installed here, which might measure otherwise.
+            RunError: Another version of attnx is installed here, which might measure otherwise; or the model is not
+                here and cannot be brought.
         """
         from attnx.model import Model
 
@@ -69,7 +73,7 @@ class Elsewhere:
                 f"a machine of the cluster has attnx {__version__}, and the command {self.version}",
                 "Install the same version everywhere.",
             )
-        model = Model(**self.model, device=self.device)
+        model = Model(**self.model.arguments(fetch), device=self.device)
         for one in (model, model.encoder):
             if one is not None:
                 one.sessions.threads = self.threads
@@ -101,7 +105,7 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
         with Path(os.devnull).open("w", encoding="utf-8") as sink:
             try:
                 sys.stdout = sink
-                for made in _made(ray, model, job, corpus, folder, workers):
+                for made in _made(ray, model, job, corpus, folder, workers, ours and address is None):
                     sys.stdout = out
                     yield made
                     sys.stdout = sink
@@ -184,18 +188,21 @@ def _silent() -> Iterator[None]:
             os.close(real)
 
 
-def _made(ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, workers: int | None) -> Iterator[Made]:
-    """The parts, as the cluster gives them."""
+def _made(
+    ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, workers: int | None, alone: bool
+) -> Iterator[Made]:
+    """The parts, as the cluster gives them; `alone`: it is this machine, and will be no other."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     room = _room(ray.cluster_resources(), model.device, workers)
     device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
-    elsewhere = Elsewhere(model.elsewhere(), device, __version__, None if room.gpu else room.processors)
-    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus is
+    parted = Carried(model.elsewhere()) if alone else carried(model)
+    elsewhere = Elsewhere(parted, device, __version__, None if room.gpu else room.processors)
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus and the model are
     given = pickle.dumps((corpus, folder.resolve(), str(Path.cwd())))
     parts = ray.data.from_items([{"corpus": given}]).map_batches(_read, batch_size=1, num_cpus=0, label_selector=here)
     made = parts.map_batches(
         _Measurer, batch_size=1, compute=ray.data.ActorPoolStrategy(size=room.actors), num_cpus=room.processors,
-        num_gpus=int(room.gpu), fn_constructor_args=[pickle.dumps((elsewhere, job))],
+        num_gpus=int(room.gpu), fn_constructor_args=[pickle.dumps((elsewhere, job, None if alone else here))],
     )  # fmt: skip
     try:
         for row in made.iter_rows():
@@ -262,7 +269,12 @@ def _plain(error: AttnxError) -> AttnxError:
 def _read(row: Mapping[str, Any]) -> Iterator[Row]:
     """The parts of a corpus: those that are there already are only counted."""
     corpus, folder, where = pickle.loads(row["corpus"][0])
-    os.chdir(where)
+    try:
+        os.chdir(where)
+    except OSError as error:
+        what = f"the command does not run on the machine of the cluster that it joined: there, {error}"
+        yield _row(None, error=RunError(what, "Run it on a machine of the cluster that has the corpus."))
+        return
     try:
         for chunk in corpus.chunks():
             yield _row(chunk, texts=b"" if there(folder, chunk) else pickle.dumps(chunk))
@@ -274,7 +286,7 @@ class _Measurer:
     """An actor: holds a session, and makes one part after another."""
 
     def __init__(self, given: bytes) -> None:
-        elsewhere, self._job = pickle.loads(given)
+        elsewhere, self._job, self._from = pickle.loads(given)
         self._model: Model | None = None
         self._elsewhere: Elsewhere = elsewhere
 
@@ -285,8 +297,22 @@ class _Measurer:
         if row["chunk"][0]:
             try:
                 if self._model is None:
-                    self._model = self._elsewhere.open()
+                    self._model = self._elsewhere.open(None if self._from is None else self._fetch)
                 body = made_of(self._model, self._job, pickle.loads(row["chunk"][0]))
             except AttnxError as error:
                 out["error"] = [pickle.dumps(_plain(error))]
         return {**out, "body": [body]}
+
+    def _fetch(self, path: Path) -> Any:
+        """The bytes of a file on the machine where the command runs."""
+        import ray
+
+        read = ray.remote(_content).options(num_cpus=0, label_selector=self._from)
+        return ray.get(read.remote(path))
+
+
+def _content(path: Path) -> Any:
+    """The bytes of a file."""
+    import numpy as np
+
+    return np.fromfile(path, np.uint8)

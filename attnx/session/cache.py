@@ -1,8 +1,8 @@
 """A cache on disk that may vanish at any time: small entries, each one file, written whole or not at all.
 
 What is kept: which attention computations a model file holds, and tapped graphs. A tapped graph refers to the weights
-in the model's own files; no weight is ever copied here. An entry that cannot be read, or was damaged, is as good as
-none.
+in the model's own files; no weight is copied here, but for whole models that a scan carried to a machine of a cluster.
+An entry that cannot be read, or was damaged, is as good as none.
 
 `ATTNX_CACHE` names the folder; "off" turns the cache off. By default it is the platform's cache folder.
 """
@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ BOUND = 256 << 20
 """Bytes that the cache may hold; the entries that were not used for longest go first."""
 HASHED = 4 << 20
 """A model file of at most this many bytes is known by its content too, not only by its size and time of change."""
+CARRIED = "carried"
+"""Folder in it for models that were carried to this machine, each in a folder of its own (see `attnx.scan.carried`)."""
 _MAGIC = b"attnx cache 1\n"
 _ENDING = ".attnx"
 _NOT_CODE = ("__pycache__", "data", "bundled")
@@ -134,6 +137,9 @@ def clear() -> tuple[int, int]:
         with contextlib.suppress(OSError):
             path.unlink()
             count, size = count + 1, size + found.st_size
+    for path, takes in _carried(where):
+        shutil.rmtree(path, ignore_errors=True)
+        count, size = count + 1, size + takes
     return count, size
 
 
@@ -141,7 +147,16 @@ def held() -> tuple[int, int]:
     """How many entries there are, and how many bytes."""
     where = folder()
     sizes = [found.st_size for _, found in _entries(where)] if where is not None else []
+    sizes += [takes for _, takes in _carried(where)]
     return len(sizes), sum(sizes)
+
+
+def _carried(where: Path | None) -> list[tuple[Path, int]]:
+    """Models that were carried here, and the bytes of each."""
+    folder = where / CARRIED if where is not None else None
+    if folder is None or not folder.is_dir():
+        return []
+    return [(one, sum(p.stat().st_size for p in one.rglob("*") if p.is_file())) for one in sorted(folder.iterdir())]
 
 
 def _file(name: str) -> str:

@@ -64,6 +64,8 @@ class Finding:
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
+    keys_before: int = 0
+    """See `Site.keys_before`."""
     pieces: int = 1
     """How many products stand side by side in its softmax, each over keys of its own."""
     carries: str = ""

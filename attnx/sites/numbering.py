@@ -12,8 +12,8 @@ from attnx.graph.masks.mask_probe import hides
 from attnx.graph.masks.mask_reading import Hides, Probed
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.symbols import PROBE
-from attnx.layout import axis_of
-from attnx.records import Component, Kind, Site
+from attnx.layout import axis_of, parse
+from attnx.records import EITHER, Component, Kind, Site
 from attnx.sites.components import Part, components
 from attnx.sites.finding import Finding, key_of
 from attnx.sites.spelled.deformable import Sampling
@@ -38,7 +38,8 @@ def number(
     visible = hides(graph, probed)
     causal = [_causal(graph, f, visible) for f in by_place]
     kinds: list[Kind] = [f.kind or _kind(graph, f, c) for f, c in zip(by_place, causal, strict=True)]
-    sides = _components(graph, by_place, kinds, causal, samplings)
+    sides = _components(graph, by_place, kinds, [hidden is True for hidden in causal], samplings)
+    otherwise = _components(graph, by_place, kinds, [hidden is not False for hidden in causal], samplings)
     towers = _towers(graph, by_place)
     order = sorted(range(len(by_place)), key=lambda i: (sides[i] == "decoder", towers[i], i))
     sites: list[Site] = []
@@ -52,15 +53,18 @@ def number(
             layer, beside = layer + 1, []
         last[group] = layer, [*beside, f]
         seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
+        heads = _heads(graph, f)
         sites.append(
             Site(
                 index=index, layer=layer, component=sides[i], kind=kinds[i], op=op_name(f.node),
-                node=f.node.name or key_of(f.node), heads=_fixed(graph, f.heads), kv_heads=_fixed(graph, f.kv_heads),
-                head_size=_fixed(graph, f.head_size),
+                node=f.node.name or key_of(f.node), heads=heads,
+                kv_heads=None if heads is None else _fixed(graph, f.kv_heads), head_size=_fixed(graph, f.head_size),
                 scale=f.scale, scale_place=f.scale_place, softcap=f.softcap, causal=causal[i],
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
-                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, notes=tuple(f.notes),
+                heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, keys_before=f.keys_before,
+                notes=(*f.notes, *(() if sides[i] == otherwise[i] else (EITHER,))),
+                component_known=sides[i] == otherwise[i],
             )
         )  # fmt: skip
         if f.replacement is not None or f.key:
@@ -72,6 +76,15 @@ def _fixed(graph: Graph, size: int | None) -> int | None:
     """A size, where it is not one that stands for a free dimension."""
     free = [p for p in graph.sizes.values() if p > PROBE]
     return None if size is not None and size and any(size % p == 0 for p in free) else size
+
+
+def _heads(graph: Graph, f: Finding) -> int | None:
+    """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
+    for place in f.places.values():
+        at = axis_of(place.layout, "h") if len(parse(place.layout)) > 4 else None
+        if at is not None and f.heads == (graph.shape(place.value) or ())[at] and graph.varies(place.value, at):
+            return None
+    return _fixed(graph, f.heads)
 
 
 def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
@@ -206,7 +219,7 @@ def _components(
     graph: Graph,
     findings: Sequence[Finding],
     kinds: list[Kind],
-    causal: list[bool | None],
+    causal: Sequence[bool],
     samplings: Sequence[Sampling],
 ) -> list[Component]:
     parts = [
@@ -215,7 +228,7 @@ def _components(
             tuple(dict.fromkeys(n for n in (f.key_from, f.value_from) if n)),
             _carries(f),
             kind == "cross",
-            bool(hides_future),
+            hides_future,
         )
         for f, kind, hides_future in zip(findings, kinds, causal, strict=True)
     ]

@@ -10,9 +10,9 @@ import numpy as np
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.interventions.plan import Edit, Intervention, Method, Where
 from attnx.interventions.running import Intervening
-from attnx.records import Array, Attention, Site, Tokens, Trace
+from attnx.records import Array, Site, Tokens, Trace
 from attnx.session.protocol import OpenModel
-from attnx.study.patch_places import first_keys, sides_of
+from attnx.study.patch_places import first_keys, reachable, sides_of
 from attnx.study.readout import Change, Readout, readout
 
 
@@ -147,13 +147,21 @@ def ablate(
     """
     there = running.points.components()
     chosen = _component(there, component)
-    sites = there[chosen]
+    quantity = "masked" if edges else "weights" if method == "uniform" and means is None else "context"
+    sites: Sequence[Site] = there[chosen]
+    left: tuple[str, ...] = ()
     where = places(sites, heads, layers)
+    if not heads and not layers:
+        sites, left = reachable(running, sites, quantity)
+        where = single_heads(sites)
+    by_layer = {site.layer: site for site in sites}
+    layers_changed = {layer for place in where for layer, _ in place.heads}
+    for layer in layers_changed:
+        running.points.of(by_layer[layer], quantity)
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
     before: dict[int | None, int] = {}
     if edges or queries is not None:
-        layers_changed = {layer for place in where for layer, _ in place.heads}
         touched = [site for site in sites if site.layer in layers_changed]
         looking, seen = sides_of(running, chosen, tokens if at_queries is None else at_queries, memory)
         starts = first_keys(running, touched, looking, seen if edges else None)
@@ -181,7 +189,7 @@ def ablate(
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
     numbers = tuple(site.layer for site in sites if site.layer is not None)
     most = max((site.heads or 1) for site in sites)
-    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, tuple(running.notes))
+    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, (*left, *running.notes))
 
 
 def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:
@@ -220,9 +228,9 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
         real = [at for at, is_real in enumerate(read.mask) if is_real]
         count += len(real)
         for attention in trace.attentions:
-            if attention.site.layer is None or component_of(attention.site) != component:
-                continue
-            context = _context(attention)[0][:, real].sum(1, dtype=np.float64)
+            if attention.site.layer is None or component_of(attention.site) != component or attention.context is None:
+                continue  # where nothing is weighed there is no context, and no head to put a mean in place of
+            context = attention.context[0][:, real].sum(1, dtype=np.float64)
             sums[attention.site.layer] = sums.get(attention.site.layer, 0.0) + context
     if not count or not sums:
         raise InputError("the corpus has no text to take means over", "Give a file with one text per line.")
@@ -234,10 +242,6 @@ def component_of(site: Site) -> Where:
     if site.kind == "cross":
         return "cross"
     return "encoder" if site.component == "encoder" else "decoder"
-
-
-def _context(attention: Attention) -> Array:
-    return attention.need("context")
 
 
 def _component(there: Mapping[Where, Sequence[Site]], component: Where | None) -> Where:

@@ -116,8 +116,9 @@ def contacts(
         if maps.first is trace:
             maps.places, maps.letters = _residues(model, trace.tokens)
             if not len(measure.pairs(len(maps.places), apart)[0]):
+                there = counted(len(maps.places), "residue")
                 raise InputError(
-                    f"no two residues lie {apart} positions apart: the protein has {len(maps.places)}",
+                    f"no two residues lie {counted(apart, 'position')} apart: the protein has {there}",
                     Wording("Give a longer one[, or a smaller <apart>]."),
                 )
             real = None if gold is None else measure.read_gold(gold, maps.letters, start)

@@ -14,7 +14,7 @@ from attnx.run.dry_run import DryRun, dry_run, reduce
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.run.query_rows import named
-from attnx.run.read import read
+from attnx.run.read import read, shown
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.antecedents import ARRAYS, maps
 from attnx.study.head_stats import read_stats, stages_of
@@ -112,7 +112,7 @@ def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Arr
     if site.causal is None and count > 1:
         # Of all matrices of zeros and ones, the triangle alone has these sums.
         triangle = bool((seers == after).all() and (stats["visible"] == np.arange(1, count + 1)).all())
-        site = replace(site, causal=triangle, notes=(*site.notes, "causal: measured on this input"))
+        site = shown(site, triangle, "causal: measured on this input")
     return site, seers
 
 

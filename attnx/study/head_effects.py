@@ -14,6 +14,7 @@ from attnx.records import Measurement, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.ablation import ablate, component_of
+from attnx.study.patch_places import reachable
 
 NAME = "effect"
 
@@ -31,7 +32,8 @@ def effects(
         tell: Called with how many heads have been ablated.
 
     Returns:
-        [S,H], with the axes of `like`; NaN for heads that are not there or whose attention is not over tokens. Notes.
+        [S,H], with the axes of `like`; NaN for heads that are not there, whose attention is not over tokens, or that
+        cannot be ablated. Notes, why not among them.
 
     Raises:
         UnsupportedError: There is none that could be ablated, or the model takes several runs.
@@ -46,9 +48,12 @@ def effects(
     values = np.full(like.values.shape, np.nan)
     heading = formula = ""
     done = 0
+    left: tuple[str, ...] = ()
     for component in wanted:
         layers = sorted({s.layer for s in sites if component_of(s) == component and s.layer is not None})
-        heads = [(s.layer, h) for s in there[component] if s.layer in layers for h in range(s.heads or 1)]
+        reached, without = reachable(running, [s for s in there[component] if s.layer in layers], "context")
+        left += without
+        heads = [(s.layer, h) for s in reached for h in range(s.heads or 1)]
         before = done
 
         def told(count: int, before: int = before) -> None:
@@ -70,7 +75,7 @@ def effects(
         NAME, "", like.axes, values, source="head ablation: Michel et al. 2019",
         formula=f"{heading} when the head is set to 0: {formula}",
     )  # fmt: skip
-    return made, tuple(running.notes)
+    return made, (*left, *running.notes)
 
 
 __all__ = ["NAME", "effects"]

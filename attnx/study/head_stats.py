@@ -15,7 +15,6 @@ import numpy as np
 
 from attnx.measure.rows import head_axes
 from attnx.records import Array, Attention, Check, Site, Tokens, Trace
-from attnx.run.batch import Batch
 from attnx.run.check import attentions as checked
 from attnx.run.dry_run import DryRun, dry_run, reduce
 from attnx.run.pipeline import execute
@@ -29,6 +28,7 @@ from attnx.taps.tap import Tapped
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
+    from attnx.run.batch import Batch  # threads and their logging: for a corpus
 
 CHECKED = ("masked", "weights")
 """Of what a few rows are gathered, to hold against one another."""

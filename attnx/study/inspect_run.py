@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from attnx.records import Array, Site, Trace
-from attnx.run.dry_run import dry_run
+from attnx.run.dry_run import DryRun, dry_run
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
-from attnx.run.query_rows import gather
+from attnx.session import memory
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import choose_sort
-from attnx.study.head_mean import over_heads
 from attnx.study.inspection import Inspection, inspect
 from attnx.study.request import Request
 from attnx.study.selection import positions_of
@@ -29,15 +28,19 @@ def inspect_prompt(model: OpenModel, prompt: Prompt, request: Request, *, matric
     """
     sort, others = choose_sort(all_sites(model, prompt.inputs), request)
     if not others and not rows and request.combines_heads and (planned := dry_run(model, prompt)) is not None:
+        from attnx.study.head_mean import over_heads
+
         found = over_heads(model, planned, planned.sites(model, request.traced_layers), request.reduced)
         if found is not None:
             trace, counts = found
             return inspect(trace, request, sort, others, matrices=matrices, combined=counts)
     if not others and request.view == "overview" and not request.words and not request.mute:
-        from attnx.study.overview_stats import glance
+        planned = dry_run(model, prompt)
+        if planned is not None and _is_long(model, planned, request):
+            from attnx.study.overview_stats import glance
 
-        if (seen := glance(model, prompt, request)) is not None:
-            return Inspection(request, seen.trace, sort, (), (), None, (), (), seen)
+            if (seen := glance(model, planned, request)) is not None:
+                return Inspection(request, seen.trace, sort, (), (), None, (), (), seen)
     row = _row(model, prompt, request) if rows and not others else None
     whole = row or execute(model, prompt, Wanted(request.traced_layers, request.quantities))
     return inspect(whole, request, sort, others, matrices=matrices)
@@ -49,9 +52,17 @@ def all_sites(model: OpenModel, inputs: Mapping[str, Array] | None = None) -> tu
     return (*encoder, *model.find(inputs).sites)
 
 
+def _is_long(model: OpenModel, planned: DryRun, request: Request) -> bool:
+    """Whether the matrices of a run take so much memory that they are better reduced in the graph."""
+    sites = planned.sites(model, request.traced_layers)
+    return memory.needed(sites, planned.feed, request.quantities) > memory.LARGE
+
+
 def _row(model: OpenModel, prompt: Prompt, request: Request) -> Trace | None:
     planned = dry_run(model, prompt)
     if planned is None:
         return None
+    from attnx.run.query_rows import gather
+
     at = positions_of(planned.tokens, request)
     return gather(model, planned, planned.sites(model, request.traced_layers), at, request.quantities)

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError
 from attnx.measure.combine import combine
+from attnx.numerals import counted
 from attnx.records import Attention, Site, Tokens, Trace
 from attnx.study.attention_kind import fits, sort_of
 from attnx.study.grouping import rows_averaged
@@ -18,7 +19,6 @@ from attnx.study.request import Request
 from attnx.study.same_axes import together
 from attnx.study.selection import positions_of
 from attnx.view.matrix import Matrix, of_attention
-from attnx.view.page import counted
 from attnx.wording import Wording
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ import numpy as np
 from attnx.measure import looks
 from attnx.measure.looks import Look
 from attnx.records import Array, Site, Trace
-from attnx.run.dry_run import dry_run
-from attnx.run.prompt import Prompt
-from attnx.session import memory
+from attnx.run.dry_run import DryRun
 from attnx.session.protocol import OpenModel
 from attnx.study.head_stats import reduced
 from attnx.study.head_table import table_of
@@ -42,18 +40,14 @@ class Glance:
     """Site's position and head -> the largest weight between two different tokens that are not special."""
 
 
-def glance(model: OpenModel, prompt: Prompt, request: Request) -> Glance | None:
-    """Run a model for the overview of a long text.
+def glance(model: OpenModel, planned: DryRun, request: Request) -> Glance | None:
+    """Make a run for the overview of a long text.
 
     Returns:
-        None where the matrices take no more than `memory.LARGE`, where the graph or the text does not allow it, or
-        where a check does not hold.
+        None where the graph or the text does not allow it, or where a check does not hold.
     """
-    planned = dry_run(model, prompt)
-    sites = [] if planned is None else planned.sites(model, request.traced_layers)
-    if planned is None or not sites or not planned.single or not all(_fits(site) for site in sites):
-        return None
-    if memory.needed(sites, planned.feed, request.quantities) <= memory.LARGE:
+    sites = planned.sites(model, request.traced_layers)
+    if not sites or not planned.single or not all(_fits(site) for site in sites):
         return None
     more = {site.index: ALL for site in sites} | {sites[-1].index: (*ALL, *LAST)}
     found = reduced(model, planned, sites, more, {PAIRS: looks.pairs_of(planned.tokens).astype(np.float32)})

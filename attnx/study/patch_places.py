@@ -69,6 +69,37 @@ def first_keys(running: Intervening, sites: Sequence[Site], looking: Tokens, see
     return found
 
 
+def reachable(
+    running: Intervening, sites: Sequence[Site], quantity: str, run: str = RUN
+) -> tuple[list[Site], tuple[str, ...]]:
+    """The attentions in which a quantity can be changed, and for each of the others a note of why it cannot be.
+
+    Raises:
+        UnsupportedError: It can be changed in none of them; why not in the first.
+    """
+    kept: list[Site] = []
+    refused: list[UnsupportedError] = []
+    for site in sites:
+        try:
+            running.points.of(site, quantity)
+        except UnsupportedError as error:
+            refused.append(error)
+        else:
+            kept.append(site)
+    running.attentions(run, kept)
+    trusted: list[Site] = []
+    for site in kept:
+        try:
+            running.check(run, [site])
+        except UnsupportedError as error:
+            refused.append(error)
+        else:
+            trusted.append(site)
+    if not trusted and refused:
+        raise refused[0]
+    return trusted, tuple(f"left out: {error.message}" for error in refused)
+
+
 def count_of(site: Site, keyed: bool) -> int:
     """The heads of a site; the key/value heads of a quantity that belongs to keys."""
     return (keyed and site.kv_heads) or site.heads or 1
@@ -132,6 +163,7 @@ __all__ = [
     "count_of",
     "first_keys",
     "places_of",
+    "reachable",
     "sides_of",
     "sites_of",
     "tokens_of",

@@ -6,7 +6,7 @@ Source: Vig et al. 2020; Meng et al. 2022; Heimersheim and Nanda 2024, "How to u
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from attnx.interventions.plan import OF_HEADS, OF_LAYERS, OTHER, PATCHED, RUN, E
 from attnx.interventions.running import Intervening
 from attnx.records import Axis, Measurement, Site, Tokens
 from attnx.study.patch_metric import BARELY, NOTHING, Meter
-from attnx.study.patch_places import BY_KEY, component_of, count_of, places_of, sites_of, tokens_of
+from attnx.study.patch_places import BY_KEY, component_of, count_of, places_of, reachable, sites_of, tokens_of
 from attnx.wording import Wording
 
 By = Literal["head", "position", "layer"]
@@ -163,6 +163,9 @@ def patch(
         raise UsageError(f"there is no quantity {quantity!r}", f"Choose from {', '.join(PATCHED)}.")
     chosen = component_of(running, component)
     sites = sites_of(running, chosen, layers, [layer for layer, _ in heads])
+    left: tuple[str, ...] = ()
+    if layers is None and not heads:
+        sites, left = reachable(running, sites, quantity)
     if quantity in OF_LAYERS and (heads or by == "head"):
         raise UsageError(
             f"{quantity} belongs to a layer, and a head is named", f"Choose from {', '.join(OF_HEADS)}, or a layer."
@@ -194,7 +197,8 @@ def patch(
         if tell is not None:
             tell(len(values))
     spots = [spot for spot, _ in found]
-    return told(running, meter, quantity, way, chosen, noising, spots, [values[s.label] for s in spots], labels)
+    made = told(running, meter, quantity, way, chosen, noising, spots, [values[s.label] for s in spots], labels)
+    return replace(made, notes=(*left, *made.notes))
 
 
 def told(

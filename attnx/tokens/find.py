@@ -198,14 +198,16 @@ def _at(tokens: Tokens, text: str, said: str) -> tuple[int, ...]:
     )
 
 
+def _range(tokens: Tokens) -> str:
+    return "the only token is at 0" if len(tokens) == 1 else f"the {len(tokens)} tokens are at 0 to {len(tokens) - 1}"
+
+
 def _position(tokens: Tokens, said: int | str) -> int:
     """The position that a number means, given as such or in ASCII digits."""
     position = whole(said) if isinstance(said, str) else said
     if position is None or not 0 <= position < len(tokens):
-        count = len(tokens)
-        there = "the only token is at 0" if count == 1 else f"the {count} tokens are at 0 to {count - 1}"
         raise UsageError(
-            f"there is no position {shorten(str(said))}: {there}",
+            f"there is no position {shorten(str(said))}: {_range(tokens)}",
             _hint_all(tokens),
         )
     if not tokens.mask[position]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -37,11 +38,14 @@ def parse_ids(text: str) -> list[int]:
         InputError: There is none, or one is no such number; the message says which.
     """
     ids = []
-    for position, item in enumerate(text.replace(",", " ").split()):
+    items = re.split(r"\s*,\s*|\s+", text.strip()) if text.strip() else []
+    for position, item in enumerate(items, 1):
         number = whole(item)
         if number is None:
             raise InputError(
-                f"{visible(shorten(item))} is not a token id (number {position + 1} of the list)",
+                f"{visible(shorten(item))} is not a token id (number {position} of the list)"
+                if item
+                else f"number {position} of the token ids is left out",
                 Wording("Give whole numbers from 0: <ids=[101, 2023, 102]>."),
             )
         ids.append(number)

@@ -21,7 +21,6 @@ from attnx.tokens.files import (
     token_text,
 )
 from attnx.tokens.pieces import Spelling
-from attnx.tokens.residues import ROLES, is_of_residues, residues
 from attnx.wording import Wording
 
 _NAMED = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
@@ -51,6 +50,8 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         if file.name == VOCAB_JSON:
             raw, notes = _byte_level_bpe(file, settings, roles)
         elif file.suffix == ".txt":
+            from attnx.tokens.residues import ROLES, is_of_residues, residues
+
             vocabulary = _listed(file)
             if is_of_residues(vocabulary, settings):
                 roles = {**ROLES, **roles}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.formula import average
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 from attnx.view.columns import Columns, column, columns
 from attnx.view.matrix import Matrix, of_measurement
-from attnx.view.page import counted
 
 if TYPE_CHECKING:
     from attnx.measure.alignment_error import Errors

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnx.numerals import counted
 from attnx.records import Array, Measurement
 from attnx.view.columns import Columns, column, columns
 from attnx.view.matrix import Matrix, of_measurement
-from attnx.view.page import counted
 
 
 def strongest(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.measure.choice import tops
+from attnx.numerals import counted
 from attnx.view.cells import number
 from attnx.view.columns import Columns, column, columns
-from attnx.view.page import counted
 from attnx.view.reporting import largest, sourced
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from rich.style import Style
 from rich.text import Text
 
 from attnx.errors import UsageError
+from attnx.numerals import counted
 from attnx.records import Array, Stage, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, in_ascii, number, safe
 from attnx.view.colour import Ramp
 from attnx.view.matrix import block_means, edges
-from attnx.view.page import Page, counted, page
+from attnx.view.page import Page, page
 from attnx.view.thumbs import Cells, dotted, draw
 
 LEAST, MOST = 3, 16

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.numerals import counted
 from attnx.view.cells import number
 from attnx.view.columns import Columns, column, columns
-from attnx.view.page import counted
 
 if TYPE_CHECKING:
     from attnx.measure.mattering import Mattered, Mattering

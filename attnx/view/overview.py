@@ -10,11 +10,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from attnx.numerals import counted
 from attnx.records import Measurement, Tokens, Trace
 from attnx.view import colour
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.headmap import headmap_lines
-from attnx.view.page import Page, counted, length, page, screen_lines
+from attnx.view.page import Page, length, page, screen_lines
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 22, 10

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement as Extent
 from rich.text import Text
 
-from attnx.numerals import counted as counted
+from attnx.numerals import counted
 from attnx.records import Trace
 from attnx.view.cells import in_ascii, safe
 

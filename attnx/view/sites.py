@@ -51,7 +51,7 @@ class _Column:
 
 
 def _kind(site: Site) -> str:
-    return site.kind if site.kind != "self" else site.component
+    return site.kind if site.kind != "self" or not site.component_known else site.component
 
 
 def _heads(site: Site) -> str:

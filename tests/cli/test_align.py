@@ -45,7 +45,7 @@ def test_pharaoh_counts_what_stands_between_spaces(attnx: Run, model: Path, tmp_
     (tmp_path / "target").write_text(f"{TARGET}\n", encoding="utf-8")
     (tmp_path / "gap").write_text(f"{TARGET}\n \n", encoding="utf-8")
     assert "line 2 of gap is empty" in attnx("align", "--file", "source", "--targets", "gap", *told, code=4).err
-    assert "has 1 lines" in attnx("align", "--file", "source", "--targets", "target", *told, code=4).err
+    assert "has 1 line," in attnx("align", "--file", "source", "--targets", "target", *told, code=4).err
 
 
 def test_table_and_lines(attnx: Run, model: Path) -> None:
@@ -113,7 +113,7 @@ def test_gold(attnx: Run, model: Path, tmp_path: Path) -> None:
     assert "the best heads, after the fact" in out
     assert "4 sentences" in out
     (tmp_path / "gold").write_text("0-0\n", encoding="utf-8")
-    assert "links of 1 sentences" in attnx(*base, code=4).err
+    assert "links of 1 sentence for" in attnx(*base, code=4).err
     assert "no gold" not in attnx("align", SOURCE, "-m", model, "--target", TARGET, "--gold", "gold").err
     (tmp_path / "gold").write_text("9-0\n", encoding="utf-8")
     err = attnx("align", SOURCE, "-m", model, "--target", TARGET, "--gold", "gold", code=4).err

@@ -71,6 +71,7 @@ def test_an_answer_that_is_told_and_one_that_nothing_is_said_of(attnx: Run) -> N
     ("options", "said"),
     [
         (("--gold", "g"), "--gold would do nothing with an answer"),
+        (("--target", "x", "--generate", "2"), "--generate would do nothing with --target"),
         (("--prompt", "x"), "--prompt would do nothing with an answer"),
         (("--view", "lines"), "none of table, strip"),
         (("--by", "line"), "none of sentence, word, whole"),

@@ -57,6 +57,8 @@ def test_table_and_subtitles(attnx: Run, tmp_path: Path) -> None:
     [
         (("--layer", "0"), "--layer would do nothing with sound"),
         (("--gold", "g"), "--gold would do nothing with sound"),
+        (("--seed", "1"), "--seed would do nothing with sound"),
+        (("--target", "x", "--generate", "2"), "--generate would do nothing with --target"),
         (("--temperature", "1"), "--temperature would do nothing with sound"),
         (("--view", "lines"), "none of table, srt, vtt"),
         (("--save", "x.png"), "saved as .srt, .vtt or .json"),

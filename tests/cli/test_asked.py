@@ -140,7 +140,7 @@ def test_the_overview_of_a_long_text_is_reduced_in_the_graph(
     attnx: Run, fetched: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("attnx.session.memory.LARGE", 0)
-    text = " ".join([LONG] * 2)
+    text = " ".join([ANIMAL, BANK] * 2)
     got = attnx("inspect", text, *args, "--json").document
     count = len(got["tokens"]["pieces"])
     assert [shape[-2:] for shape in fetched if shape.count(count) > 1] == [(count, count)] * 2  # over heads, the last
@@ -199,8 +199,8 @@ def test_texts_of_a_file_are_as_one_by_one(attnx: Run, tmp_path: Path, command: 
         alone = [attnx("inspect", text, "--layer", "2", "--query", "1", "--json").document for text in texts]
         alike(together, alone)
         return
-    got = attnx("heads", "--file", "texts", "--json").document
-    alone = [attnx("heads", text, "--json").document for text in texts]
+    got = attnx("heads", "--file", "texts", "-m", "tiny-gpt", "--json").document
+    alone = [attnx("heads", text, "-m", "tiny-gpt", "--json").document for text in texts]
     for at, measure in enumerate(got["measures"]):
         parts = np.array([one["measures"][at]["values"] for one in alone], dtype=np.float64)
         there = ~np.isnan(parts)

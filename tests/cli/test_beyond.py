@@ -1,5 +1,6 @@
 """Inputs beyond one sentence from the command line: written tokens, targets, values of inputs; what does not fit."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,9 @@ def test_set_fills_what_ids_cannot(attnx: Run, decoder: Path) -> None:
     ("args", "code", "said"),
     [
         (("--temperature", "1"), 2, "--generate 20"),
+        (("--seed", "1"), 2, "--generate 20"),
+        (("--generate", "2", "--seed", "0"), 2, "--seed would do nothing without --temperature"),
+        (("--generate", "2", "--top-k", "3"), 2, "--top-k would do nothing without --temperature"),
         (("--generate", "0"), 2, "from 1"),
         (("--generate", "2", "--temperature", "-1"), 2, "from 0"),
         (("--generate", "2", "--top-k", "0"), 2, "from 1"),
@@ -100,6 +104,13 @@ def test_what_does_not_fit(args: tuple[str, ...], code: int, said: str, attnx: R
     assert said in done.err
     assert done.out == ""
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(("args", "code"), [(("ablate",), 0), (("lens",), 0), (("qkv", "--query", "3"), 2)])
+def test_one_is_no_plural(args: tuple[str, ...], code: int, attnx: Run) -> None:
+    done = attnx(args[0], "--ids", "5", "-m", "tiny-gpt", *args[1:], code=code)
+    assert "1 token" in done.out or "the only token" in done.err
+    assert not re.search(r"\b1 (tokens|heads|layers|texts)\b", done.out + done.err)
 
 
 def test_an_encoder_decoder_wants_to_know_what_is_said(attnx: Run, pair: Path) -> None:

@@ -55,14 +55,14 @@ def test_table_lists_the_largest_first(attnx: Run) -> None:
 def test_over_a_file_means_and_spread(attnx: Run, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text(f"{ANIMAL}\n\n{BANK}\n")
-    got = attnx("heads", "--file", str(file), "--json").document
-    both = [attnx("heads", text, "--json").document for text in (ANIMAL, BANK)]
+    got = attnx("heads", "--file", str(file), "-m", "tiny-gpt", "--json").document
+    both = [attnx("heads", text, "-m", "tiny-gpt", "--json").document for text in (ANIMAL, BANK)]
     parts = np.stack([measures(one)["entropy"] for one in both])
     np.testing.assert_allclose(measures(got)["entropy"], parts.mean(0), atol=1e-6)
     spread = dict(zip([m["name"] for m in got["measures"]], got["spread"], strict=True))
     np.testing.assert_allclose(values(spread["entropy"]), parts.std(0, ddof=1), atol=1e-6)
     assert got["texts"] == 2
-    shown = attnx("heads", "--file", str(file), "-k", "2").out
+    shown = attnx("heads", "--file", str(file), "-m", "tiny-gpt", "-k", "2").out
     assert "±: standard deviation over the texts" in shown
 
 
@@ -147,17 +147,17 @@ def test_the_probe_needs_a_tokenizer(attnx: Run, tmp_path: Path) -> None:
     assert "tokenizer" in attnx("heads", *causal(tmp_path / "m").args, "--probe", "induction", code=3).err
 
 
-@pytest.mark.parametrize("text", ["\u200b", "a", "word " * 600])
-def test_empty_short_and_long_texts(attnx: Run, text: str) -> None:
-    assert "what each head does" in attnx("heads", text).out
+@pytest.mark.parametrize(("text", "model"), [("\u200b", "minilm"), ("a", "minilm"), ("word " * 600, "tiny-gpt")])
+def test_empty_short_and_long_texts(attnx: Run, text: str, model: str) -> None:
+    assert "what each head does" in attnx("heads", text, "-m", model).out
 
 
 def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
-    whole = attnx("heads", ANIMAL, "--map", "mean distance").out
+    whole = attnx("heads", ANIMAL, "-m", "tiny-gpt", "--map", "mean distance").out
     for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
-        assert attnx("heads", ANIMAL, "--map", name).out == whole
-    assert "by largest weight;" in attnx("heads", ANIMAL, "--sort", "largest").out
-    assert "by punctuation;" in attnx("heads", ANIMAL, "--sort", "punct.").out  # as the table heads it
+        assert attnx("heads", ANIMAL, "-m", "tiny-gpt", "--map", name).out == whole
+    assert "by largest weight;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "largest").out
+    assert "by punctuation;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "punct.").out  # its heading
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,21 +44,21 @@ def of_the_command_line(text: str) -> bool:
     return bool(OPTION.search(bare) or COMMAND.search(bare) or "`attnx " in bare)
 
 
-def templates(source: str) -> Iterator[tuple[int, str]]:
+def templates(source: str) -> Iterator[str]:
     """Every template of a wording in a file: where it is put together, its parts, and what its names stand for."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     named: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Name):
                 named.setdefault(target.id, []).append(node.value)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Wording":
             names = [one.id for one in ast.walk(node.args[0]) if isinstance(one, ast.Name)]
             for part in (node.args[0], *(value for name in names for value in named.get(name, []))):
                 for one in ast.walk(part):
                     if isinstance(one, ast.Constant) and isinstance(one.value, str):
-                        yield one.lineno, one.value
+                        yield one.value
 
 
 def command(name: str) -> Any:
@@ -68,11 +69,22 @@ def options(name: str) -> set[str]:
     return {option for parameter in command(name).params for option in parameter.opts}
 
 
-ALL = {option for name in cli.names() for option in options(name)}
-WRITTEN = [(path, line, text) for path in CORE for line, text in templates(path.read_text("utf-8"))]
-MARKS = {match[1] for _, _, text in WRITTEN for match in MARK.finditer(text)}
-CALLED = {name for name in MARKS if "." in name}
-NAMED = MARKS - CALLED
+@cache
+def written() -> list[str]:
+    """Every template of the core. Read once, and not where this file is only collected: it walks all of attnx."""
+    sources = (path.read_text("utf-8") for path in CORE)
+    return [text for source in sources if "Wording(" in source for text in templates(source)]
+
+
+@cache
+def called() -> set[str]:
+    """The calls that templates name, as "model.trace"."""
+    return {name for name in marks() if "." in name}
+
+
+@cache
+def marks() -> set[str]:
+    return {match[1] for text in written() for match in MARK.finditer(text)}
 
 
 def test_the_core_names_no_option_and_no_command() -> None:
@@ -110,30 +122,32 @@ def test_what_another_error_said_is_put_in_whole() -> None:
 
 def test_arguments_that_are_named_exist() -> None:
     there = {name for path in CORE for name in all_arguments(path.read_text("utf-8"))}
-    assert len(NAMED) > 30
+    assert len(marks() - called()) > 30
     # What the command line alone can give is named in clauses, which Python leaves out.
-    for _, _, text in WRITTEN:
+    for text in written():
         for mark in MARK.finditer(text):
             before = text[: mark.start()]
             assert "." in mark[1] or mark[1] in there or before.count("[") > before.count("]"), text
-    assert not (NAMED - there) & PYTHON
+    assert not (marks() - called() - there) & PYTHON
 
 
 def test_every_argument_that_is_named_has_an_option() -> None:
     reader = Options()
-    assert {name for name in NAMED if reader.argument(Argument(name)) not in ALL} == set()
-    assert set(NAMES) <= NAMED
+    named = marks() - called()
+    there = {option for name in cli.names() for option in options(name)}
+    assert {name for name in named if reader.argument(Argument(name)) not in there} == set()
+    assert set(NAMES) <= named
 
 
 def test_calls_that_are_named_exist_and_have_a_command() -> None:
-    for name in CALLED:
+    for name in called():
         first, _, rest = name.partition(".")
         if first == "model":
             assert hasattr(attnx.Model, rest), name
         else:
             module, _, attribute = name.rpartition(".")
             assert hasattr(import_module(module), attribute), name
-    assert set(COMMANDS) == CALLED
+    assert set(COMMANDS) == called()
     for words in COMMANDS.values():
         name, *rest = words.split()
         assert {word for word in rest if word.startswith("--")} <= {*options(name), "--help"}, words

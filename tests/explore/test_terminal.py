@@ -93,7 +93,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    one = Terminal()
+    one = Terminal("-m", "tiny-gpt")
     with contextlib.closing(one):
         one.wait(b"help")
         one.wait(b"tired")
@@ -123,10 +123,11 @@ def test_the_terminal_is_restored(terminal: Terminal, end: str, codes: tuple[int
 
 def test_keys_that_come_at_once_are_all_meant(terminal: Terminal) -> None:
     """What is typed right behind / belongs to the line, not to the keys."""
-    terminal.press("jjjjj" + "l" * 11 + "/animal\r")
-    terminal.wait("L5 H11 · 2 animal".encode())
+    terminal.press("jjj" + "l" * 5 + "/tired\r")
+    terminal.wait("L3 H5 · 4".encode())
     terminal.press("q")
     assert terminal.over() == 0
+    assert terminal.restored
 
 
 def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) 
     ids=["16", "256", "none"],
 )
 def test_no_more_colours_than_there_are(more: dict[str, str], codes: bytes) -> None:
-    with contextlib.closing(Terminal(**more)) as one:
+    with contextlib.closing(Terminal("-m", "tiny-gpt", **more)) as one:
         one.wait(b"help")
         one.wait(b"tired")
         one.press("jjvvx")

@@ -161,3 +161,50 @@ def test_keys_that_are_no_cache_are_not_counted_as_one(tmp_path: Path) -> None:
     running = Intervening(model, {"inputs": planned.feed})
     with pytest.raises(UnsupportedError, match="has 5 query positions, and the input has 4 tokens"):
         ablation.ablate(model, running, planned.tokens, at_queries=numbered(4), queries=[3])
+
+
+def last_layer_alone(folder: Path) -> tuple[attnx.Model, dict[str, np.ndarray]]:
+    """Two layers of heads, and a third whose weights are the answer, as in a model that maps atoms on atoms."""
+    g = G()
+    drawn = np.random.default_rng(4)
+    g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 3)  # type: ignore[method-assign]
+    x = g.input("x", [1, 5, D * H])
+    for _ in range(2):
+        q, k, v = (g.heads(g.linear(x, D * H, D * H)) for _ in range(3))
+        weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
+        merged = g.op(
+            "Reshape",
+            g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3]),
+            g.const([0, -1, D * H], np.int64),
+        )
+        x = str(g.op("Add", x, g.linear(str(merged), D * H, D * H)))
+    q, k = (g.heads(g.linear(x, D * H, D * H)) for _ in range(2))
+    weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
+    path = g.save(folder, str(g.op("ReduceMean", weights, axes=[1], keepdims=0)))
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, D * H)).astype(np.float32)}
+    return attnx.open(path, device="cpu"), feed
+
+
+def test_heads_that_can_be_ablated_are_ranked_beside_a_layer_that_weighs_nothing(tmp_path: Path) -> None:
+    model, feed = last_layer_alone(tmp_path)
+    found = model.ablate(feed)
+    assert [e.place.label for e in found.effects] == [f"L{layer} H{head}" for layer in (0, 1) for head in range(H)]
+    alone = model.ablate(feed, heads=[(1, 2)])
+    one = next(e for e in found.effects if e.place.label == "L1 H2")
+    assert one.change.moved == pytest.approx(alone.effects[0].change.moved, rel=1e-4)
+    assert one.change.moved > 0
+    assert [note for note in found.notes if "left out" in note] == [
+        "left out: L2 has no context to change: no value is weighed with what Softmax 'n45_Softmax' gives"
+    ]
+    even = model.ablate(feed, method="uniform")  # weights can be changed in every layer
+    assert len(even.effects) == 3 * H
+    assert not [note for note in even.notes if "left out" in note]
+    for named in ({"heads": [(2, 0)]}, {"layers": [2]}, {"layers": [2], "means": {}}):
+        with pytest.raises(UnsupportedError, match="L2 has no context to change: no value is weighed"):
+            model.ablate(feed, **named)
+    two = {"x": feed["x"][:, ::-1].copy()}
+    patched = model.patch(two, feed, quantity="context")
+    assert {e.spot.layer for e in patched.effects} == {0, 1}
+    assert sum("left out: L2 has no context" in note for note in patched.notes) == 1
+    with pytest.raises(UnsupportedError, match="L2 has no context"):
+        model.patch(two, feed, quantity="context", layers=[2])

@@ -76,13 +76,13 @@ def test_text_without_tokens_is_an_error_where_nothing_is_added(tmp_path: Path) 
 
 def test_limit_of_the_model(minilm: Tokenizer) -> None:
     assert minilm.limit == 512
-    text = "word " * 200_000  # 1 MB
+    text = "word " * 20_000
     tokens = minilm.encode(text)
     assert len(tokens) == 512
     assert (tokens.pieces[0], tokens.pieces[-1]) == ("[CLS]", "[SEP]")
     # 510 words of 5 characters; the last one without its space.
     assert tokens.notes == (
-        "cut to 512 tokens (the model's limit); left out: 997451 of the 1000000 characters of the text",
+        "cut to 512 tokens (the model's limit); left out: 97451 of the 100000 characters of the text",
     )
     # The next text is not affected, and 512 tokens are not too many.
     assert len(minilm.encode("word " * 510)) == 512
@@ -180,7 +180,7 @@ def test_ids_without_a_tokenizer() -> None:
     assert tokens.special == (False, False)
 
 
-@pytest.mark.parametrize("text", ["", " , ", "1,x", "1,-2", "1.5", "1,٣", "9" * 30, "1;2"])
+@pytest.mark.parametrize("text", ["", " , ", "1,,2", "1,2,", "1,x", "1,-2", "1.5", "1,٣", "9" * 30, "1;2"])
 def test_ids_that_are_none(text: str) -> None:
     with pytest.raises(InputError):
         parse_ids(text)

@@ -20,6 +20,7 @@ from attnx.cli.options import (
 )
 from attnx.cli.start import Start
 from attnx.interventions.plan import COMPONENTS, Method, Where
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Measurement, Tokens
@@ -137,7 +138,6 @@ def ablate(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
-    from attnx.view.page import counted
     from attnx.view.reporting import base, opening
     from attnx.view.screen import choice, screen
 

@@ -28,11 +28,12 @@ _SHARED = frozenset({"--head", "--view", "--target", "--generate"})
 _TAKES = {
     "a translator": _SHARED
     | {"--layer", "--all", "--when", "--targets", "--back", "--symmetrise", "--gold", "--gold-from", "--top", "--jsonl",
-       "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--chat"},
+       "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--seed",
+       "--chat"},
     "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
     "an answer": _SHARED
     | {"--layer", "--by", "--spans", "--top", "--explain", "--ids", "--inputs", "--set", "--dim", "--temperature",
-       "--top-k", "--chat"},
+       "--top-k", "--seed", "--chat"},
 }  # fmt: skip
 """What is aligned -> the options that have an effect on it."""
 
@@ -129,7 +130,8 @@ def align(
         "--spans": spans, "--by": by, "--top": top, "--explain": explain, "--jsonl": jsonl, "--save": save,
         "--force": force, "--file": source.file, "--ids": source.ids, "--inputs": source.inputs,
         "--set": source.values or None, "--dim": source.dims or None, "--pair": source.pair,
-        "--temperature": writing.temperature or None, "--top-k": writing.top_k, "--chat": writing.chat,
+        "--temperature": writing.temperature or None, "--top-k": writing.top_k, "--seed": writing.seed,
+        "--chat": writing.chat,
     }  # fmt: skip
     heads = tuple(parse_head(text) for text in head or ())
     layers = None if layer is None else parse_layers(layer)
@@ -143,6 +145,7 @@ def align(
         from attnx.cli.timed import UNITS, VIEWS, hear
         from attnx.study.speech import Request
 
+        _either(run)
         if force and save is None:
             refuse("without --save", {"--force": force})
         asked = Request(heads, prompt, source.target, writing.generate)
@@ -156,6 +159,7 @@ def align(
     from attnx.cli import traced
 
     _idle("an answer", given)
+    _either(run)
     if view == "strip":
         refuse("with --view strip", {"--by": by, "--top": top, "--explain": explain})
     traced.trace_back(
@@ -202,6 +206,14 @@ def _translation(run: Start, model: Model, heads: Any, layers: Any, given: Mappi
     if run.output.json:
         only(run.items, "--json", "use --jsonl")
     translate(run, model, targets, asked, jsonl=given["--jsonl"])
+
+
+def _either(run: Start) -> None:
+    """Refuse to write where the text is given."""
+    from attnx.cli.unused_options import refuse
+
+    if run.source.target is not None:
+        refuse("with --target", {"--generate": run.writing.generate})
 
 
 def _idle(what: str, given: Mapping[str, Any]) -> None:

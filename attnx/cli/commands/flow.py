@@ -9,6 +9,7 @@ import typer
 
 from attnx.cli.options import SENSES, ExplainOption, ForceOption, QueryOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.records import Trace
@@ -103,7 +104,7 @@ class Shown:
 
 def _views(found: Streams, trace: Trace, shown: Shown) -> list[Any]:
     """What is shown: of each token what it holds, or one token's row."""
-    from attnx.view.page import SCREEN, counted, line
+    from attnx.view.page import SCREEN, line
     from attnx.view.reporting import heading
     from attnx.view.screen import choice, screen
 

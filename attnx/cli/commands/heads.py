@@ -19,6 +19,7 @@ from attnx.cli.options import (
     starts,
 )
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
@@ -181,7 +182,7 @@ def heads(
             return
     from attnx.view import head_tables as tables
     from attnx.view.headmap import headmap
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
     from attnx.view.reporting import heading
     from attnx.view.screen import choice, screen
     from attnx.view.sparkline import sparklines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,10 @@ from attnx.cli.options import (
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attnx.cli.inputs import Item
+    from attnx.model import Model
     from attnx.study.inspection import Inspection
     from attnx.study.request import Request
 
@@ -125,9 +128,7 @@ def inspect(
         opened.prepare(quantities, request.traced_layers, rows=rows or reduced)
 
     from attnx.cli.wording import worded_all
-    from attnx.study.patchmap import PICTURES, save_overlay
     from attnx.study.presentation import document, render
-    from attnx.study.save import save as save_to
 
     documents = json or jsonl
     total = items.count if isinstance(items, Lines) else 1
@@ -135,10 +136,8 @@ def inspect(
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
             output.notes(f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes)
             shown = replace(shown, notes=worded_all(shown.notes))
-            if save is not None and image is not None and save.suffix.lower() in PICTURES:
-                output.notes((save_overlay(shown, opened, image, save, force=force), f"wrote {save}"))
-            elif save is not None:
-                output.notes((*save_to(shown, save, force=force), f"wrote {save}"))
+            if save is not None:
+                output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
@@ -146,18 +145,31 @@ def inspect(
             tell(at + 1)
 
 
+def _save(shown: Inspection, opened: Model, image: Path | None, path: Path, *, force: bool) -> Sequence[str]:
+    """Write what is shown to a file, over the picture that the model saw where both are pictures; notes on it."""
+    if image is not None:
+        from attnx.study.patchmap import PICTURES, save_overlay
+
+        if path.suffix.lower() in PICTURES:
+            return (save_overlay(shown, opened, image, path, force=force),)
+    from attnx.study.save import save
+
+    return save(shown, path, force=force)
+
+
 def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) -> Iterator[tuple[Item, Inspection]]:
     """What is shown of each item, in order."""
-    from attnx.cli.batch_run import traces
     from attnx.cli.inputs import naming_line, several
-    from attnx.study.attention_kind import choose_sort
     from attnx.study.inspect_run import all_sites, inspect_prompt
-    from attnx.study.inspection import inspect
 
     if not several(run.items):
         (one,) = run.items
         yield one, inspect_prompt(run.opened, run.prompt, request, matrices=matrices, rows=rows)
         return
+    from attnx.cli.batch_run import traces
+    from attnx.study.attention_kind import choose_sort
+    from attnx.study.inspection import inspect
+
     sort, others = choose_sort(all_sites(run.opened), request)
     for one, trace in traces(run, request.quantities, request.traced_layers):
         with naming_line(one):

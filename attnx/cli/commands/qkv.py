@@ -8,6 +8,7 @@ import typer
 
 from attnx.cli.options import SENSES, ExplainOption, ForceOption, QueryOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.graph.axes.projections import Projection, Projections
@@ -190,7 +191,6 @@ def _strip(found: Pair) -> Any:
 def _products(found: Pair, count: int, explain: bool) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
-    from attnx.view.page import counted
     from attnx.view.reporting import sourced
 
     kept = found.largest[:count]

@@ -20,6 +20,7 @@ from attnx.cli.options import (
     starts,
 )
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.scaling import ScalingTable
@@ -153,7 +154,7 @@ def scale(
             output.emit_json(whole)
             return
     from attnx.view import scale_tables as tables
-    from attnx.view.page import counted, line
+    from attnx.view.page import line
     from attnx.view.screen import screen
 
     chosen = "" if head is not None else ", where scaling changes most"

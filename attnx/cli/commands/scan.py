@@ -135,8 +135,8 @@ def scan(
     else:
         from attnx.view.page import line
 
-        texts = counted(scanned.texts, "text")
-        heading = f"{opened.name} · {texts}, {counted(scanned.tokens, 'token')} · {scanned.device}"
+        texts = f"{counted(scanned.texts, 'text')}, {counted(scanned.tokens, 'token')}"
+        heading = f"{opened.name} · {texts} · {scanned.device}"
         output.show(line(heading), *(_summary(scanned.summary) if scanned.summary else ()))
 
 

@@ -61,6 +61,12 @@ class Graph(FlatGraph):
         same = other is not None and other.value is not None and np.array_equal(other.value, known)
         return known if same else None
 
+    def varies(self, value: str, axis: int) -> bool:
+        """Whether a size hangs on the inputs' sizes, be it by a division that leaves no multiple of them."""
+        one, two = (facts.get(value) for facts in (self.facts, self._other_facts))
+        shapes = [fact.shape for fact in (one, two) if fact is not None and fact.shape is not None]
+        return len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) and shapes[0][axis] != shapes[1][axis]
+
     @cached_property
     def dynamic(self) -> set[str]:
         """Values that depend on the data of graph inputs (not only on their shapes)."""

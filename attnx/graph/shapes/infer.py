@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of
+from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of, ints
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import evaluate, steady
 from attnx.graph.shapes.node_facts import infer_shape
-from attnx.graph.shapes.symbols import input_shape, note_clash, probe_sizes, reconcile
+from attnx.graph.shapes.symbols import PROBE, input_shape, note_clash, probe_sizes, reconcile, without_cuts
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -111,11 +111,14 @@ def _walk(
         small = prod(shape) <= most
         facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
     facts.update(given)
+    short: set[str] = set()
     for at, node in enumerate(nodes):
         most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
         results = _node(graph, node, facts, most)
         if clashes is not None:
-            shapes = [facts[n].shape for n in node.input if n in facts]
+            shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
+            if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
+                short.update(node.output)
             if node.op_type in _AGREEING and not node.domain:
                 note_clash(shapes, clashes)
             elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
@@ -133,6 +136,19 @@ def _walk(
                 if last.get(name) == at and name in facts:
                     facts[name] = Fact(facts[name].shape, facts[name].dtype)
     return facts
+
+
+def _cut_where_it_ends(node: NodeProto, facts: Mapping[str, Fact]) -> bool:
+    """Whether a Slice by probe sizes takes more than a buffer has: in a run it is as long as the text."""
+    if node.op_type != "Slice" or node.domain or len(node.input) < 3:
+        return False
+    held = [ints(facts.get(name)) if name else None for name in node.input[1:4]]
+    shape, starts, ends = facts.get(node.input[0], UNKNOWN).shape, held[0], held[1]
+    axes = held[2] if len(held) > 2 else list(range(len(ends or ())))
+    if shape is None or starts is None or ends is None or axes is None:
+        return False
+    bounds = [(shape[axis], n) for axis, *both in zip(axes, starts, ends, strict=False) for n in both]
+    return any(size is not None and size < PROBE < abs(n) < 1 << 31 for size, n in bounds)
 
 
 def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str, int]:

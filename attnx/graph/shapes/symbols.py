@@ -97,6 +97,11 @@ def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> 
     return pair
 
 
+def without_cuts(shape: Shape | None) -> Shape | None:
+    """The shape of a buffer that probe sizes cut where it ends: those of its sizes that may be cut are not known."""
+    return None if shape is None else tuple(None if d is not None and d < PROBE else d for d in shape)
+
+
 def note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
     """Note pairs of sizes, smaller first, that must agree for these shapes to be broadcast.
 

@@ -148,7 +148,13 @@ def may_be_moved(found: Finding | Miss | None) -> bool:
     """Whether a softmax may run over scores that were moved about: cells must then be followed, and not axes."""
     if isinstance(found, Miss):
         return found.reason == _LOST
-    return found is not None and (found.pieces > 1 or _by_offset(found))
+    return found is not None and (found.pieces > 1 or _by_offset(found) or _in_blocks(found))
+
+
+def _in_blocks(found: Finding) -> bool:
+    """Whether keys are no one tensor, and rows stand on more axes than those of texts, heads and queries."""
+    place = found.places.get("weights")
+    return "key" not in found.places and place is not None and len(parse(place.layout)) > 4
 
 
 def _by_offset(found: Finding) -> bool:

@@ -15,17 +15,20 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.moved import origin
-from attnx.graph.axes.paths import Way, depends, ways_back
+from attnx.graph.axes.paths import depends, ways_back
 from attnx.graph.axes.softmax_forms import find_softmax
+from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Miss, Place
 from attnx.sites.emit import OLDEST, emitted, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
 from attnx.sites.spelled.softmax import may_be_moved
-from attnx.sites.strided.cell_map import Places, Source, Weighed
+from attnx.sites.strided.cell_map import Places
 from attnx.sites.strided.cell_tracing import chosen
 from attnx.sites.strided.cells import Cells
+from attnx.sites.strided.padding import left_out
 from attnx.sites.strided.row_proof import Proof
-from attnx.sites.strided.weighing import described, guarded, scaling, weighed
+from attnx.sites.strided.sources import Source, Weighed
+from attnx.sites.strided.weighing import Scaling, described, guarded, scaling, side_by_side, weighed
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -36,6 +39,10 @@ _OFFSETS = "the softmax runs over offsets of a window, not over keys: each cell 
 _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
+)
+_SHARED = (
+    "the softmax runs over the keys of a block and, beside them, keys that all queries see: each cell is brought to "
+    "its query and key"
 )
 _MIXED = (
     "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
@@ -95,9 +102,45 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss |
             source = Source(query, key, prod(s or 1 for s in sizes), products, chosen(graph, query, key))
             proof = places.prove([found.logits], source, use)
             if isinstance(proof, Proof):
-                return _finding(graph, node, found.logits, weights, way, source, use, proof)
+                scaled = scaling(graph, way, source)
+                return _finding(graph, node, found.logits, weights, scaled, source, use, proof)
             mixed = mixed or proof is not None
-    return Miss(node.name, node.op_type, _MIXED) if mixed else None
+    made = _with_shared_keys(graph, node, found.logits, weights, places)
+    return made or (Miss(node.name, node.op_type, _MIXED) if mixed else None)
+
+
+def _with_shared_keys(graph: Graph, node: NodeProto, logits: str, weights: str, places: Places) -> Finding | None:
+    """Rows of one query's products with keys of several tensors: its block's, and those that all queries see."""
+    prefix = prefix_of(graph, node)
+    wide = graph.by_products()  # what all see may be learned: of no input, and projected all the same
+    sides = [
+        (way, one, two)
+        for way in ways_back(wide, logits)
+        if (one := origin(wide, way.product.left))
+        and (two := origin(wide, way.product.right))
+        and depends(wide, one)
+        and depends(wide, two)
+    ]
+    ways = [way for way, _, _ in sides]
+    sizes = {tuple(leaf.size for atom in way.product.contracted for leaf in atom.leaves()) for way in ways}
+    size = sizes.pop() if len(sizes) == 1 else (None,)
+    if len(ways) < 2 or None in size:
+        return None
+    for query in dict.fromkeys(name for _, *both in sides for name in both if name):
+        keys = [two if one == query else one for _, one, two in sides if query in (one, two)]
+        parts = tuple(key for key in dict.fromkeys(keys) if key and key != query)
+        beside = side_by_side(graph, parts) if len(keys) == len(sides) and len(parts) > 1 else None
+        if beside is None:
+            continue
+        products, count = tuple(way.product.out for way in ways), prod(s or 1 for s in size)
+        source = Source(query, f"{prefix}/key", count, products, beside=beside)
+        pairs = [(way, key) for (way, _, _), key in zip(sides, keys, strict=False) if key]
+        own = {scaling(graph, way, Source(query, key, count, products)) for way, key in pairs}
+        use = weighed(wide, weights, f"{prefix}/value")
+        proof = places.prove([logits], source, use) if len(own) == 1 else None
+        if isinstance(proof, Proof):
+            return _finding(graph, node, logits, weights, own.pop(), source, use, proof)
+    return None
 
 
 def _finding(
@@ -105,7 +148,7 @@ def _finding(
     node: NodeProto,
     logits: str,
     weights: str,
-    way: Way,
+    scaled: Scaling,
     source: Source,
     use: Weighed | None,
     proof: Proof,
@@ -114,18 +157,35 @@ def _finding(
     made = cells.arrays([logits], [weights], seen=True)
     if made is None:
         return None
-    finding = described(node, source, use, proof, scaling(graph, way, source))
+    if proof.value is not None and use is not None and use.beside is not None:
+        cells.emit.concat(use.beside.parts, use.beside.axis, out=use.value)
+    finding = described(node, source, use, proof, scaled)
     for quantity, value in zip(("masked", "weights"), made, strict=True):
         finding.places[quantity] = Place(value, "b h q k")
+    finding.keys_before = _before(graph, source, proof)
+    padding = left_out(graph, cells, source, use, proof, finding.places)
     last = graph.producer(weights) or node
+    if proof.context is not None and use is not None and (padding or use.beside is not None):
+        last = graph.producer(use.contexts[proof.at]) or last  # values, and contexts, are read too
     finding.replacement = Replacement([last, *cells.emit.nodes], cells.emit.initializers, at=last.output[0])
     finding.carries = weights
-    finding.notes.insert(0, _ROWS if proof.tokens is not None else _OFFSETS)
+    finding.notes.insert(0, _SHARED if source.beside else _ROWS if proof.tokens is not None else _OFFSETS)
+    finding.notes += [padding] if padding else []
     if proof.context is not None and use is not None and _replaced(graph, use.contexts[proof.at]):
         finding.notes.append(_REPLACED)
     if proof.tokens is not None:
         finding.absent = (*finding.absent, "query", "scores", "scaled", "capped")
     return finding
+
+
+def _before(graph: Graph, source: Source, proof: Proof) -> int:
+    """How many keys stand before the text's own, where these stand last and the others' number is fixed."""
+    if source.beside is None:
+        return 0
+    *others, text = [(graph.shape(part) or ())[source.beside.axis] for part in source.keys]
+    known = [size for size in others if size is not None and size < PROBE]
+    asking = (graph.shape(source.query) or ())[proof.query.length]
+    return sum(known) if text == asking and len(known) == len(others) else 0
 
 
 def _replaced(graph: Graph, context: str) -> bool:

@@ -20,9 +20,10 @@ from attnx.graph.axes.softmax_forms import find_softmax
 from attnx.records import Place
 from attnx.sites.emit import OLDEST, Emit, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
-from attnx.sites.strided.cell_map import Places, Source, Weighed
-from attnx.sites.strided.cells import ADDS, Cells
+from attnx.sites.strided.cell_map import Places
+from attnx.sites.strided.cells import Cells
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Source, Weighed
 from attnx.sites.strided.weighing import GATHERED, Scaling, described, guarded, scaling, weighed
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _proved(
     logits, weights = [b.logits for b in blocks], tuple(b.weights for b in blocks)
     use = Weighed(weights, blocks[0].value, _contexts(graph, concat))
     proof = places.prove(logits, source, use) if len(scales) == 1 else None
-    if not isinstance(proof, Proof) or not proof.whole or (proof.twice and opset_of(graph) < ADDS):
+    if not isinstance(proof, Proof) or not proof.whole:
         return None
     cells = Cells(graph, f"{prefix_of(graph, concat)}/blocks", source, proof)
     finding = described(blocks[0].finding.node, source, use, proof, scales.pop())

@@ -8,7 +8,7 @@ attention; what the axes of query and key stand for comes with the proof.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, cells_of, read
+from attnx.sites.strided.sources import Source, Weighed, cut, known_shape, together
 from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
 
 if TYPE_CHECKING:
@@ -31,36 +32,10 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _MOST_NODES = 20_000
-_MOST_CELLS = 1 << 26
 _TRIES = 16
 _SHORT = 256
 """Tokens up to which two texts are tried first, which tell more."""
-_SOURCES = ("attnx/query", "attnx/key")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What scores are made of."""
-
-    query: str
-    key: str
-    size: int
-    """Features that their product sums over."""
-    products: tuple[str, ...]
-    """The products, whose sizes tell the lengths at which such a graph runs."""
-    chosen: tuple[str, str] | None = None
-    """Where some tokens alone ask: the rows that their queries are projected from, and what these were taken from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """What the weights are multiplied by."""
-
-    weights: tuple[str, ...]
-    """Of each softmax."""
-    value: str
-    contexts: tuple[str, ...]
-    """What may be the sums of values, the likeliest first."""
+_QUERY, _KEY = "attnx/query", "attnx/key"
 
 
 class Places:
@@ -83,9 +58,9 @@ class Places:
         Returns:
             `Mixed` where rows are not those of one head, None where the graph cannot be evaluated or tells otherwise.
         """
-        signature = [self._signature(name, (source.query, source.key)) for name in logits]
+        signature = [self._signature(name, (source.query, *source.keys)) for name in logits]
         if use is not None:
-            signature += [self._signature(name, (*use.weights, use.value)) for name in use.contexts]
+            signature += [self._signature(name, (*use.weights, *use.values)) for name in use.contexts]
         key = tuple(signature)
         if key not in self._proved:
             self._proved[key] = self._prove(logits, source, use)
@@ -94,9 +69,9 @@ class Places:
     def _prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
         made = []
         for name in logits:
-            nodes = carriers(self.graph, name, {source.query, source.key})
-            names = dict(zip((source.query, source.key), _SOURCES, strict=True))
-            copy = copied(self.graph, nodes, name, names, _SOURCES[0])
+            nodes = carriers(self.graph, name, {source.query, *source.keys})
+            names = {source.query: _QUERY} | {key: f"{_KEY}/{i}" for i, key in enumerate(source.keys)}
+            copy = copied(self.graph, nodes, name, names, _QUERY)
             if copy is None or len(nodes) > _MOST_NODES:
                 return None
             made.append((name, *copy))
@@ -111,11 +86,12 @@ class Places:
                 self._facts(sizes, source.chosen)
                 if (proof := self._chosen(proof, seen, *source.chosen)) is None:
                     continue
-            if proof.tokens is None and seen.query[proof.query.length] != seen.key[proof.key.length]:
+            proof = replace(proof, lengths=_lengths(seen, source, proof))
+            if proof.tokens is None and seen.query[proof.query.length] not in proof.lengths:
                 return None  # rows of some queries, and nothing tells of which
             if use is None:
                 return proof
-            self._facts(sizes, (use.value, *use.contexts))
+            self._facts(sizes, (*use.values, *use.contexts))
             return self._weighed(proof, seen, use)
         return None
 
@@ -173,8 +149,8 @@ class Places:
         made: Sequence[tuple[str, list[NodeProto], str]],
         logits: Sequence[str],
     ) -> Seen | None:
-        given, facts = self._facts(sizes, (source.query, source.key))
-        one, two = _whole(facts.get(source.query)), _whole(facts.get(source.key))
+        given, facts = self._facts(sizes, (source.query, *source.keys))
+        one, two = known_shape(facts.get(source.query)), together(facts, source.keys, source.beside)
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
             return None
         self._facts(sizes, tuple(logits))
@@ -182,8 +158,13 @@ class Places:
         parts: list[tuple[Array, Array, Array]] = []
         for name, copies, target in made:
             sides = [(_counted(one, size), _ones(two)), (_ones(one), _counted(two, size))]
-            runs = [Run(copies, target, dict(zip(_SOURCES, pair, strict=True))) for pair in sides]
-            runs.append(Run([], name, {source.query: 0 * _ones(one), source.key: 0 * _ones(two)}))
+            places = [f"{_KEY}/{i}" for i in range(len(source.keys))]
+            runs = [
+                Run(copies, target, {_QUERY: q, **cut(facts, source.keys, source.beside, k, places)}) for q, k in sides
+            ]
+            runs.append(
+                Run([], name, {source.query: 0 * _ones(one), **cut(facts, source.keys, source.beside, 0 * _ones(two))})
+            )
             done = enact_all(self.graph, facts, runs)
             if done is None or len({array.shape for array in done}) > 1:
                 return None
@@ -199,11 +180,11 @@ class Places:
 
     def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
         """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
-        whole, few = _whole(seen.facts.get(hidden)), seen.query
-        made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _SOURCES[0]}, _SOURCES[1])
+        whole, few = known_shape(seen.facts.get(hidden)), seen.query
+        made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _QUERY}, _KEY)
         if whole is None or made is None or len(whole) != 3 or proof.query.heads != 2 or len(few) != 3:
             return None
-        counted = enact(self.graph, seen.facts, *made, {_SOURCES[0]: _counted(whole, whole[-1])})
+        counted = enact(self.graph, seen.facts, *made, {_QUERY: _counted(whole, whole[-1])})
         sizes = (few[proof.query.batch], seen.key[proof.key.length])
         axes = [axis for axis in (0, 1) if (whole[1 - axis], whole[axis]) == sizes]
         if counted is None or counted.shape[:-1] != few[:2] or len(axes) != 1:
@@ -215,7 +196,7 @@ class Places:
 
     def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
         """The proof with the layouts of value and context, where drawn weights and values tell them."""
-        fact = _whole(seen.facts.get(use.value))
+        fact = together(seen.facts, use.values, use.beside)
         one, two, cells = cells_of(seen)
         if fact is None or cells is None:
             return proof
@@ -231,7 +212,8 @@ class Places:
         summed = np.bincount(flat, row[cells.reshape(row.shape)], minlength=prod(sizes))
         whole = summed.reshape(sizes).astype(np.float32)
         for i, name in enumerate(use.contexts):
-            made = enact(self.graph, seen.facts, [], name, {**_apart(use.weights, row, seen.parts), use.value: value})
+            given = _apart(use.weights, row, seen.parts) | cut(seen.facts, use.values, use.beside, value)
+            made = enact(self.graph, seen.facts, [], name, given)
             pair = None if made is None else matched(whole, value, made, proof.key, proof.query)
             if pair is not None:
                 return replace(proof, value=pair[0], context=pair[1], at=i)
@@ -284,11 +266,11 @@ def _apart(names: Sequence[str], rows: Array, shapes: Sequence[tuple[int, ...]])
     return out
 
 
-def _whole(fact: Fact | None) -> tuple[int, ...] | None:
-    if fact is None or not fact.shape or None in fact.shape:
-        return None
-    whole = tuple(int(d) for d in fact.shape if d is not None)
-    return whole if 0 < prod(whole) <= _MOST_CELLS else None
+def _lengths(seen: Seen, source: Source, proof: Proof) -> tuple[int, ...]:
+    """How many keys each of the key's tensors has."""
+    if source.beside is None:
+        return (seen.key[proof.key.length],)
+    return tuple((known_shape(seen.facts.get(part)) or ())[source.beside.axis] for part in source.keys)
 
 
 def _view(shape: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -31,15 +31,15 @@ def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
 
     The key must be projected from all rows of the same tensor.
     """
-    rows = _projected(graph, query)
+    rows = projected(graph, query)
     hidden = origin(graph, rows)
-    if hidden is None or hidden == rows or origin(graph, _projected(graph, key)) != hidden:
+    if hidden is None or hidden == rows or origin(graph, projected(graph, key)) != hidden:
         return None
     picks = ("GatherND", "GatherElements", "Gather", "ScatterND", "ScatterElements")
     return (rows, hidden) if any(n.op_type in picks for n in carriers(graph, rows, {hidden})) else None
 
 
-def _projected(graph: Graph, value: str) -> str:
+def projected(graph: Graph, value: str) -> str:
     """What a query or key is projected from, behind its bias and scale."""
     for _ in range(12):
         node = graph.producer(value)

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import Operand
+from attnx.graph.shapes.symbols import PROBE
 from attnx.records import HIDES, Array
 from attnx.sites.emit import DOUBLE, FLOAT, INT64, Emit
-from attnx.sites.strided.cell_map import Source
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Source
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
-ADDS = 16
+_ADDS = 16
 """The first opset whose ScatterElements can add."""
+_MOST_ALIKE = 1 << 16
+"""How often a row may have one key at most, where it is not known how many cells it has."""
 _EXACT = float(1 << 24)
 """Whole numbers below this are exact in float32."""
 
@@ -39,6 +42,8 @@ class Cells:
     def __init__(self, graph: Graph, prefix: str, source: Source, proof: Proof) -> None:
         self.graph, self.source, self.proof = graph, source, proof
         self.emit = e = Emit(graph, prefix)
+        if source.beside is not None:
+            e.concat(source.beside.parts, source.beside.axis, out=source.key)
         self.batch = e.dim(source.query, proof.query.batch)
         self.keys = e.dim(source.key, proof.key.length)
         self.asking = e.dim(source.query, proof.query.length)
@@ -73,10 +78,11 @@ class Cells:
         largest = [e.reduce("ReduceMax", name, -1) for name in wide]
         powers = [e.op("Exp", e.op("Sub", *pair)) for pair in zip(wide, largest, strict=True)]
         tops = [e.op("Expand", top, e.op("Shape", name)) for name, top in zip(wide, largest, strict=True)]
-        total = self._moved(powers, at, e.const(0.0, np.float64), reduction="add")
+        alike = self._most_alike(logits)
+        total = self._added(powers, at, e.const(0.0, np.float64), alike)
         row = self._moved(tops, at, e.const(0.0, np.float64))  # the same in all cells of a row: it is one query's
         masked = e.cast(e.op("Add", e.op("Log", total), row), e.work, out=e.name("masked"))
-        return masked, self._moved(self._real(weights), at, e.number(0.0), "weights", reduction="add")
+        return masked, self._added(self._real(weights), at, e.number(0.0), alike, "weights")
 
     def _places(self, logits: Sequence[str], seen: bool) -> str | None:
         """Where in [B,H,Q,K] each cell of softmaxes belongs, int64 [cells], or one behind the last."""
@@ -93,7 +99,7 @@ class Cells:
             label: Tells the nodes of one softmax from those of another.
         """
         e, graph, source = self.emit, self.graph, self.source
-        nodes = carriers(graph, logits, {source.query, source.key})
+        nodes = carriers(graph, logits, {source.query, *source.keys})
         found = []
         for side, name, operand in (("query", source.query, self.proof.query), ("key", source.key, self.proof.key)):
             other = source.key if side == "query" else source.query
@@ -101,7 +107,12 @@ class Cells:
             counted = self.counted(name, operand, self.asking if side == "query" else self.keys, side == "query")
             if not counted:
                 return None
-            made = copied(graph, nodes, logits, {name: counted, other: ones}, e.name(f"{label}{side}_of"))
+            given = (
+                {source.query: counted, **self._cut(ones)}
+                if side == "query"
+                else {source.query: ones, **self._cut(counted)}
+            )
+            made = copied(graph, nodes, logits, given, e.name(f"{label}{side}_of"))
             if made is None:
                 return None
             e.nodes += made[0]
@@ -116,6 +127,17 @@ class Cells:
         at = e.op("Add", e.op("Mul", one, self.keys), e.op("Mod", two, self.keys))
         kept = e.op("Where", e.all_of(sane, alike, *shown), at, self.cells())
         return e.reshape(kept, -1)
+
+    def _cut(self, whole: str) -> dict[str, str]:
+        """What stands in the place of the key, by each of its tensors."""
+        e, beside = self.emit, self.source.beside
+        if beside is None:
+            return {self.source.key: whole}
+        found, start = {}, e.ints(0)
+        for part in beside.parts:
+            end = e.op("Add", start, e.dim(part, beside.axis))
+            found[part], start = e.slice(whole, start, end, beside.axis), end
+        return found
 
     def cells(self) -> str:
         """How many cells [B,H,Q,K] has, int64 [1]."""
@@ -169,10 +191,47 @@ class Cells:
 
     def _moved(self, sources: Sequence[str], at: str, outside: str, label: str = "", **how: str) -> str:
         """Cells brought to their places, [B,H,Q,K]; what no cell belongs to is `outside`."""
+        return self._placed(self._flat(sources), at, outside, label, **how)
+
+    def _added(self, sources: Sequence[str], at: str, outside: str, alike: int, label: str = "") -> str:
+        """Cells added up at their places, of which one may have `alike` at most."""
+        if self.emit.opset >= _ADDS:
+            return self._moved(sources, at, outside, label, reduction="add")
+        return self._placed(*self._runs(self._flat(sources), at, outside, alike), outside, label)
+
+    def _runs(self, flat: str, at: str, nothing: str, alike: int) -> tuple[str, str]:
+        """Cells and their places, those of one place added up: the sum stands at its first cell, none at the others.
+
+        Side by side in the order of their places, each takes what stands 1, 2, 4 ... behind it, if that is its own.
+        """
+        e = self.emit
+        count = e.op("Shape", at)
+        ordered, order = e.fresh("places"), e.fresh("order")
+        e.op("TopK", at, count, out=[ordered, order], axis=0, largest=0, sorted=1)
+        total = e.op("Gather", flat, order, axis=0)
+        step = 1
+        while step < alike:
+            ends = e.op("Add", count, e.ints(step))
+            behind = e.slice(e.concat([ordered, e.const([-1] * step, np.int64)], 0), step, ends, 0)
+            more = e.slice(e.concat([total, e.op("Expand", nothing, e.ints(step))], 0), step, ends, 0)
+            total = e.op("Add", total, e.op("Where", e.op("Equal", behind, ordered), more, nothing))
+            step *= 2
+        before = e.slice(e.concat([e.ints(-1), ordered], 0), 0, count, 0)
+        return total, e.op("Where", e.op("Equal", before, ordered), self.cells(), ordered)
+
+    def _most_alike(self, logits: Sequence[str]) -> int:
+        """How many cells of one key a row has at most: as many as it is wide."""
+        widths = [(self.graph.shape(name) or (None,))[-1] for name in logits]
+        known = [width for width in widths if width is not None and width < PROBE]
+        return max(known) if len(known) == len(widths) else _MOST_ALIKE
+
+    def _flat(self, sources: Sequence[str]) -> str:
+        return self.emit.concat([self.emit.reshape(source, -1) for source in sources], 0)
+
+    def _placed(self, flat: str, at: str, outside: str, label: str, **how: str) -> str:
         e = self.emit
         count = self.cells()
         empty = e.op("Expand", outside, e.op("Add", count, e.ints(1)))
-        flat = e.concat([e.reshape(source, -1) for source in sources], 0)
         whole = e.op("ScatterElements", empty, at, flat, axis=0, **how)
         shape = (self.batch, self.heads, self.queries, self.keys)
         return e.reshape(e.slice(whole, 0, count, 0), *shape, out=e.name(label) if label else "")

@@ -40,6 +40,10 @@ class Proof:
     """A query has a key in several cells, hidden ones counted: their weights add up."""
     whole: bool = True
     """Every query has a row."""
+    unseen: frozenset[int] = frozenset()
+    """Keys that no query sees."""
+    lengths: tuple[int, ...] = ()
+    """How many keys each of the key's tensors has there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     return Proof(
         query, key, 1 if heads is None else seen.query[heads], causal=square and not visible[later].any(),
         window=_width(visible), biased=bool((shown[shown > HIDES] != 0).any()), twice=_repeats(pairs, most),
-        whole=bool(queries.all()),
+        whole=bool(queries.all()), unseen=frozenset(np.flatnonzero(~visible.any(0)).tolist()),
     )  # fmt: skip
 
 

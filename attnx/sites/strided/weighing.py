@@ -12,8 +12,8 @@ from attnx.graph.axes.paths import Way, depends
 from attnx.graph.axes.product import find_product
 from attnx.records import Place
 from attnx.sites.finding import Finding
-from attnx.sites.strided.cell_map import Source, Weighed
 from attnx.sites.strided.row_proof import Proof
+from attnx.sites.strided.sources import Beside, Source, Weighed
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -42,10 +42,16 @@ def guarded(graph: Graph, out: str) -> str:
     return out
 
 
-def weighed(graph: Graph, weights: str) -> Weighed | None:
-    """What the weights are multiplied by, through steps that move them, and what may be the context."""
+def weighed(graph: Graph, weights: str, joined: str = "") -> Weighed | None:
+    """What the weights are multiplied by, through steps that move them, and what may be the context.
+
+    Args:
+        graph: The graph.
+        weights: The weights.
+        joined: Where they may be multiplied by several tensors, the name of what these make side by side.
+    """
     reached, stack = {weights}, [weights]
-    values: set[str] = set()
+    values: dict[str, None] = {}
     sums: list[str] = []
     while stack and len(reached) < _MOST:
         value = stack.pop(0)
@@ -54,13 +60,14 @@ def weighed(graph: Graph, weights: str) -> Weighed | None:
             if product is not None and product.node is node:
                 other = product.other(value)
                 if depends(graph, other) and other not in reached:
-                    values.add(origin(graph, other) or "")
+                    values[origin(graph, other) or ""] = None
                     sums.append(node.output[0])
             elif node.op_type in _MOVED:
                 new = [o for o in node.output if o and o not in reached]
                 reached.update(new)
                 stack += new
-    if len(values) != 1 or "" in values:
+    beside = side_by_side(graph, tuple(values)) if joined and len(values) > 1 else None
+    if (len(values) != 1 and beside is None) or "" in values:
         return None
     at = 0
     while at < len(sums) < _MOST:
@@ -70,7 +77,18 @@ def weighed(graph: Graph, weights: str) -> Weighed | None:
             if (together or (node.op_type in GATHERED and node.input[0] == sums[at])) and node.output[0] not in sums:
                 sums.append(node.output[0])
         at += 1
-    return Weighed((weights,), values.pop(), tuple(sums[: -_TRIED - 1 : -1]))
+    value = joined if beside is not None else next(iter(values))
+    return Weighed((weights,), value, tuple(sums[: -_TRIED - 1 : -1]), beside)
+
+
+def side_by_side(graph: Graph, parts: tuple[str, ...]) -> Beside | None:
+    """How tensors can stand side by side: alike in all sizes but that of one axis, or else joined before the last."""
+    shapes = [graph.shape(part) for part in parts]
+    rank = len(shapes[0] or ())
+    if rank < 3 or any(shape is None or len(shape) != rank for shape in shapes):
+        return None
+    apart = [axis for axis in range(rank) if len({shape[axis] for shape in shapes if shape}) > 1]
+    return Beside(parts, apart[0] if apart else rank - 2) if len(apart) < 2 else None
 
 
 @dataclass(frozen=True, slots=True)
