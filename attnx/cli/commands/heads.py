@@ -227,6 +227,8 @@ def heads(
 
 def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict[str, Any]]:
     """A line for each value: of a head, a measure, on its whole pattern or on what the first token leaves."""
+    import numpy as np
+
     layers, names = (axis.labels for axis in table.measures[0].axes)
     groups = [("whole", table.measures, table.spread), ("rest", table.rest, ())]
     if near is not None:
@@ -242,6 +244,8 @@ def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict
             }  # fmt: skip
             for pattern, measures, spread in groups:
                 for at, one in enumerate(measures):
+                    if np.isnan(one.values[s, h]):
+                        continue
                     row = {**place, "pattern": pattern, "measure": one.name, "value": float(one.values[s, h])}
                     out.append(row | ({"spread": float(spread[at].values[s, h])} if spread else {}))
     return out
