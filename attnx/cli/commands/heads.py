@@ -218,11 +218,12 @@ def heads(
         shown += [line(text, "bold") for text in tables.counts(table)]
         shown.append(choice([tables.kinds(table, explain)], [], instead="the map of kinds: --all"))
         shown.append(choice(*(["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer)))
-    output.notes(notes)
     shown = [screen(*shown, said=len(notes), every=every or explain, hints=hints)]
     saving.give(
         shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force
     )
+    if not run.output.json:
+        output.notes(notes)
 
 
 def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict[str, Any]]:
