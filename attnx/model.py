@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,10 @@ class Model:
         """The same files, opened anew: its sessions can be set otherwise."""
         return Model(**self.elsewhere(), device=self.device)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what another process gets, opens the files anew: sessions do not leave a process."""
+        return partial(Model, **self.elsewhere(), device=self.device), ()
+
     def _beside(self, path: Path | None) -> Model | None:
         return Model(self.name, path, device=self.device, tokenizer=self._tokenizer_place) if path else None
 
@@ -109,11 +113,11 @@ class Model:
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
         """The model's sites, inputs and outputs; `inputs` decides which branch of an If runs."""
-        return self.sessions.find(inputs)
+        return self.sessions.find(inputs_of(inputs) or None)
 
     def graph(self, inputs: Mapping[str, Array] | None = None) -> Found:
         """The model's graph and sites, read from its file."""
-        return self.sessions.graph(self.sessions.find(inputs).branch)
+        return self.sessions.graph(self.find(inputs).branch)
 
     def prepare(
         self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None, *, rows: bool = False
@@ -124,7 +128,7 @@ class Model:
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session on the model without taps: what it costs by itself."""
-        return self.sessions.plain(self.sessions.find(inputs))
+        return self.sessions.plain(self.find(inputs))
 
     @property
     def sites(self) -> Sites:
@@ -212,9 +216,13 @@ class Model:
         from attnx.run.pipeline import execute
         from attnx.run.prompt import Prompt
 
-        wanted = Wanted(self._layers(layers), quantities_of(quantities), outputs, verify, verify_outputs, required)
+        wanted = Wanted(
+            self._layers(layers), quantities_of(quantities, outputs), outputs, verify, verify_outputs, required
+        )
         files = path_of(image, "a picture"), path_of(audio, "a sound")
-        return execute(self, Prompt(text, pair, tokens_of(tokens), inputs_of(inputs), target, *files, generate), wanted)
+        return execute(
+            self, Prompt(text, pair, tokens_of(tokens, text), inputs_of(inputs), target, *files, generate), wanted
+        )
 
     def trace_many(
         self,
@@ -254,7 +262,7 @@ class Model:
         from attnx.run.query_rows import rows
 
         wanted = positions_of(positions), quantities_of(quantities), self._layers(layers)
-        return rows(self, tokens_for(self, text, tokens_of(tokens)), *wanted, verify)
+        return rows(self, tokens_for(self, text, tokens_of(tokens, text)), *wanted, verify)
 
     def heads(
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
@@ -264,7 +272,7 @@ class Model:
         from attnx.run.prompt import Prompt
         from attnx.study.head_stats import heads
 
-        return heads(self, Prompt(tokens=tokens_for(self, text, tokens_of(tokens))), self._layers(layers))[0]
+        return heads(self, Prompt(tokens=tokens_for(self, text, tokens_of(tokens, text))), self._layers(layers))[0]
 
     def run_with(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnx.errors import UnsupportedError
+from attnx.errors import UnsupportedError, UsageError
 from attnx.formatters import formatted
 from attnx.numerals import counted
 
@@ -125,6 +125,8 @@ class Site:
     notes: tuple[str, ...] = ()
     keys_before: int = 0
     """How many keys stand before those of the text: global ones, which are no tokens and which all queries see."""
+    over_channels: bool = False
+    """Whether its queries and keys are channels (features of a projection), and no tokens: they are numbered."""
     component_known: bool = True
     """False where a mask alone tells an encoder from a decoder and could not be evaluated: `component` is a guess then,
     until a run shows what the mask hides."""
@@ -227,8 +229,11 @@ class Attention:
         """The array of that name.
 
         Raises:
+            UsageError: There is no quantity of that name.
             UnsupportedError: It was not traced, or does not exist at this site.
         """
+        if quantity not in (*QUANTITIES, "bias"):
+            raise UsageError(f"there is no quantity {quantity!r}", f"Choose from {', '.join(QUANTITIES)}, bias.")
         array: Array | None = getattr(self, quantity)
         if array is None and quantity == "bias" and self.site.heads_mixed:
             raise UnsupportedError(

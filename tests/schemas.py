@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,7 @@ import jsonschema
 
 from attnx.view.json import schema
 
+SHARED = "urn:attnx:records"
 LONG = 6
 """Rows of more numbers than that are cut down; shorter ones may be of a fixed length."""
 
@@ -23,9 +25,28 @@ def validate(document: dict[str, Any]) -> None:
 
 
 @cache
-def _validator(name: str) -> jsonschema.Draft202012Validator:
-    """That the schemas are ones is a test of its own."""
-    return jsonschema.Draft202012Validator(schema(name))
+def _validator(name: str) -> Any:
+    """One that looks its references up in two dictionaries. That the schemas are ones is a test of its own."""
+    own = _whole(schema(name), "")
+    there = {SHARED: _whole(schema("records"), SHARED)["$defs"], "": own.pop("$defs", {})}
+
+    def follow(validator: Any, to: str, instance: Any, _: Any) -> Iterator[jsonschema.ValidationError]:
+        of, _, part = to.partition("#/$defs/")
+        yield from validator.descend(instance, there[of][part])
+
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, {"$ref": follow})(own)
+
+
+def _whole(value: Any, of: str) -> Any:
+    """A schema without its names, whose references all say which schema they lead into."""
+    if isinstance(value, list):
+        return [_whole(part, of) for part in value]
+    if not isinstance(value, dict):
+        return value
+    out = {key: _whole(part, of) for key, part in value.items() if key != "$id"}
+    if str(out.get("$ref", "")).startswith("#"):
+        out["$ref"] = of + out["$ref"]
+    return out
 
 
 def brief(value: Any) -> Any:

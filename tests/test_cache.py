@@ -168,12 +168,12 @@ def test_the_oldest_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_unfinished_file_is_swept_away_once_it_is_old(folder: Path) -> None:
-    cache.write(cache.key("a"), {})
+    folder.mkdir(exist_ok=True)
     old, young = folder / "old.part", folder / "young.part"
     for file in (old, young):
         file.write_bytes(b"half")
     os.utime(old, (0, time.time() - 7200))
-    cache.write(cache.key("b"), {})
+    cache.write(cache.key("a"), {})
     assert not old.exists()
     assert young.exists()
 

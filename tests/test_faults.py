@@ -55,12 +55,16 @@ sys.exit(run(args))
 
 
 def limited(most: int, *args: str, cache_in: str = "off", folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command line that may write no file of more than so many bytes. What it imports is there already."""
+    """Runs a command line that may write no file of more than so many bytes.
+
+    Python itself writes none: it would leave the half of a module's bytecode behind, for every later process to read.
+    """
     own = {"png": "matplotlib.pyplot", "pdf": "matplotlib.pyplot", "parquet": "pyarrow.parquet"}
     modules = ["attnx.model", "onnxruntime", *(own[e] for e in own if any(arg.endswith(f".{e}") for arg in args))]
     return subprocess.run(
         [sys.executable, "-c", LIMITED, str(most), " ".join(modules), *args],
-        capture_output=True, text=True, check=False, cwd=folder, env=dict(os.environ) | {"ATTNX_CACHE": cache_in},
+        capture_output=True, text=True, check=False, cwd=folder,
+        env=dict(os.environ) | {"ATTNX_CACHE": cache_in, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,20 @@ def test_feeds(kind: str, run: Runner, tmp_path: Path) -> None:
     assert out == ""
 
 
+@pytest.mark.parametrize("newer", ["IR version", "opset"])
+def test_a_model_of_tomorrow_is_told_as_that(newer: str, run: Runner, tmp_path: Path) -> None:
+    model = sound()
+    if newer == "opset":
+        model.opset_import[0].version = 99
+    else:
+        model.ir_version = 99
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "feed.npz", x=code(1, 4))
+    got, _, err = run("trace", "m.onnx", "--inputs", "feed.npz")
+    assert got == 3
+    assert re.search(rf"the model has {newer} 99, and this onnxruntime reads up to \d+\n  Update", err), err
+
+
 @pytest.mark.parametrize("content", ["folder", "empty", "text"])
 def test_a_file_that_cannot_be_read_is_told_of_in_words(content: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -225,6 +240,13 @@ def test_files_that_are_not_utf8(content: bytes, run: Runner, tmp_path: Path) ->
     got, _, err = run("inspect", "--file", "t.txt")
     assert got == 4
     assert "not valid UTF-8" in err
+
+
+def test_a_locale_without_utf8_is_told_of_where_the_text_is_utf8(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    as_read = "고양이".encode().decode("ascii", "surrogateescape")
+    assert "the locale is ascii" in run("inspect", as_read, "-m", "tiny-gpt")[2]
+    assert "not valid UTF-8: byte 0xff" in run("inspect", "\udcff", "-m", "tiny-gpt")[2]
 
 
 def test_line_ends_of_windows_and_a_byte_order_mark_change_nothing(run: Runner, tmp_path: Path) -> None:

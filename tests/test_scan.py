@@ -427,7 +427,7 @@ def test_a_full_disk(
     """Too little room for a part, or for all but the whole."""
     folder = parts_of(minilm, corpus, tmp_path / "x.parquet", 1, monkeypatch)
     limit = int(share * next(folder.glob("0*.parquet")).stat().st_size)
-    env = {**os.environ, "ATTNX_CACHE": "off", "ATTNX_ISOLATE": "0"}
+    env = {**os.environ, "ATTNX_CACHE": "off", "ATTNX_ISOLATE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", LIMITED, str(limit)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 5, done.stderr

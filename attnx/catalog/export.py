@@ -1,4 +1,4 @@
-"""A checkpoint -> a folder that attnx opens: optimum makes the graph, with the attention written out."""
+"""A checkpoint -> a folder that attnx opens: optimum makes the graph, with the attention in plain operators."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ENDS: Mapping[str, str] = {
     "ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering", "ForImageClassification": "image-classification",
 }  # fmt: skip
-"""How a class of transformers ends -> its task; every other is exported without a head."""
+"""Suffix of a transformers class -> its task; all others are exported without a head."""
 WRITES = ("text-generation", "text2text-generation")
-"""Tasks of models that write: these are exported with their cache."""
+"""Tasks of generating models, which are exported with their cache."""
 
 
 def export(checkpoint: str, folder: Path | str, *, task: str = AUTO, opset: int | None = None) -> Path:
@@ -54,7 +54,7 @@ def export(checkpoint: str, folder: Path | str, *, task: str = AUTO, opset: int 
         save_others(checkpoint, out)
     except (ImportError, MemoryError):
         raise
-    except Exception as error:  # optimum and transformers raise what they like
+    except Exception as error:  # optimum and transformers raise all sorts of exceptions
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(
             f"{checkpoint} cannot be exported: {said[:300]}",
@@ -77,7 +77,7 @@ def _optimum() -> tuple[Any, Any, Any]:
 
 
 def _task(manager: Any, checkpoint: str) -> str:
-    """What a checkpoint is for: optimum knows that of one on the Hub, its configuration of one in a folder."""
+    """The task of a checkpoint: optimum knows it for one on the Hub; for a folder, the configuration says it."""
     config = Path(checkpoint) / "config.json"
     if not config.is_file():
         return str(manager.infer_task_from_model(checkpoint))

@@ -1,4 +1,4 @@
-"""Models from the Hugging Face Hub: only the files that are needed, into the Hub's own cache, and found there again."""
+"""Models from the Hugging Face Hub: only the files that are needed, downloaded into the Hub's own cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BESIDE = (
     "vocab.txt", "vocab.json", "merges.txt", "preprocessor_config.json", "processor_config.json", "chat_template.jinja",
     "chat_template.json",
 )  # fmt: skip
-"""What is taken besides the graph and its weights, from the top and from the graph's folder."""
+"""Files fetched besides the graph and its weights, from the top and from the graph's folder."""
 
 Say = Callable[[str], None]
 
@@ -47,7 +47,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What was brought here."""
+    """What was downloaded."""
 
     name: str
     """As -m takes it."""
@@ -64,7 +64,7 @@ def parse_name(text: str, *, alone: bool = False) -> Name | None:
 
     Args:
         text: The name.
-        alone: Read NAME as well: models from before there were organisations have no other ("bert-base-uncased").
+        alone: Read NAME as well: models older than organisations have no other name ("bert-base-uncased").
     """
     match = _NAME.fullmatch(text)
     if match is None or ".." in text or "--" in match["repo"] or not (alone or "/" in match["repo"]):
@@ -76,11 +76,11 @@ def cache_root() -> Path:
     """The Hub's cache on this machine (HF_HUB_CACHE, HF_HOME).
 
     Raises:
-        UsageError: A variable of the environment that the Hub's client cannot read.
+        UsageError: The Hub's client cannot read a variable of the environment.
     """
     try:
         from huggingface_hub import constants
-    except ValueError as error:  # it reads its numbers as it is imported
+    except ValueError as error:  # it reads its settings when it is imported
         raise UsageError(
             f"the Hub's client cannot read its settings in the environment: {error}",
             "Check the variables that begin with HF_ (HF_HUB_DOWNLOAD_TIMEOUT, ...), or unset them.",
@@ -107,7 +107,7 @@ def cached(name: Name) -> Path:
     """The folder of a model in the Hub's cache.
 
     Raises:
-        ModelError: It is not there; says how to pull it.
+        ModelError: It is not there; the hint says how to pull it.
     """
     found = snapshot(name)
     revision = "" if name.revision == "main" else ", revision={revision}"
@@ -124,14 +124,14 @@ def cached(name: Name) -> Path:
 
 
 def pull(name: Name, say: Say = lambda _: None) -> Pulled:
-    """Bring a model here, or what of it is not here yet.
+    """Download a model, or the parts of it that are missing.
 
-    Where the line drops, the Hub's client goes on from there, several times over; a file that it had to give up begins
-    anew with the next pull, and files that are whole stay.
+    After a dropped connection the Hub's client resumes, several times over; a file that it gives up on starts again
+    with the next pull, and complete files are kept.
 
     Args:
         name: What to pull.
-        say: Told what is being done.
+        say: Called with a text on what is being done.
 
     Raises:
         UsageError: The repository has several models, or not the file that was asked for.
@@ -211,7 +211,7 @@ def _graphs(name: Name, listed: Mapping[str, Any]) -> list[str]:
 
 
 def _external(graph: Path, name: str) -> list[str]:
-    """Where in the repository a graph keeps its weights besides itself."""
+    """Files in the repository in which a graph keeps weights outside itself."""
     from attnx.graph.load.load import SELF, load
 
     loaded = load(graph)
@@ -221,10 +221,10 @@ def _external(graph: Path, name: str) -> list[str]:
 
 
 def _verify(path: Path, listed: Any) -> None:
-    """Hold what came against the hash that the Hub lists: SHA-256 of large files, git's SHA-1 of others.
+    """Check downloads against the hashes that the Hub lists: SHA-256 for large files, git's SHA-1 for others.
 
     Raises:
-        ModelError: They differ; the file is removed, so that it is fetched anew.
+        ModelError: They differ; the file is removed, so that it is fetched again.
     """
     large = getattr(listed, "lfs", None)
     if large is not None:
@@ -247,7 +247,7 @@ def _verify(path: Path, listed: Any) -> None:
 
 
 def _remember(name: Name, commit: str) -> None:
-    """Write down which commit a branch or tag is, as the Hub's own client does."""
+    """Record which commit a branch or tag is, as the Hub's own client does."""
     if name.revision == commit:
         return
     ref = repo_folder(name.repo) / "refs" / name.revision
@@ -257,7 +257,7 @@ def _remember(name: Name, commit: str) -> None:
 
 @contextmanager
 def _clear_errors(name: Name, file: str = "") -> Iterator[None]:
-    """Turn what the Hub's client raises into errors that say what to do."""
+    """Turn exceptions of the Hub's client into errors that say what to do."""
     from huggingface_hub import errors
 
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -292,7 +292,7 @@ def _clear_errors(name: Name, file: str = "") -> Iterator[None]:
         if error.errno == 28:
             raise RunError(f"the disk is full: {what} did not fit", f"Make room in {cache_root()}.") from None
         raise _unreachable(endpoint, what, error) from None
-    except Exception as error:  # httpx's errors share no base with any other
+    except Exception as error:  # httpx's errors have no base class in common with others
         raise _unreachable(endpoint, what, error) from None
 
 

@@ -6,8 +6,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from attnx.catalog import models
-from attnx.errors import ModelError
+from attnx.errors import ModelError, reason
 from attnx.paths import expand
+from attnx.tokens.pieces import shorten
 from attnx.wording import Wording
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
@@ -21,15 +22,19 @@ def locate(model: str) -> models.Location:
         model: A path, a bundled name, or the Hub's ORG/NAME, with @REVISION and :FILE where these are not the usual.
 
     Raises:
-        ModelError: Nothing of that name; says what there is, or how to pull it.
+        ModelError: Nothing has that name; the hint says what there is, or how to pull it.
     """
     if not model.strip():
         raise ModelError("the model has no name: it is empty", f"Bundled: {', '.join(models.bundled()) or 'none'}.")
-    if model in models.bundled():  # before a folder of that name: the default must not depend on where one stands
+    if model in models.bundled():  # before a folder of that name: the default must not depend on the current folder
         folder = models.bundled_root() / model
         return models.Location(model, folder / "model.onnx", folder)
     path = expand(model)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name longer than a file can have, a folder that may not be entered
+        raise ModelError(f"{shorten(model, 60)} cannot be read: {reason(error)}", "Check the path.") from None
+    if is_folder:
         return _in_folder(path)
     if (path.suffix == ".onnx" and (path.is_file() or ":" not in model)) or path.is_file():
         return models.of_file(path)
@@ -71,7 +76,7 @@ def _in_folder(folder: Path, name: str | None = None) -> models.Location:
 
 
 def _without_graph(folder: Path, shown: str) -> tuple[str, str]:
-    """What a folder without an .onnx file holds instead, and what makes ONNX of it."""
+    """What a folder without an .onnx file holds instead, and how to convert it to ONNX."""
     held = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHTS) if folder.is_dir() else []
     if not held:
         return f"{shown} holds no .onnx file", "A model folder has model.onnx or onnx/model.onnx in it."

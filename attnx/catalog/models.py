@@ -26,7 +26,7 @@ class Location:
     encoder: Path | None = None
     """The encoder's file, of an encoder-decoder in two files."""
     with_past: Path | None = None
-    """The decoder that continues from a cache, where that is a file of its own."""
+    """The decoder that continues from a cache, if that is a file of its own."""
 
 
 def bundled_root() -> Path:
@@ -42,7 +42,7 @@ def bundled() -> list[str]:
 
 
 def own_name(bundled_name: str) -> str:
-    """The name under which those who made a bundled model publish it, as its MODEL.md says; "" where it says none."""
+    """The name under which a bundled model's authors publish it, by its MODEL.md; "" where that has none."""
     try:
         text = (bundled_root() / bundled_name / "MODEL.md").read_text(encoding="utf-8")
     except OSError:
@@ -52,7 +52,7 @@ def own_name(bundled_name: str) -> str:
 
 
 def of_file(path: Path, name: str | None = None) -> Location:
-    """A model by its file; of a decoder, the encoder that lies beside it belongs to it."""
+    """A model by its file; a decoder includes the encoder that lies beside it."""
     encoder, with_past = _companions(path)
     return Location(name or path.name, path, _tokenizer_near(path), encoder, with_past)
 
@@ -82,7 +82,7 @@ def _first(paths: list[Path]) -> Path | None:
 
 
 def pick(names: Iterable[str]) -> str | None:
-    """Which of several .onnx files, by their places in a folder, is the model; None where that cannot be told.
+    """Which of several .onnx files, by their places in a folder, is the model; None where that is unclear.
 
     model.onnx comes first, then a decoder, at the top before onnx/; else the only one, or the only decoder.
     """
@@ -91,7 +91,7 @@ def pick(names: Iterable[str]) -> str | None:
         for place in (f"{stem}.onnx", f"onnx/{stem}.onnx"):
             if place in files:
                 return place
-    for near in ("", "onnx"):  # what lies deeper is something else: parts, variants, other models
+    for near in ("", "onnx"):  # files deeper down are something else: parts, variants, other models
         files = [f for f in files if f.rpartition("/")[0] == near] or files
     if len(files) == 1:
         return files[0]
@@ -99,7 +99,7 @@ def pick(names: Iterable[str]) -> str | None:
     decoders = [f for f in decoders if "merged" in f] or decoders
     if len(decoders) != 1:
         return None
-    # Its encoder lies beside it; a folder with models elsewhere in it as well is a shelf, and no one of them is meant.
+    # Its encoder lies beside it; a folder with models elsewhere in it too is a collection, and none of them is meant.
     beside = decoders[0].rpartition("/")[0]
     return decoders[0] if all(f.rpartition("/")[0] == beside for f in files) else None
 

@@ -1,1 +1,1 @@
-"""The command line: argv to exit code. The app, one file a command, options, writing to the terminal."""
+"""The command line, from argv to exit code: the app, one file for each command, options, writing to the terminal."""

@@ -1,4 +1,4 @@
-"""A translation aligned, from the command line: what is run, and how links and error rates are shown."""
+"""`attnx align` for translations: what is run, and how links and error rates are shown."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 VIEWS = ("table", "lines", "heatmap", "pharaoh")
 WRITES = 128
-"""Tokens that are written at most where --generate does not say."""
+"""The most tokens to write without --generate."""
 BEST = 8
-"""Heads that are listed where --top does not say."""
+"""How many heads are listed without --top."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of a translation."""
+    """The options of an alignment."""
 
     heads: tuple[Head, ...] = ()
     layers: tuple[int, ...] | None = None
@@ -46,12 +46,12 @@ class Asked:
     how: How = "grow-diag"
     view: str = "table"
     between_spaces: bool = False
-    """Words are what stands between spaces, as gold links and Pharaoh's format count them."""
+    """Whether words are whatever stands between spaces, as gold links and Pharaoh's format count them."""
     top: int | None = None
 
     @property
     def read(self) -> tuple[int, ...] | None:
-        """The only layers that are read; None where all may be."""
+        """The layers to read; None for all."""
         named = {head.layer for head in self.heads}
         if self.layers is not None or not self.heads or None in named:
             return self.layers
@@ -81,10 +81,10 @@ class Aligned:
 
 
 def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Prompt]:
-    """What the model is run on for each item: a text, and its translation or how to write one.
+    """What the model is run on for each item: a text, and its translation or a plan for writing one.
 
     Raises:
-        InputError: A file of translations of another length.
+        InputError: The file of translations has another number of lines.
     """
     from attnx.run.generate import plan
 
@@ -124,14 +124,14 @@ def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None
     if memory is None or not memory.text.strip() or not tokens.text.strip():
         raise UsageError("--back needs both texts, and ids have none", "Give the texts themselves.")
     two = translation.pair(other, Prompt(tokens.text.strip(), target=memory.text.strip()), cut, asked.when)
-    # A head of one model says nothing of a head of another: of the second, the layer that agrees best is read.
+    # Heads of two models do not correspond: for the second model, the layer that agrees best is read.
     second = translation.choose(two, every=asked.every)
     linked = links.listed(translation.both_ways(chosen.weights, second.weights, asked.how))
     return Aligned(one, chosen, linked, (two, second))
 
 
 def rendered(found: Aligned, asked: Asked) -> list[Any]:
-    """What is shown of one sentence."""
+    """What is shown for one sentence."""
     from attnx.view import align_tables as tables
     from attnx.view.page import line
     from attnx.view.reporting import heading
@@ -162,7 +162,7 @@ def rendered(found: Aligned, asked: Asked) -> list[Any]:
 
 
 def document(found: Aligned, asked: Asked) -> dict[str, Any]:
-    """What --json prints of one sentence."""
+    """What --json prints for one sentence."""
     from attnx.view.json import document as as_document
     from attnx.view.reporting import base
 
@@ -190,7 +190,7 @@ def document(found: Aligned, asked: Asked) -> dict[str, Any]:
 
 
 def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, start: int, asked: Asked) -> None:
-    """Error rates over all sentences, shown."""
+    """The view of the error rates over all sentences."""
     from attnx.measure.alignment_error import read_gold
     from attnx.view import align_tables as tables
     from attnx.view.json import document as as_document
@@ -229,7 +229,7 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
 
 
 def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:
-    """Every sentence aligned, and shown."""
+    """Align every sentence, and show it."""
     from attnx import model as pipeline
 
     other = None

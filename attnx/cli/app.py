@@ -1,4 +1,4 @@
-"""The Typer app: a command a file, loaded when it is called, and the one place where errors become messages."""
+"""The Typer app: one file for each command, loaded when it is called; the one place where errors become messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attnx.version import __version__
 from attnx.wording import Wording
 
 WIDE = 9
-"""Cells of the longest command's name: the panels of commands line up."""
+"""Cells of the longest command's name, so that the panels of commands line up."""
 
 
 @cache
@@ -51,7 +51,7 @@ def summary(name: str) -> str:
 
 
 class _Command(TyperCommand):
-    """A command, which must not write over what it reads; its help in panels."""
+    """A command that must not overwrite what it reads, with its help in panels."""
 
     examples: Sequence[str] = ()
 
@@ -70,7 +70,7 @@ class _Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """Finds a command by importing its file; help lists them without."""
+    """Finds a command by importing its file; the list in the help needs no import."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(names())
@@ -111,8 +111,8 @@ def _unknown(word: str) -> UsageError:
 def with_command(args: list[str]) -> list[str]:
     """A command line that begins with a text is one of `attnx inspect`.
 
-    A text has a space in it, or is a word that stands alone and is like no command. What looks like a mistyped command
-    (`inspct`), or like a command that is not there (`analyse "A text."`), is left as it is, and refused.
+    A text contains a space, or is a single word that resembles no command. What looks like a mistyped command
+    (`inspct`), or like a command that does not exist (`analyse "A text."`), is left as it is, and refused.
     """
     if not args or (args[0].startswith("-") and args[0] != "-") or args[0] in names():
         return args
@@ -152,7 +152,7 @@ def _root(
 
 
 def report(error: AttnxError, args: Sequence[str] = ()) -> None:
-    """Write an error and its hint to stderr, in options of the command at hand, control characters made visible."""
+    """Write an error and its hint to stderr, in terms of the command's options; control characters are made visible."""
     from attnx.cli.plain import say
     from attnx.cli.wording import worded
 
@@ -163,9 +163,9 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:
-    """What the option parser has to say of a command line, as one of our errors."""
+    """The option parser's complaint about a command line, as one of our errors."""
     context = getattr(error, "ctx", None)
-    # An option without its value is told without the command that it is of.
+    # For an option without its value, the parser does not report which command it belongs to.
     path = getattr(context, "command_path", None) or " ".join(["attnx", *(a for a in args[:1] if a in names())])
     message: str = error.format_message()
     if "unexpected extra argument" in message:
@@ -177,7 +177,7 @@ def _misused(error: Any, args: Sequence[str]) -> UsageError:
 
 
 def _of_system(error: Exception) -> AttnxError | None:
-    """What memory, disk or the system's rules for names refused, as one of our errors; None for a bug."""
+    """A refusal by the system (memory, disk, names of files) as one of our errors; None for a bug."""
     if isinstance(error, MemoryError):
         return RunError(
             "there is not enough memory for this",
@@ -196,18 +196,18 @@ def _of_system(error: Exception) -> AttnxError | None:
 
 
 def _short(text: str, most: int) -> str:
-    """A text without its middle, where it is long."""
+    """The text, without its middle if it is long."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
 def run(args: list[str]) -> int:
-    """Run a command line and say how it went.
+    """Run a command line.
 
     Args:
-        args: Without the program's name; none at all asks for help.
+        args: Without the program's name; an empty list shows the help.
 
     Returns:
-        The exit code. An error that is no user's mistake is raised, and shows its traceback.
+        The exit code. An error that is not a user's mistake is raised, and shows its traceback.
     """
     terminal.settle()
     args = with_command(args)
@@ -215,13 +215,13 @@ def run(args: list[str]) -> int:
         try:
             code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")
             sys.stdout.flush()
-            if interrupt.came():  # and somebody else (an event loop) took it for a wish to end
+            if interrupt.came():  # and other code (an event loop) treated it as a request to stop
                 code = INTERRUPTED
         except typer.Abort:
             raise KeyboardInterrupt from None
         except SystemExit as ended:
             if isinstance(ended.__context__, OSError) and ended.__context__.errno == errno.EPIPE:
-                return OK  # the reader of the help has gone
+                return OK  # the reader of the help has closed the pipe
             raise
         except Exception as error:
             if hasattr(error, "format_message") and hasattr(error, "exit_code"):
@@ -230,17 +230,17 @@ def run(args: list[str]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone; what it did not read is nobody's loss.
+        # The reader (head, less) has closed the pipe; it does not need the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:
-        if interrupt.came():  # and a library made another error of it
+        if interrupt.came():  # and a library turned it into another error
             code = INTERRUPTED
         elif isinstance(error, AttnxError):
             report(error, args)
             return error.exit_code
         elif (told := _of_system(error)) is not None:
-            if isinstance(error, OSError) and error.filename is None:  # what stdout still holds would fail once more
+            if isinstance(error, OSError) and error.filename is None:  # flushing stdout would fail again
                 with contextlib.suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             report(told, args)

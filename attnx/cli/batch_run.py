@@ -1,4 +1,4 @@
-"""Many texts of a command: run in batches where they are plain texts, else one by one; in order."""
+"""Run the many texts of a command: in batches where they are plain texts, else one by one; in order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def described(
         run: What the command runs on.
         layers: Only sites of these layers.
         choose: Which sites of a trace are measured.
-        whole: Fetch the matrices, and give them with the trace.
+        whole: Fetch the matrices, and return them with the trace.
     """
     from attnx.measure import describe_heads
     from attnx.run import batch as batches
@@ -77,7 +77,7 @@ def described(
 
 
 def _parts(run: Start, size: Callable[[Tokens], int]) -> Iterator[tuple[bool, list[tuple[Item, Tokens]]]]:
-    """The items in parts that run together: whether a part is of plain texts, and each item with its tokens."""
+    """The items in parts that run together: whether a part has only plain texts, and each item with its tokens."""
     from attnx.run.batch import within
 
     if isinstance(run.items, list):
@@ -92,7 +92,7 @@ def _parts(run: Start, size: Callable[[Tokens], int]) -> Iterator[tuple[bool, li
 
 
 def _texts(lines: Iterable[Item], queue: deque[Item]) -> Iterator[str]:
-    """The texts, each item put into `queue` when it is read."""
+    """The texts; each item is appended to `queue` when it is read."""
     for one in lines:
         assert one.text is not None
         queue.append(one)

@@ -1,8 +1,8 @@
-"""Run the command line in a child process, so that a crash inside a native library ends as a message, not a mystery.
+"""Run the command line in a child process, so that a crash inside a native library ends with a message.
 
-onnxruntime runs whatever operators a file asks for, and some files make some of its kernels end the process. The parent
-does nothing but wait: it costs a fork before anything is imported (about a millisecond), and it can tell what happened
-where Python no longer can: a segmentation fault, or the system's out-of-memory killer.
+onnxruntime runs whatever operators a file contains, and some files make some of its kernels end the process. The parent
+only waits: it costs a fork before anything is imported (about a millisecond), and it can report what Python no longer
+can: a segmentation fault, or the system's out-of-memory killer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTR
 
 
 def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
-    """`work(args)` in a child process where there are such, else here.
+    """Run `work(args)` in a child process where the system can fork, else in this one.
 
     Returns:
-        Its exit code; RUN, and a message on stderr, where a signal that nobody sent ended it.
+        Its exit code; RUN, with a message on stderr, if it was ended by a signal that nobody sent.
     """
     if not wanted(args):
         return work(args)
@@ -35,12 +35,12 @@ def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # none is lost or misdirected in between
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # no signal is lost or misdirected in between
     child = os.fork()
     if child == 0:
         _die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        return work(args)  # the child goes on as the program
+        return work(args)  # the child continues as the program
     try:
         status = _wait(child)
     finally:
@@ -51,7 +51,7 @@ def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
 
 
 def wanted(args: list[str]) -> bool:
-    """Whether there is anything to contain, and a way to."""
+    """Whether there is anything to contain, and the system allows it."""
     if off() or not hasattr(os, "fork"):
         return False
     return bool(args) and not {"--help", "-h", "--version"} & set(args)
@@ -63,9 +63,9 @@ def off() -> bool:
 
 
 def _wait(child: int) -> int:
-    """Wait until the child ends, and pass on to it what was sent to us alone.
+    """Wait until the child ends, and pass on the signals that were sent to the parent alone.
 
-    The keyboard's signals go to the whole process group: the child has them already, and twice would be once too many.
+    Signals from the keyboard go to the whole process group: the child has received them already.
     """
     if not hasattr(signal, "sigwaitinfo"):  # macOS
         for number in _PASSED:
@@ -86,7 +86,7 @@ def _killed(number: int, terminal: Any) -> int:
     name = signal.Signals(number).name
     _restore(terminal, screen=number != signal.SIGINT)
     if number == signal.SIGINT:
-        return INTERRUPTED  # Python ends so where an interrupt met generated code, whatever was made of it since
+        return INTERRUPTED  # Python ends this way after an interrupt in generated code, whatever handled it since
     if number == signal.SIGKILL:
         _say(
             "attnx was killed from outside, most likely because the system ran out of memory",
@@ -110,7 +110,7 @@ def _say(message: str, hint: str) -> None:
 
 
 def _terminal() -> Any:
-    """How the terminal is set, should the child die while it has it in another mode."""
+    """The terminal's settings, in case the child dies while it has it in another mode."""
     try:
         import termios
 
@@ -126,7 +126,7 @@ def _restore(terminal: Any, screen: bool) -> None:
 
     try:
         termios.tcsetattr(0, termios.TCSADRAIN, terminal)
-        if screen and os.isatty(1):  # an interrupt unwinds the program, which leaves its screen itself
+        if screen and os.isatty(1):  # an interrupt unwinds the program, which then leaves its screen by itself
             # Out of the alternate screen, cursor shown, colours and mouse reports off.
             os.write(1, b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?2004l\x1b[0m")
     except (OSError, termios.error):

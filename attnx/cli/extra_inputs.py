@@ -1,4 +1,4 @@
-"""Inputs beyond one sentence, from the command line: values of inputs, chats, what a decoder is to write."""
+"""Inputs beyond one sentence, from the command line: values of inputs, chats, plans for a decoder that writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def arrays(source: Source, model: Model) -> dict[str, Array]:
-    """The arrays of --inputs, and those of --set over them.
+    """The arrays of --inputs, overridden by those of --set.
 
     Raises:
         UsageError: A name, value or size that does not fit the model.

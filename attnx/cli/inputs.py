@@ -36,7 +36,7 @@ _FILES = {
         "[<file=> takes one text per line. ]- < FILE takes it whole. ",
     ),
 }
-"""What a file holds, by its suffix, and how a command takes it."""
+"""What a file holds -> the suffixes of such files, and how a command takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Item:
             needs_tokenizer: Whether ids without a tokenizer are an error; else they are shown as numbers.
 
         Raises:
-            UsageError: Things that do not go together; a name, value or size that does not fit the model.
+            UsageError: Arguments that cannot be combined; a name, value or size that does not fit the model.
             InputError: Ids or arrays that cannot be read.
-            ModelError: A text, and no tokenizer.
+            ModelError: A text, but the model has no tokenizer.
         """
         from attnx.run.prompt import Prompt
 
@@ -86,12 +86,12 @@ def take(source: Source, writing: Writing = NO_WRITING) -> list[Item] | Lines:
 
     Args:
         source: As the options have it. "-" as the text reads stdin whole, line breaks kept, the last one dropped. A
-            file is read only as far as its texts are asked for.
-        writing: What a decoder writes.
+            file is read only as far as its texts are needed.
+        writing: What a decoder is to write.
 
     Raises:
         UsageError: Nothing, or two things that exclude each other.
-        InputError: A text with nothing in it, or a file that cannot be read, or has none.
+        InputError: An empty text, or a file that cannot be read or has no text.
     """
     sources = {"a text": source.text, "--file": source.file, "--ids": source.ids}
     named = [name for name, value in sources.items() if value is not None]
@@ -110,17 +110,17 @@ def take(source: Source, writing: Writing = NO_WRITING) -> list[Item] | Lines:
     elif source.text is not None:
         _refuse_path(source.text)
     for what, text in (("text", source.text), ("text of --pair", source.pair)):
-        # A decoder that writes has something to show without a text: what it begins with, and what it wrote.
+        # A decoder that writes has something to show even without a text: its start tokens, and what it wrote.
         if text is not None and not text.strip() and writing.generate is None:
             raise InputError(f"the {what} is empty", "Give at least one word, in quotes.")
     return [Item(source, writing)]
 
 
 def _refuse_path(text: str) -> None:
-    """A path of a file in place of a text: its name would be analysed, and nothing would say so.
+    """Refuse the path of a file in place of a text: its name would be analysed without any warning.
 
     Raises:
-        UsageError: There is a file of that name, of a kind that a command is given in another way.
+        UsageError: There is a file of that name, of a kind that is passed with an option.
     """
     path = Path(text)
     there = False
@@ -136,7 +136,7 @@ def _refuse_path(text: str) -> None:
 
 
 class Lines:
-    """The texts of a file, one per line, read as they are asked for: a long file is never held whole.
+    """The texts of a file, one per line, read as they are needed: a long file is never held whole.
 
     Attributes:
         several: Whether there are more than one.
@@ -158,7 +158,7 @@ class Lines:
 
     @property
     def count(self) -> int | None:
-        """How many texts there are; None of stdin and pipes, which can be read but once."""
+        """How many texts there are; None for stdin and pipes, which can be read only once."""
         if not self.several:
             return 1
         if str(self._file) == STDIN or not self._file.is_file():
@@ -216,9 +216,9 @@ def only(items: list[Item] | Lines, what: str, instead: str = "") -> None:
     """Refuse several texts for an option that takes one.
 
     Args:
-        items: What there is to run on.
-        what: The option.
-        instead: What takes several: "use --jsonl".
+        items: The texts to run on.
+        what: The option that takes only one.
+        instead: What to do for several: "use --jsonl".
 
     Raises:
         UsageError: There are several, which `what` cannot take.
@@ -252,12 +252,12 @@ def _decode(content: bytes, name: str, start: int = 0) -> str:
 
 
 def _text_of(line: bytes, *, first: bool) -> str:
-    """A line as it is read, whatever in it is no UTF-8 aside: that is told when its turn comes."""
+    """A line as text, ignoring bytes that are not UTF-8: they are reported when the line is used."""
     return line.decode("utf-8-sig" if first else "utf-8", "replace")
 
 
 def _guess(content: bytes, start: int) -> str:
-    """The name of the encoding that bytes which are no UTF-8 are in most likely, for iconv: a mark tells UTF-16."""
+    """The most likely encoding of bytes that are not UTF-8, by its name for iconv; UTF-16 is recognised by its mark."""
     return "utf-16" if not start and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
 
 

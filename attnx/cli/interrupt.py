@@ -1,8 +1,8 @@
-"""Ctrl-C, though code that is not ours may lose it: a C extension that is interrupted while it is imported raises
-ImportError instead, and an interrupt inside a finaliser or a callback is printed and forgotten.
+"""Ctrl-C, even where other code would lose it: a C extension that is interrupted during its import raises ImportError
+instead, and an interrupt inside a finaliser or a callback is printed and forgotten.
 
-Python's own handler stays in place (asyncio takes over no other). The interpreter's C handler notes each signal in a
-pipe besides, and so what came is known whatever became of the exception.
+Python's own handler stays in place (asyncio takes over no other). The interpreter's C handler also notes each signal in
+a pipe, so that it is known to have come whatever happened to the exception.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _pipe: list[int] = []
 
 
 def watch() -> None:
-    """From now on SIGINT raises KeyboardInterrupt, `came` knows of it, and none is lost in a finaliser.
+    """From now on SIGINT raises KeyboardInterrupt, `came` reports it, and none is lost in a finaliser.
 
-    For the main thread of a process that does nothing else. A process that was started with SIGINT ignored (nohup, a
-    shell's background job) goes on ignoring it.
+    Call it in the main thread. A process that was started with SIGINT ignored (nohup, a shell's background job) keeps
+    ignoring it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
@@ -36,20 +36,20 @@ def watch() -> None:
             return
         import _thread
 
-        _thread.start_new_thread(_thread.interrupt_main, ())  # once more, where an exception is not lost
+        _thread.start_new_thread(_thread.interrupt_main, ())  # again, where the exception is not lost
 
     sys.unraisablehook = lost
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def came() -> bool:
-    """Whether an interrupt came since `watch`, or since this was asked last."""
+    """Whether an interrupt came since `watch`, or since the last call."""
     try:
         return bool(_pipe) and signal.SIGINT in os.read(_pipe[0], 4096)
-    except OSError:  # nothing there
+    except OSError:  # the pipe is empty
         return False
 
 
 def done() -> None:
-    """The work is over, and with it what an interrupt could stop: one that comes now must not become a traceback."""
+    """The work is over, so an interrupt has nothing left to stop: one that comes now must not become a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""--causal: beside where heads point, whether it matters."""
+"""`attnx coref --causal`: not only where heads point, but whether it matters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def of_pronouns(
     Args:
         opened: The model.
         prompt: The text.
-        found: What heads say of each pronoun.
-        every: Cut to every candidate; else to the one with most weight.
+        found: Where heads point from each pronoun.
+        every: Cut the attention to every candidate; otherwise to the one with the most weight.
     """
     from attnx.cli import output
     from attnx.interventions.feeds import plan_run
@@ -55,7 +55,7 @@ def _total(weights: Any) -> float:
 
 
 def object_of(one: Mattering) -> dict[str, Any]:
-    """As JSON has it."""
+    """The JSON value."""
     return {
         "word": one.word,
         "to": one.to,
@@ -71,7 +71,7 @@ def object_of(one: Mattering) -> dict[str, Any]:
 
 
 def rows_of(one: Mattering) -> list[dict[str, Any]]:
-    """A line a head."""
+    """One row per head."""
     layers, names = (axis.labels for axis in one.moved.axes)
     return [
         {
@@ -105,7 +105,7 @@ def show(matters: Sequence[Mattering], top: int, *, explain: bool) -> list[Any]:
 
 
 def over_dataset(opened: Model, name: str) -> tuple[Mattered, str, list[str]]:
-    """Whether heads that point also matter, over a dataset; its name; notes."""
+    """Whether heads that point also matter, over a dataset; the dataset's name; notes."""
     from attnx.cli import output
     from attnx.measure import coref_data
     from attnx.study.mattering import matter_over
@@ -117,7 +117,7 @@ def over_dataset(opened: Model, name: str) -> tuple[Mattered, str, list[str]]:
 
 
 def mention_rows(one: Coreference) -> list[dict[str, Any]]:
-    """A line a head and candidate: where heads point."""
+    """One row per head and candidate: where heads point."""
     layers = one.weights.axes[0].labels
     return [
         {

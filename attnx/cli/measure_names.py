@@ -1,4 +1,4 @@
-"""The measures of heads by the names that `attnx heads` and `attnx scan` share, however they were typed."""
+"""Find a measure of heads by the names that `attnx heads` and `attnx scan` share, however they were typed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from attnx.measure.heads import KINDS
 from attnx.scan import surveys
 
 LEAST = 4
-"""Letters that a name may be cut to."""
+"""The fewest letters to which a name may be shortened."""
 
 
 def measure_of(option: str, name: str) -> str:
-    """What a measure of heads is called; part of a name will do where no other measure has it.
+    """The full name of a measure of heads; part of the name is enough where no other measure has it.
 
     Args:
         option: Where it was given: "--sort", "--map".
         name: As it was given.
 
     Raises:
-        UsageError: There is no such measure, or several; a name that belongs elsewhere is told where.
+        UsageError: There is no such measure, or several match; for a name that belongs elsewhere, the hint says where.
     """
     there = surveys.load("heads").batched
     said = " ".join(name.lower().replace("-", " ").replace("_", " ").rstrip(".").split())
@@ -35,7 +35,7 @@ def measure_of(option: str, name: str) -> str:
 
 
 def _elsewhere(said: str, part: list[str]) -> str:
-    """What else the name is, or nearly is, as a sentence; "" where nothing comes near."""
+    """What else has this name or nearly this name, as a sentence; "" where nothing comes close."""
     there = surveys.load("heads").batched
     kinds = {kind.replace("-", " "): measure for kind, (measure, _, _) in KINDS.items()}
     if said in kinds:

@@ -1,4 +1,4 @@
-"""Number options of a command line, read by `attnx.numerals` and by nothing else."""
+"""Number options of a command line, read by `attnx.numerals` alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attnx.numerals import LARGEST, real, whole
 
 
 class Strict:
-    """An option's type as the parser sees it: what `attnx.numerals` does not read is refused, whatever Python reads."""
+    """An option's type for the parser: what `attnx.numerals` does not read is refused, even if Python would read it."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

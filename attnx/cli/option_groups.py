@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODEL = "minilm"
-"""What runs where no model is named: the bundled one."""
+"""The model that runs where none is named: the bundled one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Source:
     file: Path | None = None
     """A file with one text per line; "-" is stdin."""
     ids: str | None = None
-    """Token ids in place of a text: "101,2023,102"."""
+    """Token ids instead of a text: "101,2023,102"."""
     inputs: Path | None = None
     """An .npz file with arrays for the graph's inputs."""
     values: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Source:
     dims: tuple[str, ...] = ()
     """NAME=SIZE for dimensions that `values` leave open."""
     target: str | None = None
-    """What the decoder of an encoder-decoder says."""
+    """The text that the decoder of an encoder-decoder reads."""
     image: Path | None = None
     audio: Path | None = None
 
@@ -40,10 +40,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What a decoder writes on its own."""
+    """What a decoder is to write."""
 
     generate: int | None = None
-    """How many tokens at most; None where it writes nothing."""
+    """The most tokens to write; None where it writes nothing."""
     temperature: float = 0.0
     top_k: int | None = None
     seed: int | None = None
@@ -61,7 +61,7 @@ class ModelChoice:
 
     name: str = MODEL
     tokenizer: Path | None = None
-    """Its tokenizer, where it is not beside the model."""
+    """Its tokenizer, if that is not beside the model."""
     device: str = "auto"
 
 

@@ -1,4 +1,4 @@
-"""Options that commands share, so that each means and reads the same everywhere."""
+"""Options that commands share, so that each has the same meaning and wording everywhere."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ LAYERS = ("layer", "head", "similar")
 def starts(
     *more: str, first: Sequence[str] = ("text", "model")
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that say what to run, so that each means and reads the same everywhere.
+    """Give a command the options that say what to run, so that each has the same meaning and wording everywhere.
 
-    The command takes a `Start` in their place. The options of `first` stand where that parameter stands, the others
-    behind the command's own.
+    The command takes a `Start` in their place. The options in `first` stand where that parameter stands, the others
+    after the command's own.
 
     Args:
-        more: Options besides those that every such command has.
+        more: Options beyond those that every such command has.
         first: Options that come first; a model before the text is a required argument.
     """
     behind = [name for name in _BY_NAME if name in (*_ALWAYS, *more) and name not in first]
@@ -165,7 +165,7 @@ def starts(
         def command(**values: Any) -> None:
             shared = {name: values.pop(name) for name in (*first, *behind)}
             run = start(**shared)
-            if "model" in shared:  # else the command takes several, and layers are of one of them
+            if "model" in shared:  # else the command takes several models, and layers belong to one of them
                 values |= {name: run.numbered(values[name], values.get("site")) for name in LAYERS if name in values}
             function(**values, **{own[at].name: run})
 

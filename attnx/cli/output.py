@@ -1,4 +1,4 @@
-"""stdout: a result, as JSON or through Rich, and nothing else. stderr: what the user should know besides."""
+"""stdout: a result, as JSON or through Rich, and nothing else. stderr: whatever else the user should know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> Non
 
     Args:
         document: Records, arrays and plain values; `attnx.view.json.document` makes one with schema and version.
-        pretty: Over several lines. Where None, for a terminal; JSON Lines want False.
+        pretty: Over several lines. None: on a terminal only; for JSON Lines it must be False.
     """
     from attnx.cli.wording import worded_within
     from attnx.view.json import dumps, tidy
@@ -29,7 +29,7 @@ def emit_json(document: Mapping[str, Any], *, pretty: bool | None = None) -> Non
 def show(*renderables: Any) -> None:
     """Print Rich renderables to stdout: colour and width follow the terminal, NO_COLOR and COLUMNS.
 
-    A pipe gets neither colour nor columns cut to a terminal's width nor spaces at the end of lines.
+    A pipe gets no colour, no columns cut to a terminal's width, and no trailing spaces.
     """
     from rich.console import Console
 
@@ -58,7 +58,7 @@ def write(text: str) -> None:
 
 
 def note(*texts: str) -> None:
-    """Say something on stderr that is neither the result nor an error; control characters made visible."""
+    """Write a note to stderr that is neither the result nor an error, with control characters made visible."""
     from attnx.cli.plain import say
 
     for text in texts:
@@ -66,26 +66,26 @@ def note(*texts: str) -> None:
 
 
 def notes(texts: Iterable[str]) -> None:
-    """Say each of several things once."""
+    """Write each of several notes once."""
     note(*dict.fromkeys(texts))
 
 
 def is_terminal() -> bool:
-    """Whether results go to a terminal, where they show by themselves how far things are."""
+    """Whether results go to a terminal, where they show the progress by themselves."""
     return sys.stdout.isatty()
 
 
 @contextlib.contextmanager
 def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show on stderr how far something is, how fast and how much longer, where that is a terminal.
+    """Show progress, speed and remaining time on stderr, if that is a terminal.
 
     Args:
-        total: How many there are; None where that is not known.
-        what: Of what.
+        total: How many there are; None where unknown.
+        what: What is counted.
         quiet: Show nothing.
 
     Yields:
-        To be called with the number that is done. The bar is gone when all is done.
+        A function to call with the number done so far. The bar disappears at the end.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
@@ -117,6 +117,6 @@ def _write(content: bytes) -> None:
 
 
 def _gone() -> None:
-    """The reader of a pipe (head, less) has left: what it did not read is nobody's loss."""
+    """Handle a pipe whose reader (head, less) has closed it: it does not need the rest."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)

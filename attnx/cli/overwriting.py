@@ -1,4 +1,4 @@
-"""A file that a command reads is never the one that it writes: not with --force, nor under another name of it."""
+"""A command never writes to a file that it reads: not with --force, and not under another name of that file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from attnx.errors import UsageError
 
 WRITTEN = frozenset({"save", "out"})
-"""Names of the parameters of commands that name a file to be written."""
+"""Names of the parameters that name a file to be written."""
 _WORDS = frozenset({"TEXT", "CORRUPT", "WORD", "WORD,WORD", "TOKEN"})
-"""What is no path, though a file may be called so."""
+"""Values that are not paths, even if a file has that name."""
 
 
 def check(params: Mapping[str, Any], sorts: Mapping[str, str | None]) -> None:
-    """Hold what a command line writes against everything else that it names.
+    """Compare the file that a command line writes with every other file that it names.
 
     Args:
         params: The values of its parameters, by name.
-        sorts: What each takes: MODEL, FEED, TEXT, ...
+        sorts: The sort of value that each takes: MODEL, FEED, TEXT, ...
 
     Raises:
         UsageError: A file would be both read and written.
@@ -38,7 +38,7 @@ def check(params: Mapping[str, Any], sorts: Mapping[str, str | None]) -> None:
 
 
 def _paths(value: Any) -> Iterable[str]:
-    """What a value may name as a path: itself, the .npy file of NAME=@FILE, the files of a model's folder."""
+    """The paths that a value may name: itself, the .npy file of NAME=@FILE, the files of a model's folder."""
     if isinstance(value, (list, tuple)):
         for one in value:
             yield from _paths(one)
@@ -52,7 +52,7 @@ def _paths(value: Any) -> Iterable[str]:
 def _exists(path: str | os.PathLike[str]) -> bool:
     try:
         return Path(path).exists()
-    except (OSError, ValueError):  # a name that is too long for one, or has a NUL in it
+    except (OSError, ValueError):  # too long for a file's name, or with a NUL in it
         return False
 
 

@@ -1,4 +1,4 @@
-"""Help in panels: which options and commands stand together, and the examples of a command."""
+"""Help in panels: which options and commands are grouped together, and the examples of a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Many texts": ("scan",),
     "Models": ("models", "pull", "export", "sites", "cost", "doctor"),
 }
-"""Panels of commands, and how they are listed; a command that is not named here comes last, in "Others"."""
+"""Panels of commands, in the order in which they are listed; a command that is missing here comes last, in "Others"."""
 OPTIONS: dict[str, tuple[str, ...]] = {
     "Text": (
         "pair", "file", "target", "targets", "chat", "ids", "inputs", "set", "dim", "image", "audio", "prompt",
@@ -34,11 +34,11 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "Generate": ("generate", "temperature", "top-k", "seed"),
     "Device": ("device", "batch", "part", "engine", "address", "workers", "clear-cache"),
 }  # fmt: skip
-"""Panels of options, in the help's order, each in its order; an option may name another panel where it is declared."""
+"""Panels of options, and the options of each, in the help's order; an option's declaration may name another panel."""
 REST = "Others"
-"""The panel of what no panel names: --help."""
+"""The panel for options that no panel names: --help."""
 EXAMPLES = "Examples:"
-"""The heading in a command's docstring under which its examples stand, a line each."""
+"""The heading in a command's docstring above its examples, one per line."""
 
 
 def grouped(names: Sequence[str]) -> dict[str, list[str]]:
@@ -50,7 +50,7 @@ def grouped(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def arrange(command: Any) -> Any:
-    """A command whose options know their panels, and whose examples stand apart from what it does."""
+    """Set the panel of each option of a command, and separate its examples from its description."""
     place = {name: (title, at) for title, panel in OPTIONS.items() for at, name in enumerate(panel)}
     for parameter in command.params:
         if parameter.param_type_name == "option" and not parameter.rich_help_panel:
@@ -62,7 +62,7 @@ def arrange(command: Any) -> Any:
 
 
 def write(command: Any, context: Any, formatter: Any) -> None:
-    """Write arguments and options, a panel after the other."""
+    """Write arguments and options, one panel after another."""
     panels: dict[str, list[Any]] = {"Arguments": [], **{title: [] for title in OPTIONS}, REST: []}
     place = {name: at for panel in OPTIONS.values() for at, name in enumerate(panel)}
     found = command.get_params(context)
@@ -79,7 +79,7 @@ def write(command: Any, context: Any, formatter: Any) -> None:
 
 
 def write_examples(command: Any, formatter: Any) -> None:
-    """Write a command's examples, each as it is typed: a shell must be able to read it, so none is wrapped."""
+    """Write a command's examples as they are typed: a shell must be able to read them, so none is wrapped."""
     if command.examples:
         with formatter.section(EXAMPLES.rstrip(":")):
             formatter.write("".join(f"  {line}\n" for line in command.examples))

@@ -1,4 +1,4 @@
-"""`attnx patch`: a clean and a corrupt text run, patched, and shown: a list of the largest shares, and a map."""
+"""`attnx patch`: run a clean and a corrupt text, patch, and show the largest shares and a map."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Heads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What path patching is asked for."""
+    """The options of path patching."""
 
     senders: Heads
     receivers: Heads
@@ -36,7 +36,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """In what the runs are compared."""
+    """By what the runs are compared."""
 
     metric: str | None
     answer: str | None
@@ -75,11 +75,11 @@ def show(clean: Start, corrupt: Start, asked: Asked, shown: Shown, *, save: Path
 
     Args:
         clean: The options of the clean text.
-        corrupt: The same of the corrupt one.
+        corrupt: The options of the corrupt text.
         asked: What is patched.
         shown: How much is shown.
         save: A file to write the result to.
-        force: Replace it where it exists.
+        force: Replace the file if it exists.
     """
     from attnx.cli import output, saving
     from attnx.interventions.feeds import named, plan_run
@@ -161,7 +161,7 @@ def _screen(
 
 
 def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> str:
-    """Where clean and corrupt text differ, in a line."""
+    """Where clean and corrupt text differ, in one line."""
     from attnx.study.two_texts import differing_inputs
 
     if not differ:
@@ -174,7 +174,7 @@ def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> 
 
 
 def _table(found: Patching, shown: Shown) -> Any:
-    """The clean and the corrupt run, then the patches that move furthest from the run that is patched."""
+    """The clean and the corrupt run, then the patches that move the patched run furthest."""
     from attnx.view.columns import column, columns
 
     ranked = found.ranked if shown.every else found.ranked[: shown.top]

@@ -1,4 +1,4 @@
-"""Text for a terminal: what could move the cursor is made visible, and lines end between words."""
+"""Text for a terminal: characters that could move the cursor are made visible, and lines break between words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def visible(text: str) -> str:
 
 
 def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
-    """Write to stderr; on a terminal, lines end between words, and what follows stands under the text.
+    """Write to stderr; on a terminal, lines break between words, and continuation lines are indented.
 
     Args:
-        text: Any text, options put for the arguments that it names; what could move the cursor is made visible.
-        first: Stands before it.
-        under: Stands before the lines that follow.
+        text: Any text. Arguments that it names become options; characters that could move the cursor are made visible.
+        first: Put before the first line.
+        under: Put before the following lines.
     """
     from attnx.cli.wording import worded
 
@@ -33,13 +33,13 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
 
 
 def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:
-    """Text in lines of at most so many cells; words, commands between backticks, options with values are never cut.
+    """Break a text into lines of limited width; words, commands in backticks and options with values are never broken.
 
     Args:
-        text: Its own line breaks stay.
-        width: Cells a line.
-        first: Stands before the first line.
-        under: Stands before every other.
+        text: Its own line breaks are kept.
+        width: Cells in a line.
+        first: Put before the first line.
+        under: Put before every other line.
     """
     from attnx.view.cells import cell_len
 
@@ -59,7 +59,7 @@ def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:
 
 
 def _width() -> int | None:
-    """Cells of a line of the terminal that stderr is; None where it is none."""
+    """Width in cells of the terminal on stderr; None where stderr is not a terminal."""
     try:
         if not sys.stderr.isatty():
             return None

@@ -19,7 +19,7 @@ DRAWN = (".png", ".pdf")
 
 
 def check(path: Path | None, *, force: bool) -> None:
-    """Tell before a long run whether its result can be written there.
+    """Check before a long run that its result can be written there.
 
     Raises:
         UsageError: Another ending, the file exists and is not to be replaced, its folder does not exist; or --force
@@ -39,7 +39,7 @@ def check(path: Path | None, *, force: bool) -> None:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as columns; what a row lacks is NaN in a column of numbers, empty in one of words."""
+    """Turn rows into columns; a missing value is NaN in a column of numbers, empty in a column of words."""
     names = dict.fromkeys(name for row in rows for name in row)
     out = {name: [row.get(name) for row in rows] for name in names}
     for values in out.values():
@@ -82,7 +82,7 @@ def give(
     path: Path | None = None,
     force: bool = False,
 ) -> None:
-    """Show a result, as JSON or as tables, and write it to a file where one is named; see `save`."""
+    """Show a result, as JSON or as tables, and write it to a file if one is named; see `save`."""
     from attnx.cli import output
     from attnx.view.page import line
 
@@ -99,17 +99,17 @@ def give(
 def save(
     path: Path, *, views: Sequence[Any], numbers: Numbers, document: Mapping[str, Any], force: bool
 ) -> tuple[str, ...]:
-    """Write a result; the ending of the name says as what.
+    """Write a result in the format that the file name's ending says.
 
     Args:
         path: .csv, .npz, .parquet (the numbers), .json (the document), .txt, .svg, .html, .png or .pdf (the views).
         views: What a terminal shows.
-        numbers: A line each.
+        numbers: One dictionary per row.
         document: As --json gives it.
-        force: Replace a file that exists.
+        force: Replace an existing file.
 
     Returns:
-        What the user should know of it.
+        Notes for the user.
 
     Raises:
         UsageError: Another ending, the file exists, or a package is missing.

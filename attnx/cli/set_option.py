@@ -16,7 +16,7 @@ from attnx.session import memory
 from attnx.session.ort import Slot
 
 _LARGEST = 10**9
-"""Entries along a dimension."""
+"""The most entries along a dimension."""
 _HOW = "NAME=VALUE with a number, a list 1,2,3, true, false, zeros, ones, arange, randn:SEED or @file.npy."
 
 
@@ -24,7 +24,7 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     """Read batch=1, height=32 as sizes by name.
 
     Raises:
-        UsageError: One that is not of the form NAME=SIZE.
+        UsageError: One is not of the form NAME=SIZE.
     """
     out: dict[str, int] = {}
     for text in texts:
@@ -50,7 +50,7 @@ def read_settings(
         texts: NAME=VALUE each.
         slots: The model's inputs.
         dims: Sizes of symbolic dimensions, by name.
-        given: Arrays that are given besides; sizes of symbolic dimensions are read off them.
+        given: Other arrays of the feed; sizes of symbolic dimensions are taken from them.
 
     Raises:
         UsageError: No such input or dimension, a value that cannot be read, or a size that is not known.
@@ -108,9 +108,9 @@ def _value(slot: Slot, value: str, sizes: Mapping[str, int]) -> Array:
 
 
 def _numbers(text: str) -> Array | None:
-    """The numbers of a list: int64 where all are whole, so that none is rounded; else float64; None for anything else.
+    """The numbers in a list: int64 if all are whole, so that none is rounded, else float64; None for anything else.
 
-    True and false are 1 and 0; inf and -inf are what masks that are added hold.
+    True and false are 1 and 0; inf and -inf are for additive masks.
     """
     words = {"true": "1", "false": "0"}
     parts = [words.get(part.strip(), part) for part in text.lower().split(",")]
@@ -125,12 +125,12 @@ def _cast(slot: Slot, array: Array, value: str) -> Array:
     """An array in the input's type.
 
     Raises:
-        UsageError: The type does not hold its numbers: none may be cut, and none become infinite.
+        UsageError: The type cannot hold its numbers: none may be truncated or become infinite.
     """
     with np.errstate(all="ignore"):
         cast = np.asarray(array.astype(slot.dtype or np.float32))
     if cast.dtype.kind in "iub":
-        exact = array.dtype.kind != "f" or bool((np.abs(array) <= 2**53).all())  # beyond, a float64 is rounded
+        exact = array.dtype.kind != "f" or bool((np.abs(array) <= 2**53).all())  # beyond this, a float64 is rounded
         fits = exact and np.array_equal(cast.astype(array.dtype), array) and bool(np.all((cast < 0) == (array < 0)))
         if not fits:
             raise UsageError(
@@ -142,7 +142,7 @@ def _cast(slot: Slot, array: Array, value: str) -> Array:
 
 
 def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list[int]:
-    """The input's shape with its symbols filled in: by --dim, else 1 for a batch (for every one of a single number)."""
+    """The input's shape with its symbols filled in: by --dim, else 1 for a batch (for a single number: 1 for all)."""
     shape = []
     for place, dim in enumerate(slot.shape):
         if isinstance(dim, int):
@@ -166,12 +166,12 @@ def _shape(slot: Slot, sizes: Mapping[str, int], *, alone: bool = False) -> list
 
 
 def _named(dim: str | None) -> bool:
-    """Whether a dimension has a name of its own; exporters write "?" for one that has none."""
+    """Whether a dimension has a name of its own; exporters write "?" for one without."""
     return dim is not None and dim.strip("? ") != ""
 
 
 def _is_batch(dim: str | None, rank: int) -> bool:
-    """Whether the first dimension counts the rows of a batch: it does unless its name says that it is a sequence."""
+    """Whether the first dimension is the batch: it is, unless its name says that it is a sequence."""
     if dim is None or not _named(dim) or "batch" in dim.lower():
         return True
     return rank > 1 and not any(word in dim.lower() for word in ("seq", "len", "token", "past", "time", "frame"))

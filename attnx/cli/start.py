@@ -1,4 +1,4 @@
-"""How a command that runs a model begins: its options, the model they name, what it is run on, the trace."""
+"""How a command that runs a model starts: its options, the model that they name, what it is run on, the trace."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """The options that say what to run, and each step from them, made when it is first needed.
+    """The options that say what to run, and what follows from them step by step, computed when first needed.
 
-    `attnx.cli.options.starts` gives a command these options; those that it does not have are at their defaults.
+    `attnx.cli.options.starts` gives a command these options; those that it does not have keep their defaults.
     """
 
     source: Source = field(default_factory=Source)
@@ -35,7 +35,7 @@ class Start:
 
         Raises:
             UsageError: Nothing, or two things that exclude each other.
-            InputError: A file that cannot be read, or has no text.
+            InputError: A file cannot be read, or has no text.
         """
         from attnx.cli.inputs import take
 
@@ -43,13 +43,13 @@ class Start:
 
     @property
     def any_given(self) -> bool:
-        """Whether there is anything to run on, or anything that belongs to such."""
+        """Whether there is anything to run on, or an option that goes with it."""
         source = self.source
         beside = source.pair is not None or source.target is not None or self.writing.generate is not None
         return beside or not source.is_empty
 
     def open(self, name: str | None = None) -> Model:
-        """Open a model; the one that the options name where None.
+        """Open a model; where None, the one that the options name.
 
         Raises:
             ModelError: There is no such model, or it cannot be read.
@@ -60,16 +60,16 @@ class Start:
 
     @cached_property
     def opened(self) -> Model:
-        """The model that the options name. What it is to run on is looked at first."""
+        """The model that the options name. What it is to run on is checked first."""
         assert self.items
         return self.open()
 
     def numbered(self, given: Any, sort: str | None = None) -> Any:
-        """Layers and heads as options have them, "last" and "-1" as the numbers that they are in the model.
+        """Layers and heads as the options give them, with "last" and "-1" replaced by the model's own numbers.
 
         Args:
-            given: A text, several, or None; the model is opened only where one counts from the end.
-            sort: The sort of attention that is meant, where one was asked for.
+            given: A text, several, or None; the model is opened only if one counts from the end.
+            sort: The sort of attention that is meant, if one was named.
         """
         if given is None:
             return None
@@ -124,7 +124,7 @@ def start(
     device: str = "auto",
     json: bool = False,
 ) -> Start:
-    """Put options as typer gives them into their groups; a command leaves out those that it does not have."""
+    """Sort options from typer into their groups; a command leaves out those that it does not have."""
     return Start(
         Source(text, pair, file, ids, inputs, tuple(values or ()), tuple(dims or ()), target, image, audio),
         Writing(generate, temperature, top_k, seed, chat),

@@ -1,4 +1,4 @@
-"""The size of a terminal as the environment says it: COLUMNS and LINES, where they are sizes."""
+"""The size of a terminal as the environment gives it: COLUMNS and LINES, where they are valid sizes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 from attnx.numerals import whole
 
 WIDEST = 100_000
-"""Columns in a pipe or a file where COLUMNS does not say otherwise: nothing is cut there for want of width."""
+"""Columns in a pipe or a file without COLUMNS: wide enough that nothing is cut."""
 
 
 def asked_columns() -> int | None:
-    """How wide the environment says that output is to be; None where it does not say."""
+    """The output width that the environment sets; None where it sets none."""
     return whole(os.environ.get("COLUMNS", ""), least=1, most=WIDEST)
 
 
 def settle() -> None:
-    """Take away what stands in COLUMNS and LINES and is no size, before a library reads it.
+    """Remove COLUMNS and LINES from the environment if they are not sizes, before a library reads them.
 
-    Some shells set 0 where there is no terminal; rich tells a number by `str.isdigit`, and stops at "²".
+    Some shells set 0 where there is no terminal; rich recognises numbers by `str.isdigit`, and crashes on "²".
     """
     for name in ("COLUMNS", "LINES"):
         if whole(os.environ.get(name, "1"), least=1, most=WIDEST) is None:

@@ -1,4 +1,4 @@
-"""Speech with its times, from the command line: what is run, and how words are shown and saved."""
+"""`attnx align` for speech: what is run, and how words and their times are shown and saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer traced to its prompt, from the command line: what is run, and how it is shown."""
+"""`attnx align` for answers: what is run, and how an answer traced to its prompt is shown."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 VIEWS = ("table", "strip")
 WRITES = 32
-"""Tokens that are written at most where --generate does not say."""
+"""The most tokens to write without --generate."""
 BEST = 8
-"""Heads that are listed where --top does not say."""
+"""How many heads are listed without --top."""
 ASIDE = ("rest of the prompt", "sinks", "own words")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of an answer."""
+    """The options of tracing an answer."""
 
     heads: tuple[Head, ...] = ()
     layers: tuple[int, ...] | None = None
@@ -39,7 +39,7 @@ class Asked:
 
 
 def trace_back(run: Start, model: Model, asked: Asked) -> None:
-    """Let the model answer, and show what it read."""
+    """Let the model answer, and show which parts of the prompt it read."""
     from attnx.run.generate import plan
 
     prompt = run.prompt

@@ -1,4 +1,4 @@
-"""Options that would do nothing are refused: silence would pass for an answer."""
+"""Refuse options that would do nothing: a user could not tell that they had no effect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from attnx.study.request import Request
 
 
 def refuse(why: str, options: Mapping[str, object]) -> None:
-    """Refuse options that have no effect beside what else was request.
+    """Refuse options that have no effect together with the others.
 
     Args:
-        why: What leaves them without effect: "with --numbers", "without --query".
-        options: Option -> its value; None or False where it is left out.
+        why: What makes them ineffective: "with --numbers", "without --query".
+        options: Option -> its value; None or False where it was not given.
 
     Raises:
         UsageError: One was given.
@@ -25,14 +25,14 @@ def refuse(why: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_in_view(request: Request, *, documents: bool) -> None:
-    """Refuse what the view of an inspection has no use for.
+    """Refuse options that have no effect in this view of an inspection.
 
     Args:
         request: What is inspected.
-        documents: Whether numbers are written, of which --top takes the largest in any view but the overview.
+        documents: Whether numbers are written; --top then selects the largest in any view but the overview.
 
     Raises:
-        UsageError: --top where every cell is shown, or --scale where nothing is coloured by its value.
+        UsageError: --top where every cell is shown, or --scale where no cell is coloured by its value.
     """
     view = request.view
     cells = view in ("grid", "heatmap") or (view == "table" and request.query is None)

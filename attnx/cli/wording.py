@@ -1,4 +1,4 @@
-"""Texts that name arguments and calls, in the words of the command line: options and commands."""
+"""Put texts that name Python arguments and calls into the command line's terms: options and commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "model.slots": "sites MODEL --feed-template",
     "model.trace": "trace MODEL TEXT",
 }
-"""What shows on the command line what a call gives in Python."""
+"""Call in Python -> the command that shows the same."""
 NAMES = {
     "heads": "head",
     "layers": "layer",
@@ -40,17 +40,17 @@ NAMES = {
     "largest": "max",
     "values": "set",
 }
-"""Arguments of Python whose option has another name."""
+"""Python arguments whose option has another name."""
 FILL = {"--inputs": "FEED.npz", "--audio": "FILE.wav"}
-"""What stands for a value where it tells more than the option's metavar."""
+"""Placeholders for values that say more than the option's metavar."""
 
 
 def worded(text: str, command: Any = None) -> str:
-    """A text in the words of the command line; as it is where it names no argument.
+    """A text in the command line's terms; unchanged if it names no argument.
 
     Args:
-        text: Of the core.
-        command: The command at hand (Typer's), which says which options there are; None where that is not known.
+        text: A text from the core.
+        command: Typer's command, whose options are used; None where the command is unknown.
     """
     return text.said(Options(() if command is None else command.params)) if isinstance(text, Wording) else text
 
@@ -61,7 +61,7 @@ def worded_all(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def worded_within(document: Any) -> Any:
-    """A document with every text in the words of the command line."""
+    """A document with every text in the command line's terms."""
     if isinstance(document, dict):
         return {name: worded_within(one) for name, one in document.items()}
     if isinstance(document, list):
@@ -93,10 +93,10 @@ def _worded_part(part: Any) -> Any:
 
 
 class Options(Reader):
-    """Someone at the command line.
+    """Reads wordings as options, for someone at the command line.
 
     Args:
-        params: Typer's parameters of the command at hand; where there are none, every option is taken to be there.
+        params: Typer's parameters of the command; if there are none, every option is assumed to exist.
     """
 
     def __init__(self, params: Sequence[Any] = ()) -> None:
@@ -105,11 +105,11 @@ class Options(Reader):
         self._options = {p.name: option for p, option in zip(found, self._metavars, strict=True)}
 
     def has(self, argument: str) -> bool:
-        """Whether the command has an option for it."""
+        """Whether the command has an option for the argument."""
         return not self._options or self._option(argument) in self._metavars
 
     def argument(self, one: Argument) -> str:
-        """The option, and its value."""
+        """The option with its value."""
         option = self._option(one.name)
         if one.value is None:
             return option
@@ -117,12 +117,12 @@ class Options(Reader):
         return f"{option} {value}".rstrip()
 
     def call(self, name: str, arguments: str | None) -> str:
-        """The command, between backticks."""
+        """The command, in backticks."""
         tree = ast.parse(f"f({arguments or ''})", mode="eval").body
         return f"`{' '.join(['attnx', COMMANDS[name], *self._given(tree)])}`"
 
     def _given(self, tree: ast.expr) -> list[str]:
-        """What is given to a call, and to the calls that are given to it."""
+        """The arguments of a call, and of the calls among its arguments."""
         if not isinstance(tree, ast.Call):
             return [_typed(tree)]
         options = [self.argument(Argument(str(one.arg), ast.unparse(one.value))) for one in tree.keywords]
@@ -138,25 +138,25 @@ class Options(Reader):
 
 @cache
 def _shared() -> dict[str, str]:
-    """Option -> metavar of those that commands share."""
+    """Option -> metavar, for the options that commands share."""
     from typer.models import OptionInfo
 
     from attnx.cli import options
 
     annotated = [one for name, one in vars(options).items() if name.endswith("Option")]
     found = [one for kind in annotated for one in getattr(kind, "__metadata__", ()) if isinstance(one, OptionInfo)]
-    # In an annotation the first name of an option stands where its default would.
+    # In an annotation, the first name of an option stands in the place of its default.
     return {max((str(one.default), *(one.param_decls or ())), key=len): one.metavar or "" for one in found}
 
 
 def _value(one: Argument) -> str:
-    """A value as it is typed; nothing for a switch."""
+    """A value as it is typed; empty for a switch."""
     assert one.value is not None
     return one.value if one.quoted else _typed(ast.parse(one.value, mode="eval").body)
 
 
 def _typed(tree: ast.expr) -> str:
-    """Python as it is typed at a shell: lists with commas, what a call makes as what it is made of."""
+    """Python values as they are typed at a shell: lists with commas, a call as its arguments."""
     if isinstance(tree, ast.Call):
         return _typed(tree.args[0])
     found = ast.literal_eval(tree)

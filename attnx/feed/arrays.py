@@ -43,7 +43,7 @@ def load_feed(path: Path) -> dict[str, Array]:
 
 
 def _foresee(path: Path, archive: Any) -> None:
-    """Hold what an archive says of its arrays against what is in it, and against memory, before any is made.
+    """Check the sizes that an archive declares for its arrays against its contents and against memory, first of all.
 
     Raises:
         InputError: An array that is larger than its bytes, or arrays that do not fit in memory.
@@ -64,10 +64,10 @@ def _foresee(path: Path, archive: Any) -> None:
 
 
 def check_declared(file: IO[bytes], size: int, name: str) -> None:
-    """Hold the shape that the head of a .npy file declares against the bytes that are there.
+    """Check the shape that the header of a .npy file declares against the bytes in the file.
 
     Raises:
-        InputError: More are needed.
+        InputError: The file has fewer bytes.
         ValueError: It is not a .npy file.
     """
     kind = np.lib.format
@@ -83,11 +83,11 @@ def check_declared(file: IO[bytes], size: int, name: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool = False) -> None:
-    """Write a file whole or not at all: beside its place first, then moved there.
+    """Write a file whole or not at all: first beside its destination, then moved there.
 
     Raises:
         UsageError: It exists and `force` is not given.
-        RunError: It cannot be written (folder missing, no right, disk full).
+        RunError: It cannot be written (folder missing, no permission, disk full).
     """
     if path.exists() and not force:
         raise UsageError(f"{path} exists", Wording("Give <force=True> to replace it, or another name."))
@@ -130,7 +130,7 @@ def trace_arrays(trace: Trace) -> dict[str, Array]:
 
 
 def check_target(path: Path, *, force: bool = False) -> None:
-    """Tell before a long run whether its arrays can be written there.
+    """Check before a long run that its arrays can be written there.
 
     Raises:
         UsageError: Another ending, the file exists and is not to be replaced, or its folder does not exist.

@@ -1,4 +1,4 @@
-"""Sound -> what a model listens to: WAV files, resampled, as the extractor that its configuration names hears them."""
+"""Sound -> a model's input: WAV files, resampled and processed by the extractor that its configuration names."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from attnx.tokens.files import read_config, read_processor
 from attnx.wording import Wording
 
 _LONGEST = 1 << 28
-"""Samples of a sound that are still read: at 16,000 a second, four hours and a half."""
+"""The most samples read from a sound: four and a half hours at 16,000 per second."""
 _AT_ONCE = 1 << 20
 """Samples that are decoded together."""
 STRETCH, AROUND = 60, 4
-"""Seconds of a long sound that are resampled together, and seconds on either side that are resampled with them."""
+"""Seconds of a long sound that are resampled together, and seconds of overlap on either side."""
 
 
 def sound_slot(slots: list[Slot]) -> Slot | None:
@@ -37,10 +37,10 @@ def sound_slot(slots: list[Slot]) -> Slot | None:
 
 
 def sound_shape(slot: Slot, config: Config) -> tuple[int, ...]:
-    """The shape of what a model is fed of one second: its samples, or a spectrogram as long as the model hears.
+    """The shape of the feed for one second of sound: its samples, or a spectrogram as long as the model's window.
 
     Raises:
-        UnsupportedError: Nothing says what features the model takes, or they cannot be computed.
+        UnsupportedError: The features that the model takes are unknown, or cannot be computed.
     """
     tone = np.sin(np.arange(rate_of(config)) * 0.1)
     return find(config, slot)[0](tone, config, slot).array.shape
@@ -48,7 +48,7 @@ def sound_shape(slot: Slot, config: Config) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sound:
-    """A sound at the rate of the model that is to hear it."""
+    """A sound, at the sampling rate of the model."""
 
     slot: Slot
     """The input that takes it."""
@@ -57,45 +57,45 @@ class Sound:
     rate: int
     """Samples a second."""
     length: int | None
-    """Samples of a piece, which is all that the model hears at once; None where it hears all there is."""
+    """Samples in a piece, the most that the model takes at once; None where it takes any length."""
     hop: int
     """Samples between two spectra."""
     config: Config
-    """What the model's configuration says of sound."""
+    """The model's configuration for sound."""
     extract: Extract
     notes: tuple[str, ...]
 
     @property
     def span(self) -> float:
-        """Seconds that the model hears at once."""
+        """Seconds that the model takes at once."""
         return (self.length or len(self.samples)) / self.rate
 
     @property
     def is_long(self) -> bool:
-        """Whether it is more than the model hears at once."""
+        """Whether the sound is longer than the model takes at once."""
         return self.length is not None and len(self.samples) > self.length
 
     def array(self) -> Array:
-        """What the model is fed of its first piece, [1,...]."""
+        """The feed for its first piece, [1,...]."""
         heard = self.extract(self.samples[: self.length], self.config, self.slot)
         return heard.array.astype(self.slot.dtype)
 
     def spectra(self, samples: Array, length: int) -> Array:
-        """Whisper's spectrogram of samples, silence added up to `length`, [bands, length / hop]."""
+        """Whisper's spectrogram of samples, padded with silence to `length`, [bands, length / hop]."""
         return spectrogram(samples, length, self.config, self.slot)
 
 
 def listen(model: OpenModel, path: Path, given: Mapping[str, Array]) -> Sound:
-    """Read a sound for a model; of an encoder-decoder in two files, its encoder listens.
+    """Read a sound for a model; in an encoder-decoder in two files, the encoder takes it.
 
     Args:
         model: The model.
         path: A WAV file.
-        given: Inputs that are given besides.
+        given: Other inputs that were given.
 
     Raises:
         UsageError: The model takes no sound.
-        UnsupportedError: It wants features that cannot be computed.
+        UnsupportedError: It needs features that cannot be computed.
         InputError: The file is not a WAV file that can be read.
     """
     slots = [s for m in (model.encoder, model) if m is not None for s in m.slots()]
@@ -124,10 +124,10 @@ def audio_inputs(
     Args:
         model: The model.
         path: A WAV file.
-        given: Inputs that are given besides.
+        given: Other inputs that were given.
 
     Returns:
-        The input's name and array; what the user should know; and how positions are called: their time in seconds.
+        The input's name and array; notes; and names for positions: their time in seconds.
 
     Raises:
         UsageError: The model takes no sound.
@@ -146,7 +146,7 @@ def audio_inputs(
 
 
 def patches_of(config: Config, array: Array) -> Grid | None:
-    """How patches lie on a spectrogram [1,frames,bands] that is cut into them: rows of bands, columns of time.
+    """The grid of patches on a spectrogram [1,frames,bands]: rows of bands, columns of time.
 
     Source: Gong et al. 2021 (AST), section 2.1: patches overlap, and two tokens stand before them.
     """
@@ -158,10 +158,10 @@ def patches_of(config: Config, array: Array) -> Grid | None:
 
 
 def read_wav(path: Path) -> tuple[Array, int]:
-    """Samples in -1..1, channels averaged, float64; and how many there are a second.
+    """Samples in -1..1, channels averaged, float64; and the sampling rate.
 
     Raises:
-        InputError: No such file, or none of whole numbers of 8 to 32 bits.
+        InputError: No such file, or its samples are not integers of 8 to 32 bits.
     """
     try:
         with wave.open(str(path), "rb") as file:
@@ -172,9 +172,9 @@ def read_wav(path: Path) -> tuple[Array, int]:
                     "It takes 1,000 to 768,000 Hz, with 8 to 32 bits. Convert it: "
                     "ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le OUT.wav.",
                 )
-            most = min(file.getnframes(), path.stat().st_size // (width * channels))  # a header may say anything
+            most = min(file.getnframes(), path.stat().st_size // (width * channels))  # a header may claim anything
             samples, there = np.empty(most), 0
-            while there < most:  # a stretch at a time: an hour has as many samples as fill a gigabyte
+            while there < most:  # piece by piece: the samples of an hour fill a gigabyte
                 some = _decoded(file.readframes(min(_AT_ONCE, most - there)), width, channels)
                 if not len(some):
                     break
@@ -205,9 +205,9 @@ def _decoded(raw: bytes, width: int, channels: int) -> Array:
 
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
-    """Samples at another rate, by cutting or widening the spectrum: nothing above half the lower rate is left.
+    """Samples at another rate, by truncating or extending the spectrum: nothing above half the lower rate is left.
 
-    A long sound is done `STRETCH` seconds at a time, with `AROUND` seconds of what stands before and behind it.
+    A long sound is processed `STRETCH` seconds at a time, with `AROUND` seconds of overlap before and after.
     """
     if rate == wanted:
         return samples
@@ -219,10 +219,10 @@ def resample(samples: Array, rate: int, wanted: int) -> Array:
     if len(samples) <= 2 * STRETCH * rate:
         return _resampled(samples, rate, wanted)
     out = np.empty(count)
-    for start in range(0, -(-len(samples) // rate), STRETCH):  # whole seconds: they have whole samples at either rate
+    for start in range(0, -(-len(samples) // rate), STRETCH):  # whole seconds: whole samples at either rate
         first, last = max(0, start - AROUND), start + STRETCH + AROUND
         stretch = samples[first * rate : last * rate].copy()
-        faded = np.sin(np.linspace(0, np.pi / 2, AROUND * rate)) ** 2  # else a cut rings far into the stretch
+        faded = np.sin(np.linspace(0, np.pi / 2, AROUND * rate)) ** 2  # else an abrupt cut rings far into the piece
         if first:
             stretch[: len(faded)] *= faded
         if last * rate < len(samples):

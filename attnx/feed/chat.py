@@ -28,7 +28,7 @@ def find_template(place: Path) -> str | None:
         place: The model's file, or its tokenizer's.
 
     Raises:
-        ModelError: One that cannot be read.
+        ModelError: The template cannot be read.
     """
     for folder in search_folders(place):
         if (folder / "chat_template.jinja").is_file():
@@ -36,7 +36,7 @@ def find_template(place: Path) -> str | None:
     for name in ("chat_template.json", "tokenizer_config.json"):
         config = read_config(place, name)
         found = config.get("chat_template")
-        if isinstance(found, list):  # several by name; "default" is for plain chats
+        if isinstance(found, list):  # several templates by name; "default" is for plain chats
             named = [Config(t, config.where) for t in found if isinstance(t, dict)]
             plain = [t for t in named if t.get("name") == "default"] or named
             found = plain[0].text("template") if plain else None
@@ -68,12 +68,12 @@ def _read(path: Path) -> str:
 def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[str, str]) -> str:
     """Run a template.
 
-    A template comes with a model from anywhere, so it runs where it can reach neither Python's insides nor files.
+    A template may come from an untrusted model, so it runs in a sandbox without access to Python's internals or files.
 
     Args:
         template: jinja2 source.
         messages: {"role", "content"} each.
-        roles: Texts of special tokens by role.
+        roles: Role -> text of the special token.
 
     Raises:
         UsageError: jinja2 is not installed.
@@ -106,7 +106,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
             f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
             _WITHOUT,
         ) from None
-    except Exception as error:  # whatever a stranger's template does wrong
+    except Exception as error:  # whatever an untrusted template does wrong
         raise ModelError(f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", _WITHOUT) from None
     if len(text) > _LONGEST:
         raise ModelError(f"the chat template made {len(text)} characters of the text", _WITHOUT)

@@ -1,6 +1,6 @@
-"""What a model hears of samples, by the feature extractor that its configuration names; one function for each.
+"""Samples -> a model's features, by the feature extractor that its configuration names; one function for each.
 
-Each is held to the extractor of the same name in transformers.
+Tests compare each with the extractor of the same name in transformers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnx.tokens.config import Config
 from attnx.wording import Wording
 
 _RATES = (1000, 768_000)
-"""Samples a second that a sound can have."""
+"""The highest sampling rate that a sound may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Heard:
     array: Array
     """[1,...]."""
     span: float
-    """Seconds that the positions of the model stand for."""
+    """Seconds that the model's positions cover."""
     mask: Array | None = None
-    """int64 [1,positions]: 1 for what is sound, 0 for what was filled up."""
+    """int64 [1,positions]: 1 for sound, 0 for padding."""
     notes: tuple[str, ...] = ()
     grid: Grid | None = None
-    """How patches of a spectrogram lie, where the model takes such."""
+    """The grid of patches on a spectrogram, if the model takes patches."""
 
     def name(self, count: int) -> Tokens:
         """Names of a number of positions: the times at which they begin, or their places on the spectrogram."""
@@ -49,7 +49,7 @@ Extract = Callable[[Array, Config, Slot], Heard]
 
 
 def rate_of(config: Config) -> int:
-    """Samples a second that an extractor wants."""
+    """The sampling rate that an extractor needs."""
     return config.whole("sampling_rate", RATE, *_RATES)
 
 
@@ -57,7 +57,7 @@ def find(config: Config, slot: Slot) -> tuple[Extract, tuple[str, ...]]:
     """The extractor for an input.
 
     Args:
-        config: What preprocessor_config.json says of sound; empty where there is none.
+        config: The part of preprocessor_config.json about sound; empty where there is none.
         slot: The input.
 
     Returns:
@@ -105,7 +105,7 @@ def _whisper(samples: Array, config: Config, slot: Slot) -> Heard:
 
 
 def piece_of(extract: Extract, config: Config, slot: Slot) -> tuple[int, int | None]:
-    """Samples between two spectra, and of a piece, which is all that Whisper hears at once; None of all others."""
+    """Samples between two spectra, and samples in a piece, the most that Whisper takes at once; None for all others."""
     hop = config.whole("hop_length", HOP, 1, 1 << 16)
     if extract is not _whisper:
         return hop, None
@@ -115,7 +115,7 @@ def piece_of(extract: Extract, config: Config, slot: Slot) -> tuple[int, int | N
 
 
 def spectrogram(samples: Array, length: int, config: Config, slot: Slot) -> Array:
-    """Whisper's spectrogram of samples, filled up to `length`, as a configuration has it: [bands, length / hop]."""
+    """Whisper's spectrogram of samples, padded to `length`, with a configuration's settings: [bands, length / hop]."""
     bands = config.whole("feature_size", MELS if not isinstance(slot.shape[1], int) else slot.shape[1], 1, 1 << 12)
     window, hop = config.whole("n_fft", WINDOW, 2, 1 << 16), config.whole("hop_length", HOP, 1, 1 << 16)
     if config.flag("do_normalize", False):
@@ -189,7 +189,7 @@ def _cut(count: int, most: int, a_second: int) -> tuple[str, ...]:
 
 
 def _filled(bands: Array, frames: int, value: float) -> tuple[Array, Array]:
-    """[1,frames,bands] filled up with a value, and which frames are sound."""
+    """[1,frames,bands] padded with a value, and which frames are sound."""
     array, mask = np.full((1, frames, bands.shape[1]), value), np.zeros((1, frames), np.int64)
     array[0, : len(bands)], mask[0, : len(bands)] = bands, 1
     return array, mask

@@ -1,4 +1,4 @@
-"""Tokens, arrays -> the feed of a model: every input filled by the rule that knows it, and a feed checked."""
+"""Tokens, arrays -> a model's feed: fill every input by the rule that covers it, and check a feed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def derive(slots: Sequence[Slot], needs: Needs, arrays: Mapping[str, Array] | No
 
     Args:
         slots: The model's inputs.
-        needs: What there is to fill them with.
+        needs: What they can be filled with.
         arrays: Inputs that need no rule.
 
     Raises:
-        InputError: An input that no rule knows; it is named with its type and shape.
+        InputError: No rule covers an input; the message has its name, type and shape.
     """
     feed: dict[str, Array] = dict(arrays or {})
     of_encoder = encoder_side(slots)
@@ -56,7 +56,7 @@ def derive(slots: Sequence[Slot], needs: Needs, arrays: Mapping[str, Array] | No
 
 
 def _sense(slot: Slot) -> str:
-    """Which argument fills an input that takes a picture or a sound."""
+    """The argument that fills an input for a picture or a sound."""
     from attnx.feed.audio import sound_slot
     from attnx.feed.vision import picture_slot
 
@@ -68,7 +68,7 @@ def _sense(slot: Slot) -> str:
 
 
 def _typed(slot: Slot, value: Array) -> Array:
-    """An array of the input's type, repeated where the model was exported for a batch of more."""
+    """An array in the input's type, repeated where the model was exported for a larger batch."""
     rows = slot.shape[0] if slot.shape else None
     if isinstance(rows, int) and rows > 1 and value.shape[0] == 1:
         value = np.repeat(value, rows, axis=0)
@@ -79,7 +79,7 @@ def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
     """Check a feed against a model's inputs.
 
     Returns:
-        The feed, integers and floats brought to the model's types where that loses nothing.
+        The feed, with integers and floats converted to the model's types where nothing is lost.
 
     Raises:
         InputError: A name, shape or type that does not fit, or NaN in a float input.
@@ -110,7 +110,7 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
         for have, want in zip(shape, slot.shape, strict=True):
             if isinstance(want, int) and have != want:
                 raise InputError(f"input {slot.name} has shape {shape}; the model wants {slot.describe()}", _HOW)
-    if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and end the process
+    if array.ndim > 1 and shape[0] == 0:  # some kernels divide by the number of rows, and crash the process
         raise InputError(f"input {slot.name} has shape {shape}: there is no row to run on", "Give at least one.")
     if array.dtype.kind not in "biuf" and array.dtype != slot.dtype:  # text, times, records; bfloat16 is of kind V
         raise InputError(f"input {slot.name} holds {array.dtype} values; the model wants {slot.type}", _HOW)

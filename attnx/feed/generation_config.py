@@ -1,4 +1,4 @@
-"""What a decoder's text begins with, and what may stand where: as a model's configuration says.
+"""What a decoder's text begins with, and which tokens are allowed where, by a model's configuration.
 
 Sources: transformers' generation_config.json (`decoder_start_token_id`, `forced_bos_token_id`, `forced_decoder_ids`,
 `suppress_tokens`, `begin_suppress_tokens`); Whisper's language, task and timestamps: Radford et al. 2022, section 2.3.
@@ -19,32 +19,32 @@ from attnx.tokens.files import read_config
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What may stand where in what a decoder writes; positions count from 0, the start included."""
+    """Which tokens a decoder may write where; positions count from 0, including the start."""
 
     forced: Mapping[int, int] = field(default_factory=dict)
     """Position -> the id that must stand there."""
     among: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Position -> the ids that may stand there: a language, which the model is to recognise."""
+    """Position -> the ids that may stand there: languages, among which the model chooses."""
     suppressed: frozenset[int] = frozenset()
     """Ids that are never written."""
     at_first: frozenset[int] = frozenset()
-    """Ids that are not written at the first position that is free."""
+    """Ids that are not written at the first free position."""
     marks: Marks | None = None
-    """Marks of time, where they are to be written."""
+    """Timestamps, if they are to be written."""
 
     @property
     def first(self) -> int:
-        """The first position that is free."""
+        """The first free position."""
         return 1 + max((0, *self.forced, *self.among))
 
 
 def settings(model: OpenModel) -> Config:
-    """The model's config.json with generation_config.json over it."""
+    """The model's config.json, overridden by generation_config.json."""
     return read_config(model.path, "generation_config.json").over(read_config(model.path, "config.json"))
 
 
 def numbers(config: Config, name: str) -> set[int]:
-    """The ids that a configuration gives as one number or a list of them; those below 0 stand for none.
+    """The ids that a configuration gives as one number or a list of them; negative ones mean none.
 
     Raises:
         ModelError: The field holds something else.
@@ -56,11 +56,27 @@ def numbers(config: Config, name: str) -> set[int]:
     return {item for item in items if item is not None and item >= 0}
 
 
+def pairs(config: Config, name: str, expected: str) -> list[tuple[int, int]]:
+    """Pairs of whole numbers from 0; none where the field is not there.
+
+    Raises:
+        ModelError: The field holds something else.
+    """
+    found = []
+    given = config.get(name, [])
+    for pair in given if isinstance(given, list) else [None]:
+        one, two = map(whole_of, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        if one is None or two is None:
+            raise config.wrong(name, expected)
+        found.append((one, two))
+    return found
+
+
 def read_rules(config: Config) -> Rules:
     """What a configuration forces and forbids.
 
     Raises:
-        ModelError: A field that is not what it must be.
+        ModelError: A field has the wrong type or value.
     """
     bad = config.get("bad_words_ids", [])
     if not isinstance(bad, list) or not all(isinstance(word, list) for word in bad):
@@ -75,7 +91,7 @@ def read_rules(config: Config) -> Rules:
 
 
 def _whisper(config: Config) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
-    """What is forced behind the start: language, task, no timestamps; a language that is not said is recognised."""
+    """What is forced after the start: language, task, no timestamps; a language that is not set is recognised."""
     forced: dict[int, int] = {}
     among: dict[int, frozenset[int]] = {}
     languages, tasks = (_ids_by_name(config, name) for name in ("lang_to_id", "task_to_id"))
@@ -99,7 +115,7 @@ def _whisper(config: Config) -> tuple[dict[int, int], dict[int, frozenset[int]]]
 
 
 def _id(config: Config, name: str) -> int | None:
-    """A token id; None where there is none, which some configurations write as -1."""
+    """A token id; None where there is none (some configurations write -1)."""
     number = config.maybe_whole(name, least=-1)
     return None if number == -1 else number
 
@@ -110,7 +126,7 @@ def _ids_by_name(config: Config, name: str) -> dict[str, int]:
 
 
 def _forced(config: Config) -> dict[int, int | None]:
-    """Position -> the id that is forced there, None where it is left to the language or the task."""
+    """Position -> the id that is forced there, None where it depends on the language or the task."""
     given = config.get("forced_decoder_ids", [])
     places: dict[int, int | None] = {}
     for pair in given if isinstance(given, list) else [None]:
@@ -123,7 +139,7 @@ def _forced(config: Config) -> dict[int, int | None]:
 
 
 def decoder_start(model: OpenModel) -> tuple[list[int], str | None]:
-    """The ids that a decoder starts from: its start, and what is forced right behind it.
+    """The ids that a decoder starts from: its start token, and those forced right after it.
 
     Returns:
         The ids, and what had to be guessed about them.

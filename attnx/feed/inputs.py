@@ -1,4 +1,4 @@
-"""What a model's inputs are, told from their names, types and shapes; and what there is to fill them with."""
+"""Recognise a model's inputs by their names, types and shapes; and what they can be filled with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnx.session.ort import Slot
 ENCODER = re.compile(r"(^|[._/])(encoder|enc|src|source|memory)")
 DECODER = re.compile(r"(^|[._/])(decoder|dec|tgt|trg|target)")
 _HIDDEN = -1e3
-"""What is added to hide a key is below this."""
+"""A number that is added to hide a key is below this."""
 _PAST = re.compile(r"past|cache_?k|cache_?v|(key|value|kv)_?cache|(^|[._])cache[._]\d")
 
 
@@ -24,7 +24,7 @@ class Needs:
     """What a rule may use to fill an input: one batch of token sequences of equal length."""
 
     ids: Array
-    """int64 [B,Q]: what is new in this call; in an encoder-decoder, the decoder's."""
+    """int64 [B,Q]: the ids that are new in this call; in an encoder-decoder, the decoder's."""
     mask: Array
     """int64 [B,past+Q], 1 for real tokens, cached ones first."""
     types: Array
@@ -34,18 +34,18 @@ class Needs:
     memory_mask: Array | None = None
     """int64 [B,K]."""
     memory: Array | None = None
-    """float [B,K,hidden], what the encoder made, where it is a file of its own."""
+    """float [B,K,hidden], the encoder's output, if the encoder is a file of its own."""
     past: int = 0
-    """Number of cached tokens; their arrays are given outright."""
+    """Number of cached tokens; their arrays are passed directly."""
     kv_heads: int | None = None
     """Key/value heads and size of a head, for caches whose shape is written in symbols."""
     head_size: int | None = None
     window: int | None = None
-    """Keys that a cache which is a ring has to hold."""
+    """How many keys a ring buffer must hold."""
 
     @property
     def encoder(self) -> Needs:
-        """The encoder's side as if it were all there is."""
+        """The encoder's side, as if there were nothing else."""
         if self.memory_mask is None:
             return self
         ids = self.memory_ids if self.memory_ids is not None else np.zeros_like(self.memory_mask)
@@ -82,7 +82,7 @@ def is_ids(slot: Slot) -> bool:
 
 
 def looked_up(slots: Sequence[Slot], tables: Mapping[str, int]) -> list[Slot]:
-    """Inputs with their tables, and those marked that take ids whatever they are called, where none is called so.
+    """Inputs with their tables; if no input is named as ids, the one that takes ids is marked by its table.
 
     Args:
         slots: All inputs of a graph.
@@ -110,19 +110,19 @@ def _says_ids(slot: Slot) -> bool:
 
 
 def sided(slot: Slot, side: re.Pattern[str]) -> bool:
-    """Whether an input's name says that it is of the encoder, or of the decoder."""
+    """Which side an input's name puts it on: the encoder's or the decoder's."""
     return bool(side.search(slot.name.lower()))
 
 
 def _kept(slot: Slot) -> float | None:
-    """What a mask holds for a key that may be seen: as the graph says, else 0 where true is said to be padding."""
+    """A mask's value for a visible key: as the graph shows, else 0 where the name says that true means padding."""
     if slot.kept is None and slot.dtype is np.bool_ and named(slot, "pad"):
         return 0.0
     return slot.kept
 
 
 def seen_by(slot: Slot, mask: Array) -> Array:
-    """What a mask lets be seen, bool in its shape: of one that is added, what is not far below zero.
+    """What a mask leaves visible, bool in its shape: for an additive mask, whatever is not far below zero.
 
     Args:
         slot: The input that takes it.
@@ -134,9 +134,9 @@ def seen_by(slot: Slot, mask: Array) -> Array:
 
 
 def written(slot: Slot, seen: Array) -> Array:
-    """A mask as an input wants it, from what may be seen (bool).
+    """A mask in the form that an input takes, from what is visible (bool).
 
-    A mask of fractions that is not known otherwise has ones where something is seen, or is added where it is square.
+    A float mask of unknown form has ones where something is visible; a square one is additive.
     """
     if slot.dtype is None or not np.issubdtype(slot.dtype, np.floating):
         return np.asarray(~seen if _kept(slot) == 0.0 else seen)
@@ -145,7 +145,7 @@ def written(slot: Slot, seen: Array) -> Array:
 
 
 def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> Slot | None:
-    """Which of the given arrays says what of a text is padding: [B,Q] of whole numbers."""
+    """The given array that marks padding in a text: [B,Q] of whole numbers."""
     memory = encoder_side(slots)
     masks = (s for s in slots if s.name in given and s.name not in memory and named(s, "attention_mask"))
     masks = (s for s in masks if not named(s, "global"))
@@ -153,7 +153,7 @@ def own_mask(slots: Sequence[Slot], given: Mapping[str, Array]) -> Slot | None:
 
 
 def encoder_side(slots: Sequence[Slot]) -> set[str]:
-    """Inputs that describe the encoder's sequence in a graph that has a decoder too; none in a graph of one side.
+    """Inputs that describe the encoder's sequence in a graph that also has a decoder; empty in a graph with one side.
 
     `decoder_input_ids` makes an unmarked `input_ids` the encoder's; `encoder_attention_mask` makes it the decoder's.
     """
@@ -163,7 +163,7 @@ def encoder_side(slots: Sequence[Slot]) -> set[str]:
     unmarked = {s.name for s in plain if s.name not in encoder | decoder}
     if decoder:
         return encoder | unmarked
-    # A mask alone is no second side ("src_mask" of an encoder), unless what it masks is in a cache.
+    # A mask alone makes no second side ("src_mask" of an encoder), unless what it masks is in a cache.
     whole = any(s.name in encoder and not named(s, "mask", "pad") for s in plain)
     whole = whole or any(is_past(s) and sided(s, ENCODER) for s in slots)
     if encoder and whole and any(is_ids(s) for s in plain if s.name in unmarked):
@@ -172,13 +172,13 @@ def encoder_side(slots: Sequence[Slot]) -> set[str]:
 
 
 def is_sense(slot: Slot) -> bool:
-    """Whether an input takes a picture or sound: numbers with axes besides the batch's, and no hidden states."""
+    """Whether an input takes a picture or sound: numbers with axes besides the batch, and not hidden states."""
     whole = slot.dtype in (np.float32, np.float16) and len(slot.shape) in (2, 3, 4) and not is_past(slot)
     return whole and named(slot, "pixel", "image", "input_features", "input_values", "audio", "mel", "patches")
 
 
 def takes_target(slots: Sequence[Slot]) -> bool:
-    """Whether a graph has an encoder's side, of ids, a picture or sound, and wants a decoder's ids besides."""
+    """Whether a graph has an encoder's side (ids, a picture or sound) and also takes a decoder's ids."""
     memory = encoder_side(slots)
     ids = [s for s in slots if is_ids(s)]
     reads = any(s.name in memory and (is_ids(s) or is_sense(s)) for s in slots)
@@ -186,7 +186,7 @@ def takes_target(slots: Sequence[Slot]) -> bool:
 
 
 def fixed_length(slots: Sequence[Slot]) -> int | None:
-    """The number of tokens that a graph was exported for, where it takes no other."""
+    """The number of tokens that a graph was exported for, if it takes no other."""
     memory = encoder_side(slots)
     sizes = [s.shape[1] for s in slots if is_ids(s) and s.name not in memory]
     return next((n for n in sizes if isinstance(n, int)), None)
@@ -203,10 +203,10 @@ def masked_by(slots: Sequence[Slot], tokens: Tokens, inputs: Mapping[str, Array]
 
 
 def padded(tokens: Tokens, length: int, pad_id: int = 0, piece: str = "[PAD]") -> Tokens:
-    """Tokens filled up at the right to the length that a graph was exported for.
+    """Tokens padded on the right to the length that a graph was exported for.
 
     Raises:
-        InputError: There are more than that.
+        InputError: There are more tokens than that.
     """
     from attnx.tokens.ids import pad
 

@@ -1,4 +1,4 @@
-"""Numbers in a feed that have no entry in the table they are looked up in are refused before the run, by token."""
+"""Refuse, before the run, numbers in a feed that have no entry in the table where they are looked up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnx.wording import Wording
 
 
 def check(model: OpenModel, known: ModelSummary, feed: Mapping[str, Array]) -> None:
-    """Hold a feed's numbers against the tables of the model.
+    """Check a feed's numbers against the tables of the model.
 
     Raises:
         InputError: A number beyond its table: which, where, and how many entries there are.

@@ -1,4 +1,4 @@
-"""Patches of a picture as tokens: where each one lies, and what it is called (r3c5)."""
+"""Patches of a picture as tokens: where each one is, and its name (r3c5)."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from attnx.session.ort import Slot
 from attnx.tokens.config import Config
 
 _LARGEST_PREFIX = 2
-"""[CLS] and [DIST] may stand before the patches of a picture, and registers that the configuration speaks of."""
+"""[CLS] and [DIST] may come before the patches of a picture, and registers that the configuration mentions."""
 _NO_PICTURE = {"past", "cache", "query", "key", "value", "mask", "bias"}
-"""Words of names of inputs with four dimensions that are none."""
+"""Words in the names of four-dimensional inputs that are not pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture, or the latent of one, as the model was fed it."""
+    """A picture, or its latent, as it was fed to the model."""
 
     name: str
     """The input."""
     height: int
     width: int
     registers: int = 0
-    """Register tokens that the configuration speaks of."""
+    """Number of register tokens by the configuration."""
     patch: int | None = None
-    """Side of a patch, where the configuration says it."""
+    """Side of a patch, if the configuration gives it."""
     latent: bool = False
-    """Whether it is no picture in colours but what another model made of one: then patches are all there is."""
+    """Whether it is another model's latent rather than a colour picture: then all tokens are patches."""
     queries: int | None = None
-    """How many objects a detector looks for, where the configuration says it."""
+    """How many objects a detector looks for, if the configuration gives it."""
     line: bool = False
-    """Whether the graph takes pictures of one height and any width, as readers of a line of text do."""
+    """Whether the graph takes pictures of fixed height and any width, as models that read a line of text do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How the tokens of a sequence lie on a picture."""
+    """The layout of a sequence's tokens on a picture."""
 
     rows: int
     columns: int
@@ -48,7 +48,7 @@ class Grid:
     """Tokens before the first patch."""
 
     def place(self, position: int) -> tuple[int, int] | None:
-        """Row and column of a token; None for one that is no patch."""
+        """Row and column of a token; None for one that is not a patch."""
         at = position - self.prefix
         return divmod(at, self.columns) if 0 <= at < self.rows * self.columns else None
 
@@ -57,7 +57,7 @@ def find_frames(slots: Sequence[Slot], feed: Mapping[str, Array], config: Config
     """The inputs that are pictures: float or 8 bits, [B,C,height,width] or [B,height,width,C], of at most 32 channels.
 
     Raises:
-        ModelError: The configuration has a field that is not what it must be.
+        ModelError: A field of the configuration has the wrong type or value.
     """
     vision = config.part("vision_config") or (
         config.part("encoder") if isinstance(config.get("encoder"), dict) else None
@@ -87,7 +87,7 @@ def _is_pixels(array: Array) -> bool:
 
 
 def _patch(config: Config) -> int | None:
-    """The side of a patch; None where it is not said, or patches are no squares."""
+    """The side of a patch; None where it is not given, or patches are not square."""
     value = config.get("patch_size")
     sides = value if isinstance(value, list) and value else [value]
     if any(side != sides[0] for side in sides):
@@ -96,10 +96,10 @@ def _patch(config: Config) -> int | None:
 
 
 def find_grid(length: int, frame: Frame) -> Grid | None:
-    """The grid of square patches that a sequence of `length` tokens can be of, with the fewest tokens besides.
+    """The grid of square patches that fits a sequence of `length` tokens, with the fewest other tokens.
 
-    The side of a patch that the configuration gives comes first, then every other that fits. Tokens of a line of text
-    are its columns.
+    The configuration's side of a patch is tried first, then every other that fits. For a line of text, the tokens are
+    its columns.
     """
     if frame.line and 1 < length < frame.width and frame.width % length == 0:
         return Grid(1, length)

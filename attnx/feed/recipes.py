@@ -1,4 +1,4 @@
-"""What is done to a picture before a model sees it, as its configuration says, by the image processor that it names."""
+"""How a picture is prepared for a model: by the image processor that its configuration names."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from attnx.wording import Wording
 _LARGEST = 20_000
 """Pixels along a side."""
 _STRONGEST = 1e6
-"""What colours are multiplied with or divided by is no more than this, and not less than one part in it."""
+"""Factors and divisors of colours are at most this, and at least its reciprocal."""
 _WARPED = 384
-"""ConvNeXt's models of this size and above see the whole picture, out of proportion."""
+"""ConvNeXt models of this size and above see the whole picture, resized out of proportion."""
 
 Sides = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is done to a picture before a model sees it."""
+    """How a picture is prepared for a model."""
 
     wanted: Sides
     """Height and width that the graph takes, in pixels; None where it takes any."""
     resize: Sides | int | None
     """Height and width (one of them None: in proportion), or the length of the shorter side; None: not resized."""
     crop: tuple[int, int] | None
-    """Height and width of what is cut out of the middle."""
+    """Height and width of the centre crop."""
     resample: int = BICUBIC
     """Pillow's number of the filter."""
     scale: float | None = 1 / 255
@@ -43,19 +43,19 @@ class Recipe:
     """Empty where colours are not normalised."""
     notes: tuple[str, ...] = ()
     longest: int | None = None
-    """What the longer side may be, where `resize` is the shorter one."""
+    """The most that the longer side may be, where `resize` gives the shorter one."""
     offset: float = 0.0
     """What is added after `scale`."""
     twice: bool = False
     """Whether colours are divided by their deviation a second time (EfficientNet)."""
     reversed: bool = False
-    """Whether the colours are blue, green, red."""
+    """Whether the colours are in the order blue, green, red."""
     exact: bool = False
     """Whether colours are resized as fractions, and not rounded to 8 bits in between (DINOv3)."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """The height and width that a picture has afterwards; of one that keeps its proportions, of a square."""
+        """The height and width of the prepared picture; if proportions are kept, those for a square."""
         if self.crop is not None:
             return self.crop
         if isinstance(self.resize, int):
@@ -67,16 +67,16 @@ class Recipe:
 
 
 def read_recipe(place: Path, slot: Slot) -> Recipe:
-    """What a configuration says is done to a picture; what the graph and ImageNet say, where there is none.
+    """How a picture is prepared by the configuration; without one, by the graph's size and ImageNet's colours.
 
     Args:
         place: The model's file.
         slot: The input that takes the picture.
 
     Raises:
-        InputError: The size is written nowhere.
-        UnsupportedError: The configuration names a processor, or a step, that is not here.
-        ModelError: A field of it is not what it must be.
+        InputError: The size is not given anywhere.
+        UnsupportedError: The configuration names a processor or a step that attnx does not have.
+        ModelError: A field of it has the wrong type or value.
     """
     config = read_processor(place, "image_processor")
     graph = own_sides(slot)
@@ -92,7 +92,7 @@ def read_recipe(place: Path, slot: Slot) -> Recipe:
         return _unsaid(place, slot, graph)
     kind = KINDS[name] if name is not None else Kind({}, None, IMAGENET, BILINEAR)
     for field in ("do_pad", "do_thumbnail", "do_align_long_axis", "keep_aspect_ratio", "do_color_quantize"):
-        # A detector fills up pictures to the largest of a batch, which of one picture is itself.
+        # A detector pads pictures to the largest of a batch; a single picture stays as it is.
         if config.flag(field, False) and not (field == "do_pad" and kind is DETECTOR and "pad_size" not in config):
             raise UnsupportedError(
                 f"{config.where}: {field} is a step that attnx does not do",
@@ -134,7 +134,7 @@ def colours_last(slot: Slot) -> bool:
 
 
 def _name(config: Config) -> str | None:
-    """The processor that a configuration names, without what says that it is one."""
+    """The processor that a configuration names, without the suffix of its class."""
     said = config.text("image_processor_type") or config.text("feature_extractor_type")
     if said is None:
         return None
@@ -143,7 +143,7 @@ def _name(config: Config) -> str | None:
 
 
 def _unsaid(place: Path, slot: Slot, graph: Sides) -> Recipe:
-    """The recipe where no configuration of a processor is there: the model's size, ImageNet's colours."""
+    """The recipe without a processor's configuration: the model's size, ImageNet's colours."""
     said = read_config(place, "config.json")
     vision = said.part("vision_config") or said
     height, width = graph if any(graph) else _pair(vision, "image_size") or (None, None)
@@ -166,7 +166,7 @@ def _nowhere(slot: Slot) -> InputError:
 
 
 def _guessed(config: Config, name: str | None, normalises: bool) -> tuple[str, ...]:
-    """What had to be guessed of a configuration that names no processor."""
+    """What had to be guessed for a configuration that names no processor."""
     if name is not None:
         return ()
     fields = ["resample"] if config.flag("do_resize", True) else []
@@ -223,7 +223,7 @@ def _percent(config: Config, kind: Kind) -> float:
 
 
 def _crop(config: Config, kind: Kind, graph: Sides, side: int | None) -> tuple[int, int] | None:
-    """Height and width of what is cut out of the middle; None where nothing is."""
+    """Height and width of the centre crop; None where nothing is cropped."""
     if not config.flag("do_center_crop", kind.crop is not None):
         return None
     own = _pair(config, "crop_size")
@@ -241,7 +241,7 @@ def _pair(config: Config, name: str) -> tuple[int, int] | None:
     """A size as configurations write it: 224, [224, 224] or {"height": 224, "width": 224}; None where it is not there.
 
     Raises:
-        ModelError: It is something else.
+        ModelError: It has another form.
     """
     value = config.get(name)
     if value is None:

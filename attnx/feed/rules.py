@@ -1,4 +1,4 @@
-"""Rules that fill a model's inputs: each knows one sort of input, and gives None for all others."""
+"""Rules that fill a model's inputs: each covers one sort of input, and returns None for all others."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _mask(slot: Slot, needs: Needs) -> Array | None:
         return np.zeros_like(mask)  # which tokens attend to all others (Longformer): none, as in transformers
     width = slot.shape[-1]
     if len(slot.shape) == 2:
-        if isinstance(width, int) and width > mask.shape[1]:  # a static cache: room that is not used yet
+        if isinstance(width, int) and width > mask.shape[1]:  # a static cache has room that is not used yet
             mask = np.pad(mask, ((0, 0), (0, width - mask.shape[1])))
         return written(slot, mask > 0)
     return written(slot, _square(slot, needs))
 
 
 def _square(slot: Slot, needs: Needs) -> Array:
-    """Who may look at whom, bool [B,(1,)Q,K]."""
+    """Which keys each query may see, bool [B,(1,)Q,K]."""
     queries, keys = needs.ids.shape[1], needs.mask.shape[1]
     seen = np.tril(np.ones((queries, keys), dtype=bool), keys - queries) & (needs.mask[:, None, :] > 0)
     width = slot.shape[-1]
@@ -52,7 +52,7 @@ def _positions(slot: Slot, needs: Needs) -> Array | None:
     if len(slot.shape) == 1:
         return np.arange(needs.past, needs.past + length)
     places = np.maximum(np.cumsum(needs.mask, axis=1) - 1, 0)[:, -length:]
-    if len(slot.shape) == 3 and slot.shape[0] == 3:  # rotary positions of time, height and width: a text has them equal
+    if len(slot.shape) == 3 and slot.shape[0] == 3:  # rotary positions of time, height and width: equal for a text
         return np.broadcast_to(places, (3, *places.shape))
     return places if len(slot.shape) == 2 else None
 
@@ -73,7 +73,7 @@ def _lengths(slot: Slot, needs: Needs) -> Array | None:
 
 
 def _past(slot: Slot, needs: Needs) -> Array | None:
-    """An empty cache; one of fixed size full of zeros."""
+    """An empty cache; a static one is full of zeros."""
     if not is_past(slot):
         return None
     rank = len(slot.shape)
@@ -88,7 +88,7 @@ def _past(slot: Slot, needs: Needs) -> Array | None:
         elif i == batch:
             shape.append(needs.ids.shape[0])
         elif "sliding" in name and needs.window is not None:
-            shape.append(needs.window)  # a ring, which its operator fills; less than the window it refuses
+            shape.append(needs.window)  # a ring buffer, which its operator fills; it refuses fewer than the window
         elif "past" in name or "seq" in name or "len" in name:
             shape.append(0)
         elif "head" in name and i < rank - 1 and needs.kv_heads is not None:
@@ -107,15 +107,15 @@ def _branch(slot: Slot, needs: Needs) -> Array | None:
 
 
 def _all_logits(slot: Slot, needs: Needs) -> Array | None:
-    """How many logits to compute from the end; 0 is all."""
+    """How many logits to compute, counted from the end; 0 means all."""
     return np.zeros([1] * len(slot.shape)) if named(slot, "logits_to_keep") and len(slot.shape) <= 1 else None
 
 
 def memory(slot: Slot, needs: Needs) -> Array | None:
-    """What the encoder made, for the input that takes it."""
+    """The encoder's output, for the input that takes it."""
     hidden = len(slot.shape) == 3 and slot.dtype in (np.float32, np.float16) and sided(slot, ENCODER)
     return needs.memory if hidden and not named(slot, "mask") else None
 
 
 RULES: tuple[Rule, ...] = (_branch, _all_logits, _past, _lengths, _mask, _types, _positions, _ids)
-"""In order: the first that fills an input wins."""
+"""In order: the first rule that fills an input wins."""

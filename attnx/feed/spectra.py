@@ -11,13 +11,13 @@ import numpy as np
 from attnx.records import Array
 
 RATE, WINDOW, HOP, SECONDS, MELS = 16_000, 400, 160, 30, 80
-"""Whisper's: samples a second, samples of a spectrum, samples between two, seconds of a piece, mel bands."""
+"""Whisper's sampling rate, samples in a spectrum, samples between two spectra, seconds in a piece, and mel bands."""
 _BREAK, _LINEAR, _LOG = 1000.0, 200.0 / 3, np.log(6.4) / 27
 """The mel scale of Slaney: linear up to 1000 Hz, 66.7 Hz a mel; logarithmic above, 27 mels for a factor of 6.4."""
 _AT_ONCE = 4096
-"""Spectra that are made together."""
+"""How many spectra are computed together."""
 _HIGHEST = 8000.0
-"""Hz at which Whisper's bands end, whatever the rate."""
+"""Upper end of Whisper's bands in Hz, whatever the sampling rate."""
 _SPECTRUM, _LOWEST, _EMPHASIS, _FLOOR = 512, 20.0, 0.97, float(np.finfo(np.float32).eps)
 """Kaldi's: samples that a spectrum is filled up to, Hz at which bands begin, how much of the sample before is taken
 away, and the least power of a band."""
@@ -28,9 +28,9 @@ def mel_filters(bands: int, window: int, rate: int, highest: float | None = None
 
     Args:
         bands: How many.
-        window: Samples of a spectrum.
-        rate: Samples a second.
-        highest: Hz at which the last ends; half the rate where None.
+        window: Samples in a spectrum.
+        rate: Sampling rate.
+        highest: Upper end of the last band in Hz; half the sampling rate where None.
 
     Source: Slaney 1998, Auditory Toolbox; librosa.filters.mel with its defaults.
     """
@@ -62,10 +62,10 @@ def log_mel(
 
     Args:
         samples: The sound; silence is added up to `length`.
-        length: Samples of a piece.
-        rate: Samples a second.
+        length: Samples in a piece.
+        rate: Sampling rate.
         bands: Mel bands.
-        window: Samples of a spectrum (a Hann window).
+        window: Samples in a spectrum (a Hann window).
         hop: Samples between two spectra.
 
     Returns:
@@ -74,18 +74,18 @@ def log_mel(
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     filters = mel_filters(bands, window, rate, _HIGHEST)
     level = np.empty((bands, length // hop))
-    for start in range(0, length // hop, _AT_ONCE):  # an hour's spectra together would take gigabytes
+    for start in range(0, length // hop, _AT_ONCE):  # all spectra of an hour at once would take gigabytes
         stop = min(start + _AT_ONCE, length // hop)
         stretch = _mirrored(samples, length, start * hop - window // 2, (stop - 1) * hop - window // 2 + window)
         framed = np.lib.stride_tricks.sliding_window_view(stretch, window)[::hop]
         level[:, start:stop] = filters @ (np.abs(np.fft.rfft(framed * hann)) ** 2).T
-    np.log10(np.maximum(level, 1e-10, out=level), out=level)  # in place: an hour has as many as its samples' half
+    np.log10(np.maximum(level, 1e-10, out=level), out=level)  # in place: an hour's is half as large as its samples
     np.maximum(level, level.max() - 8, out=level)
     return np.asarray(np.divide(np.add(level, 4, out=level), 4, out=level))
 
 
 def _mirrored(samples: Array, length: int, start: int, stop: int) -> Array:
-    """Samples from one place up to another: silence behind their end, and mirrored before 0 and from `length` on."""
+    """Samples in a range: silence after their end, and mirrored before 0 and from `length` on."""
     period = max(2 * (length - 1), 1)
     at = np.abs(np.arange(start, stop)) % period
     at = np.where(at < length, at, period - at)

@@ -1,4 +1,4 @@
-"""Text -> tokens, by the model's own tokenizer."""
+"""Text -> tokens, with the model's own tokenizer."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def open_tokenizer(model: OpenModel, place: Path | None) -> Tokenizer:
 
 
 def encode(model: OpenModel, text: str, pair: str | None = None) -> Tokens:
-    """Text -> tokens, cut at the model's limit (a note says so).
+    """Text -> tokens, cut at the model's limit, with a note.
 
     Raises:
-        UsageError: Something else than a text.
+        UsageError: The argument is not a text.
         ModelError: The model has no tokenizer.
     """
-    for one in (text, pair):
-        if not isinstance(one, str | None):
+    for one, needed in ((text, True), (pair, False)):
+        if not isinstance(one, str) and (needed or one is not None):
             raise UsageError(
                 f"a text is a str, and this is {type(one).__name__}",
                 "Several texts: trace_many([...]); arrays for the graph's inputs: trace(inputs={...}).",
@@ -54,7 +54,7 @@ def encode(model: OpenModel, text: str, pair: str | None = None) -> Tokens:
 
 
 def tokens_for(model: OpenModel, text: str | None, tokens: Tokens | None) -> Tokens:
-    """The tokens of a text, or those that stand in its place.
+    """The tokens of a text, or those given instead.
 
     Raises:
         UsageError: There is neither.

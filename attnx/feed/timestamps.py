@@ -1,4 +1,4 @@
-"""Whisper's marks of time among the words: which token may come next where a decoder is to write them.
+"""Whisper's timestamps among the words: which token may come next when a decoder writes them.
 
 Source: Radford et al. 2022 (Whisper), section 4.5, and openai-whisper's decoding rules (ApplyTimestampRules), which
 transformers' WhisperTimeStampLogitsProcessor follows.
@@ -19,19 +19,19 @@ class Marks:
     """How a vocabulary writes times: the ids from `begin` on are 0.00 s, 0.02 s, ..."""
 
     begin: int
-    """The id of 0.00 s; the one before it says that no times are written."""
+    """The id of 0.00 s; the id before it means that no timestamps are written."""
     end: int
     """The id that ends a text; words have smaller ones."""
     start: int = 0
     """Position of the first token that is written."""
     latest: int | None = None
-    """The largest mark that may stand first, counted from 0.00 s; any where None."""
+    """The largest timestamp that may come first, counted from 0.00 s; any where None."""
 
     def allowed(self, logits: Array, ids: Sequence[int]) -> Array:
-        """Logits of the next token, minus infinity where it must not come.
+        """Logits of the next token, minus infinity where it is not allowed.
 
-        Marks come in pairs but before the end, never go back, and one stands first; a mark comes wherever all of them
-        together are likelier than the likeliest word.
+        Timestamps come in pairs except before the end, never go back, and the first token is one; a timestamp must come
+        where all of them together are likelier than the likeliest word.
 
         Args:
             logits: float64 [vocabulary].

@@ -1,4 +1,4 @@
-"""Pictures -> pixel values: as preprocessor_config.json says, with Pillow (extra `vision`)."""
+"""Pictures -> pixel values, as preprocessor_config.json says, with Pillow (extra `vision`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def image_inputs(model: OpenModel, path: Path, given: Mapping[str, Array]) -> tu
     Args:
         model: The model; of an encoder-decoder in two files, its encoder takes the picture.
         path: Any file that Pillow reads.
-        given: Inputs that are given besides.
+        given: Other inputs that were given.
 
     Returns:
         The input's name and [1,C,H,W] (or [1,H,W,C], where the graph wants colours last); and what had to be guessed.
@@ -70,11 +70,11 @@ def image_inputs(model: OpenModel, path: Path, given: Mapping[str, Array]) -> tu
 
 
 def load_picture(path: Path) -> Image:
-    """A picture in RGB, turned as its EXIF data says; transparency becomes white.
+    """A picture in RGB, rotated by its EXIF data; transparency becomes white.
 
     Raises:
         UsageError: Pillow is not installed.
-        InputError: No such file, or none that Pillow can read, or one of absurd size.
+        InputError: No such file, a file that Pillow cannot read, or a picture of absurd size.
     """
     try:
         from PIL import Image as Pillow
@@ -102,14 +102,14 @@ def load_picture(path: Path) -> Image:
 
 
 def fit(picture: Image, recipe: Recipe) -> Image:
-    """The picture resized and cut as the model sees it, in colour.
+    """The picture resized and cropped as the model sees it, in colour.
 
     Raises:
-        InputError: It then has another size than the model takes.
+        InputError: Its size is then not the one that the model takes.
     """
     sized = picture if recipe.resize is None else picture.resize(_target(picture.size, recipe), recipe.resample)
     if recipe.crop is not None and (sized.height, sized.width) != recipe.crop:
-        # Centred; what sticks out of the picture is black, as in transformers' center_crop.
+        # Centred; anything outside the picture is black, as in transformers' center_crop.
         height, width = recipe.crop
         left, top = (sized.width - width) // 2, (sized.height - height) // 2
         sized = sized.crop((left, top, left + width, top + height))
@@ -124,10 +124,10 @@ def fit(picture: Image, recipe: Recipe) -> Image:
 
 
 def _target(size: tuple[int, int], recipe: Recipe) -> tuple[int, int]:
-    """The width and height that a picture of that width and height is resized to.
+    """The width and height to which a picture of a given width and height is resized.
 
     Raises:
-        InputError: A picture so narrow that nothing is left of it, or too much.
+        InputError: The picture is so narrow that nothing would be left of it, or far too much.
     """
     width, height = size
     if isinstance(recipe.resize, int):

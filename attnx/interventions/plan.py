@@ -9,6 +9,7 @@ from attnx.records import Array
 
 What = Literal["ablate", "knockout", "patch"]
 Method = Literal["zero", "mean", "uniform"]
+METHODS: tuple[Method, ...] = ("zero", "mean", "uniform")
 Where = Literal["encoder", "decoder", "cross"]
 COMPONENTS: tuple[Where, ...] = ("encoder", "decoder", "cross")
 """Self-attention of the encoder, of the decoder, and the decoder's attention to the encoder."""

@@ -10,6 +10,7 @@ from typing import Any
 from attnx.errors import InputError
 from attnx.interventions.plan import (
     COMPONENTS,
+    METHODS,
     OF_LAYERS,
     OTHER,
     PATCHED,
@@ -29,7 +30,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "attribute": ("targets",),
 }
 """Kind -> the fields that it takes besides id, kind and run."""
-_METHODS = ("zero", "mean", "uniform")
 _ALL = ("id", "kind", "run", *dict.fromkeys(name for names in KINDS.values() for name in names))
 _HELD = ("base", "corrupt")
 """Names of what the unedited runs give."""
@@ -161,11 +161,11 @@ def _step(number: int, fields: Any) -> Step:
 
 def _edit(entry: _Entry, kind: str, run: str) -> Edit:
     quantity = entry.choice("quantity", PATCHED)
-    method = entry.choice("with", _METHODS)
+    method = entry.choice("with", METHODS)
     over = entry.choice("over", ("unpadded", "all"))
     keys = entry.places("keys")
     if kind == "ablate" and method is None:
-        raise entry.bad("it does not say with what to ablate", f"with is one of {', '.join(_METHODS)}.")
+        raise entry.bad("it does not say with what to ablate", f"with is one of {', '.join(METHODS)}.")
     if kind == "patch" and quantity is None:
         raise entry.bad("it does not say what to patch", f"quantity is one of {', '.join(PATCHED)}.")
     if over is not None and method != "mean":

@@ -49,6 +49,8 @@ def need_square(label: str, attention: Attention, length: int) -> None:
     Raises:
         UnsupportedError: It has other queries or keys.
     """
+    if attention.site.over_channels:
+        raise UnsupportedError(f"{label} attends from channels to channels, so that no token flows through it")
     queries, keys = attention.need("weights").shape[2:]
     if (queries, keys) == (length, length):
         return

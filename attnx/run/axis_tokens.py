@@ -1,4 +1,4 @@
-"""What each site's axes stand for: tokens, the encoder's, patches of a picture, cached ones; else numbers."""
+"""What each site's axes stand for: tokens, the encoder's tokens, patches of a picture, cached keys; else numbers."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def name_axes(
         tokens: The query side, where it is known.
         memory: The encoder side, where it is known.
         frames: Pictures or latents that the model was fed.
-        otherwise: Names positions of which nothing is known; they are numbered where None.
-        windowed: Indices of sites that see a part of a picture at a time: their positions are those in that part.
+        otherwise: Names positions about which nothing is known; where None, they are numbered.
+        windowed: Indices of sites that see one part of a picture at a time: their positions count within that part.
         joint: Names a text and a picture in one sequence; None for a length that is none.
         past: Whether keys may have been cached before: more keys than queries then stand before these.
 
@@ -102,7 +102,7 @@ def name_axes(
                 found[length, ""] = both
         if (length, "") in found:
             return found[length, ""]
-        if cached and first is not None and length > len(first):  # what is cached stands before what is new
+        if cached and first is not None and length > len(first):  # cached positions come before new ones
             found.setdefault((length, "past"), join(numbered(length - len(first), "past"), first))
             return found[length, "past"]
         found[length, ""] = (otherwise or numbered)(length)
@@ -113,7 +113,7 @@ def name_axes(
         crosses = [known[a.site.index][1] for a in across if a.site.index in known]
         memory = find(crosses[0]) if crosses else None
         if memory is not None and is_picture(memory):
-            # Where the picture is what is looked at, what looks at it is something else: objects, latents, tokens.
+            # Where the keys are the picture, the queries are something else: objects, latents, tokens.
             pictures[:] = [replace(frame, height=0, width=0) for frame in pictures]
     if tokens is None:
         own = [known[a.site.index] for a in attentions if a.site.index in known]

@@ -24,27 +24,27 @@ from attnx.session.protocol import OpenModel, Wanted
 from attnx.tokens.ids import pad
 
 SIZE = 32
-"""Texts a batch."""
+"""Texts in a batch."""
 WINDOW = 8
-"""Batches that are sorted by length together: more of them pad less, and hold more in memory."""
+"""How many batches' worth of texts are sorted by length together: more means less padding and more memory."""
 BYTES = 256 << 20
-"""And at most so many bytes of matrices: however many and long the texts are, no more is held."""
+"""The most bytes of matrices in one part, however many texts there are and however long."""
 FEW = 2
-"""So few texts are run one by one: to see that a batch of them can be trusted would take two runs more."""
+"""Up to this many texts are run one by one: checking that a batch can be trusted costs two more runs."""
 CLOSE = {"cpu": 1e-3, "cuda": 1e-2}
-"""Difference of weights (of other arrays relative to their size) up to which a text of a batch is what it is alone. On
+"""Largest difference of weights (of other arrays: relative to their size) between a text in a batch and on its own. On
 a GPU the size of a batch decides how products are rounded."""
 ALONE = (
     "run one by one: in a batch this model gives a text other numbers (one scale for all that is quantised), or none"
 )
 CELLS = 1 << 25
-"""At most this many cells of all matrices in one batch, 128 MB, whatever its size: long texts run in smaller ones."""
+"""At most this many cells in all matrices of one batch (128 MB): long texts run in smaller batches."""
 
 
 def matrix_bytes(
     model: OpenModel, quantities: Collection[str], layers: Collection[int] | None
 ) -> Callable[[Tokens], int]:
-    """A function that tells how many bytes the matrices of a text take."""
+    """Make a function that gives the number of bytes that the matrices of a text take."""
     stages = sum(name in STAGES for name in quantities)
     heads = sum(site.heads or 1 for site in model.sites if layers is None or site.layer in layers)
     return lambda tokens: 4 * heads * stages * len(tokens) ** 2
@@ -92,9 +92,9 @@ def trace_many(
         A trace for each text, in the same order.
 
     Raises:
-        UsageError: One text in place of several: each of its letters would be taken for one. A batch of less than one.
+        UsageError: A single string instead of several texts (each letter would count as one), or a batch size below 1.
     """
-    if isinstance(texts, str | bytes):
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UsageError(
             f"several texts go in a list, and this is one {type(texts).__name__}", "For example: trace_many([text])."
         )
@@ -126,7 +126,7 @@ class Batch:
     tokens: tuple[Tokens, ...]
     """Without padding."""
     attentions: tuple[Attention, ...]
-    """Arrays [B,...,n,n] with padding: rows and keys from a text's own length on say nothing."""
+    """Arrays [B,...,n,n] with padding: rows and keys beyond a text's own length mean nothing."""
     misses: tuple[Miss, ...]
     notes: tuple[str, ...]
 
@@ -142,7 +142,7 @@ class Batch:
 
 
 def together(model: OpenModel) -> bool:
-    """Whether several texts can be run at once."""
+    """Whether several texts can be run together."""
     return _how(model) is not None
 
 
@@ -192,10 +192,10 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
 
 
 def _proved(model: OpenModel, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
-    """The first batch, where its shortest and its longest text come out of it as they do alone; else None.
+    """The first batch, if its shortest and its longest text give the same in it as on their own; else None.
 
-    Some graphs take one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
-    one and cannot take more.
+    Some graphs use one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
+    one and take no more.
     """
     try:
         batch = _run(model, part, texts, wanted)
@@ -235,7 +235,7 @@ def _matrices(model: OpenModel) -> int:
 
 
 def _how(model: OpenModel) -> bool | None:
-    """Whether texts of different lengths may share a batch (else those of one length do); None for one at a time."""
+    """Whether texts of different lengths may share a batch (if not, only equal lengths do); None: one at a time."""
     slots = model.slots()
     alone = (
         model.encoder is not None

@@ -1,4 +1,4 @@
-"""Checks of the arrays of an attention against one another, and of a model's outputs with taps and without."""
+"""Check the arrays of an attention against one another, and a model's outputs with taps against those without."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attnx.run.read import Reading
 from attnx.session.ort import Session
 
 TOLERANCE = {"float32": 1e-4, "low": 2e-2}
-"""Largest difference, relative to the larger of 1 and the reference, that a check lets pass: float32, and half
+"""Largest difference that passes a check, relative to the larger of 1 and the reference: for float32, and for half
 precision or integer graphs."""
 _ROWS = 16
-"""Queries for which scores are made only to be checked."""
+"""How many queries' scores are computed only to be checked."""
 _ENOUGH = 4
-"""Cells free to differ that show a factor; two numbers are proportional to any two others."""
+"""Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
 _HIDDEN = -1000.0
-"""What is added to a cell to hide it is less than this, where it is not minus infinity."""
+"""A number added to a cell to hide it is below this, where it is not minus infinity."""
 
 
 def difference(got: Array, want: Array) -> float:
@@ -40,8 +40,8 @@ def attentions(
     """Check what was read of each site, and keep what is wanted of it.
 
     Args:
-        readings: From `read.read`; each is taken, checked and cut down before the next.
-        quantities: What is kept.
+        readings: From `read.read`; each is checked and cut down before the next one is read.
+        quantities: What to keep.
         verify: Make the checks that the arrays at hand allow.
         sample: Sequences of the batch for which arrays are checked against one another; all where None. One graph
             computes them all, so that what holds for some holds for the others.
@@ -57,10 +57,10 @@ def _checked(reading: Reading, quantities: Collection[str], verify: bool, sample
 
 
 def compare_outputs(plain: Session, feed: Mapping[str, Array], tapped: Mapping[str, Array]) -> tuple[str, ...]:
-    """Run the model without taps and say by how much its own outputs differ.
+    """Run the model without taps, and measure by how much its own outputs differ.
 
     Raises:
-        RunError: They differ by more than rounding: the taps changed the model, and nothing of it must be shown.
+        RunError: They differ by more than rounding: the taps changed the model, so nothing of it may be shown.
     """
     notes = []
     for name, value in plain.run(feed).items():
@@ -81,7 +81,7 @@ def check(
     site: Site, arrays: Mapping[str, Array], origin: Mapping[str, str], low: bool, sample: Sequence[int] | None = None
 ) -> tuple[Check, ...]:
     """Check the tapped arrays against one another: weights = softmax(masked), and the like."""
-    with np.errstate(all="ignore"):  # what overflows is off, and that is the finding
+    with np.errstate(all="ignore"):  # an overflow makes the check fail, as it should
         return _check(site, arrays, origin, low, sample)
 
 
@@ -135,7 +135,7 @@ def _check(
 
 
 def _changed(site: Site) -> bool:
-    """Whether masked scores are the scaled ones and a mask, and more."""
+    """Whether the masked scores hold more than the scaled scores and a mask."""
     return site.bias is not None or site.heads_mixed
 
 
@@ -143,7 +143,7 @@ def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[s
     """Check the masked scores of a few rows against query, key and scale, where the scores were not traced.
 
     Returns:
-        Checks by name, and by how much each is off; none where the arrays do not allow them, or a bias is added.
+        By how much each check is off, by name; empty where the arrays do not allow checks, or where a bias is added.
     """
     if not {"query", "key", "masked"} <= arrays.keys() or site.scale is None or _changed(site):
         return []
@@ -164,13 +164,13 @@ def _from_query_and_key(site: Site, arrays: Mapping[str, Array]) -> list[tuple[s
     if query.shape == key.shape:
         other = product(key, query)
         apart = _added(masked, before, seen)
-        # A mask may add anything; but it does not add what makes of every score the one with query and key swapped.
+        # A mask may add anything, but not what would turn every score into the one with query and key swapped.
         found.append(("query and key are in their places", apart if _added(masked, other, seen) < apart / 100 else 0.0))
     return found
 
 
 def _added(masked: Array, before: Array, weights: Array | None) -> float:
-    """How much is added to visible cells, but for what is the same along a row, relative to 1 or their own size."""
+    """How much is added to visible cells apart from a constant per row, relative to the larger of 1 and their size."""
     with np.errstate(all="ignore"):
         gap = masked.astype(np.float64) - before
         seen = (gap > _HIDDEN) & np.isfinite(gap)
@@ -182,10 +182,10 @@ def _added(masked: Array, before: Array, weights: Array | None) -> float:
 
 
 def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float:
-    """By how much visible cells differ from the scores that they were, where that is a factor and nothing else.
+    """By how much visible cells differ from the scaled scores, where the difference is a factor and nothing else.
 
-    A mask or a bias adds to the scores what it likes, and rounding adds noise; a scale missed by a factor makes the
-    difference proportional to the scores themselves. What is added to a whole row, a softmax does not see.
+    A mask or a bias may add anything to the scores, and rounding adds noise; a scale that is wrong by a factor makes
+    the difference proportional to the scores themselves. A softmax ignores a constant added to a whole row.
 
     Returns:
         The largest difference, relative to the larger of 1 and the scores' own size; 0 where it is no factor.
@@ -205,7 +205,7 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
 
         gaps = centred(gap)
         if not gaps.any():
-            return 0.0  # nothing is added to visible cells, as where there is no mask
+            return 0.0  # nothing is added to visible cells, as if there were no mask
         scores = centred(before.astype(np.float64))
         size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
         power = float((scores * scores).sum())
@@ -215,5 +215,5 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
         left = float(np.abs(centred(masked.astype(np.float64))).max(initial=0.0))
         rest = float(np.abs(gaps - scores * ((gaps * scores).sum() / power)).max(initial=0.0))
     if left <= 0.02 * apart:
-        return 0.0  # nothing is left of the scores: quantised to death, which is a finding and no scale
+        return 0.0  # nothing is left of the scores after quantisation: a finding of its own, and no wrong scale
     return float(apart / size) if rest <= 0.01 * apart else 0.0

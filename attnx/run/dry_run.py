@@ -1,4 +1,4 @@
-"""A run of one text, planned but not made: its feed, its trace without sites; and runs that reduce in the graph."""
+"""A run of one text, planned but not executed: its feed, its trace without sites; and runs that reduce in the graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attnx.taps.tap import Tapped
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """One run of one graph on one text, before it is made."""
+    """One run of one graph on one text, before it is executed."""
 
     trace: Trace
     """Without sites."""
     feed: Mapping[str, Array]
     own: bool
-    """Whether there are arrays besides: a mask among them may hide more than the text's padding."""
+    """Whether there are arrays besides the text: a mask among them may hide more than the text's padding."""
 
     @property
     def tokens(self) -> Tokens:
@@ -48,18 +48,18 @@ def reduce(
     wanted: Collection[str] | Mapping[int, Collection[str]],
     extra: Mapping[str, Array],
 ) -> tuple[Trace, Tapped, dict[str, Array]] | None:
-    """Make that run, with rows gathered and matrices reduced in the graph.
+    """Execute the run, with rows gathered and matrices reduced in the graph.
 
     Args:
         model: The model.
         planned: The run.
-        sites: The sites looked at.
+        sites: The sites to look at.
         wanted: Statistics of `reduce.STATS`, and quantities of which the rows in `reduce.ROWS` are gathered; of all
             sites, or by their index.
-        extra: Arrays for the inputs that those add.
+        extra: Arrays for the inputs that these statistics add to the graph.
 
     Returns:
-        The trace, still without sites; what was tapped, and the values by name. None where the run failed, as it does
+        The trace, still without sites; what was tapped; the values by name. None where the run failed, as happens
         where the keys of a site are not the text's tokens.
 
     Raises:
@@ -82,11 +82,11 @@ def dry_run(model: OpenModel, prompt: Prompt) -> DryRun | None:
     """Plan the run of a prompt, without running the model.
 
     Returns:
-        None where that is not one run of one graph on one text without a past: then `pipeline.execute` is to run it.
+        None where the prompt takes more than one run of one graph on one text without a past: use `pipeline.execute`.
 
     Raises:
-        UsageError: Things that do not go together.
-        ModelError: A text, and no tokenizer.
+        UsageError: Arguments that cannot be combined.
+        ModelError: A text, but the model has no tokenizer.
     """
     if model.encoder is not None or not prompt.is_plain:
         return None
@@ -97,7 +97,7 @@ def dry_run(model: OpenModel, prompt: Prompt) -> DryRun | None:
     try:
         for one in passes:
             if one.wanted.outputs:
-                return None  # what comes next depends on what this run gives
+                return None  # the next pass depends on what this run gives
             feeds.append(one.feed)
             passes.answer(Run((), one.feed))
     except InputError:
@@ -107,7 +107,7 @@ def dry_run(model: OpenModel, prompt: Prompt) -> DryRun | None:
         return None
     feed = feeds[0]
     if not tokens and not any(is_ids(slot) and slot.name in feed for slot in model.slots()):
-        return None  # pictures and latents: what their positions are is known once the model has run
+        return None  # pictures and latents: what their positions are is known only after the model has run
     past = any(is_past(slot) and slot.name in feed and feed[slot.name].size for slot in model.slots())
     if past or (tokens and len(trace.tokens) != len(tokens[0])):
         return None

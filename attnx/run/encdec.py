@@ -36,7 +36,7 @@ class Encoded:
     """Inputs of the decoder that outputs of the encoder's file fill by their names: "memory_out" for "memory"."""
 
     def needs(self, ids: Sequence[int], past: int = 0) -> Needs:
-        """What the decoder's inputs are filled with for `ids` behind `past` cached tokens."""
+        """What fills the decoder's inputs for `ids` that follow `past` cached tokens."""
         memory_mask = np.array([self.memory.mask], dtype=np.int64)
         new = np.array([ids], dtype=np.int64)
         mask = np.ones((1, past + len(ids)), dtype=np.int64)
@@ -54,20 +54,20 @@ def encoder_steps(
 
     Args:
         model: The decoder.
-        memory: The text; None where `arrays` fill all that the encoder takes (a picture, sound).
+        memory: The text; None where `arrays` fill all inputs of the encoder (a picture, sound).
         arrays: Arrays for some of the inputs.
         wanted: What is wanted of the encoder's sites.
-        name: Names the encoder's positions, where they are no tokens.
+        name: Names the encoder's positions, where they are not tokens.
 
     Raises:
-        InputError: There is nothing for one of the encoder's inputs.
+        InputError: Nothing fills one of the encoder's inputs.
         ModelError: None of the encoder's outputs is an input of the decoder.
     """
     encoder = model.encoder
     if encoder is None:
         if memory is None and not any(is_sense(s) for s in model.slots() if s.name in arrays):
             raise InputError("there is no text for the encoder", "Give one.")
-        return Encoded(memory if memory is not None else numbered(0))  # how many positions, the run will say
+        return Encoded(memory if memory is not None else numbered(0))  # the run determines how many positions there are
     slots = agreeing(encoder.slots(), model.slots())
     own = {s.name: arrays[s.name] for s in slots if s.name in arrays}
     feed = feeding.check(slots, own) if memory is None else feeding.derive(slots, feeding.batch_of([memory]), own)
@@ -77,15 +77,15 @@ def encoder_steps(
 
 
 def agreeing(slots: Sequence[Slot], others: Sequence[Slot]) -> list[Slot]:
-    """Inputs of the encoder's file with what the decoder's file alone tells of masks that both take."""
+    """Inputs of the encoder's file, with what only the decoder's file says about masks that both take."""
     known = {other.name: other.kept for other in others}
     return [replace(slot, kept=known.get(slot.name)) if slot.kept is None else slot for slot in slots]
 
 
 def join_by_name(slots: Sequence[Slot], outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Those inputs of a decoder that outputs of its encoder fill: of the same name, "out" and "encoder" aside.
+    """Inputs of a decoder that outputs of its encoder fill: those of the same name, apart from "out" and "encoder".
 
-    Where a name says that it goes out, it is not taken for one that only passes by.
+    An output whose name says "out" is preferred to one that is only passed through.
     """
     by_name: dict[str, str] = {}
     for name in sorted(outputs, key=lambda name: _bare(name) == name.lower()):
@@ -100,7 +100,7 @@ def join_by_name(slots: Sequence[Slot], outputs: Mapping[str, Array]) -> dict[st
 
 
 def _bare(name: str) -> str:
-    """A name without what says where it comes from or goes: "encoder.memory_out" -> "memory"."""
+    """A name without the parts that say where it comes from or goes to: "encoder.memory_out" -> "memory"."""
     bare = re.sub(r"^(encoder|enc)[._/]|[._/]?(out|output|outputs)$", "", name.lower())
     return bare or name.lower()
 
@@ -146,7 +146,7 @@ def _length(hidden: Array | None, caches: Mapping[str, Array]) -> int:
 
 
 def of_file(model: OpenModel, wanted: Wanted) -> Wanted:
-    """What is wanted of one file of several: nothing where it has none of the sites."""
+    """What is wanted of one file among several: nothing where it has none of the sites."""
     if (wanted.layers is None and wanted.kinds is None) or any(map(wanted.takes, model.sites)):
         return wanted
     return replace(wanted, layers=(), quantities=(), required=False)
@@ -156,7 +156,7 @@ def check_layers(model: OpenModel, wanted: Wanted) -> None:
     """Check the wanted layers against those of both files.
 
     Raises:
-        UsageError: Neither has any of them.
+        UsageError: Neither file has any of them.
     """
     files = [m for m in (model.encoder, model) if m is not None]
     have = sorted({s.layer for m in files for s in m.sites if s.layer is not None})
@@ -190,7 +190,7 @@ def target_tokens(model: OpenModel, text: str) -> Tokens:
     tokens = model.tokenizer.encode(text)
     if len(tokens) > 1 and tokens.special[-1]:
         tokens = _cut(tokens, 0, len(tokens) - 1)
-    # What the tokenizer itself puts first is there already, or is forced to be something else (a language).
+    # The tokens that the tokenizer itself puts first are already there, or are replaced by forced ones (a language).
     own = next((i for i, special in enumerate(tokens.special) if not special), len(tokens))
     if len(start) > 1 or (own and tokens.ids[0] == start[0]):
         tokens = _cut(tokens, own, len(tokens))
@@ -230,7 +230,7 @@ def with_encoder(encoded: Encoded, run: Run) -> Run:
 def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attention, ...]:
     """The encoder's sites and the decoder's, numbered through.
 
-    Of two files, all of the second's self-attention is the decoder's, whatever its graph alone lets one think.
+    Of two files, all self-attention of the second is the decoder's, whatever its graph alone suggests.
     """
     if encoded.run is None:
         return tuple(attentions)
@@ -240,7 +240,7 @@ def together(encoded: Encoded, attentions: Sequence[Attention]) -> tuple[Attenti
             layer = sum(d.site.kind == "self" for d in decoder)
             seen = measure_causal({} if a.weights is None else {"weights": a.weights})
             hides = True if seen and a.weights is not None and a.weights.shape[2] > 2 else a.site.causal
-            kept = a.site.layer if _all_decoder(attentions) else layer  # layers that were chosen keep their numbers
+            kept = a.site.layer if _all_decoder(attentions) else layer  # chosen layers keep their numbers
             site = replace(a.site, component="decoder", component_known=True, layer=kept, causal=hides)
             decoder.append(replace(a, site=site))
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnx.sites.recognise import Found
 
 _INT32, _UINT8 = 6, 2
-"""ONNX's numbers of types."""
+"""ONNX's type numbers."""
 _Sides = Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
 """Operator and first output of a node -> its inputs that hold an int8 side and its zero point."""
 
@@ -33,7 +33,7 @@ def variant(model: OpenModel, *, exact: bool = False, fused: bool = False) -> Op
     Args:
         model: The model.
         exact: Its integer products are exact on every processor.
-        fused: Products between DequantizeLinear become integer products, as onnxruntime makes them by itself.
+        fused: Products between DequantizeLinear nodes become integer products, as onnxruntime does by default.
     """
     other = model.again()
     for part in (other, other.encoder, other.with_past):
@@ -49,7 +49,7 @@ def in_uint8(model: bytes, found: Found) -> bytes:
 
     Args:
         model: As it would be opened, tapped or not.
-        found: What was found in its file: which products those are.
+        found: What was found in its file, including which products may saturate.
     """
     from onnx import ModelProto
 
@@ -73,7 +73,7 @@ def _move(graph: GraphProto, sides: _Sides, names: Iterator[str]) -> None:
 
     def moved(name: str) -> str:
         if not name:
-            return zero  # no zero point is one of 0
+            return zero  # a missing zero point is 0
         if name not in made:
             wide, more, made[name] = next(names), next(names), next(names)
             nodes.append(helper.make_node("Cast", [name], [wide], to=_INT32))

@@ -1,4 +1,4 @@
-"""What a model could be fed: the arrays that the rules make of a short text, for those inputs that a rule knows."""
+"""An example feed: the arrays that the rules make from a short text, for the inputs that a rule covers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH = 8
 
 
 def example(model: OpenModel) -> list[tuple[Slot, Array | None]]:
-    """Every input of a model's graph with an array for it; None where nothing is known but its shape.
+    """Every input of a model's graph, with an array for it; None where only its shape is known.
 
     Texts have `LENGTH` tokens, all 0; pictures have the size that the model takes, sound that of one piece.
     """
@@ -64,7 +64,7 @@ def _sound(model: OpenModel, slots: list[Slot]) -> tuple[Slot | None, Array | No
 
 
 def _fixed(slot: Slot) -> bool:
-    """Whether all but the batch of an input is written in the graph."""
+    """Whether the graph fixes every size of an input except the batch."""
     return all(isinstance(dim, int) for dim in slot.shape[1:])
 
 

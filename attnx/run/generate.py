@@ -1,4 +1,4 @@
-"""Let a decoder write on: greedy or seeded sampling, through its own cache where it has one, recomputing where not."""
+"""Let a decoder continue a text: greedy or by seeded sampling, with its own cache if it has one, else recomputing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Plan:
     temperature: float = 0.0
     """0 takes the likeliest token each time; above, tokens are drawn from softmax(logits / temperature)."""
     top_k: int | None = None
-    """Draw among the K likeliest only."""
+    """Sample only among the K likeliest."""
     seed: int = 0
     stop: frozenset[int] = frozenset()
     """Ids that end a text."""
     rules: Rules = field(default_factory=Rules)
-    """What may stand where."""
+    """Which tokens may stand where."""
     limit: int | None = None
     """The most tokens that the model takes."""
     vocabulary: frozenset[int] = frozenset()
     """How many tokens it may choose among: see `logits.vocabulary`."""
     piece: int | None = None
-    """Tokens of the prompt that are read at once where there is a cache; all of them where None."""
+    """How many tokens of the prompt are read at a time where there is a cache; all of them where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Decoded:
 
 
 def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
-    """A plan by the model's own configuration: what ends a text, what is forced, what is suppressed.
+    """A plan that follows the model's own configuration: what ends a text, which tokens are forced, which suppressed.
 
     Raises:
         UsageError: A number that makes no sense.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise UsageError(
             Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
             Wording("Try <generate=20>."),
@@ -92,7 +92,7 @@ def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int |
         end = tokenizer.token_id(tokenizer.roles.get("eos_token", ""))
         stop |= {end} if end is not None else set()
         limit = tokenizer.limit
-        # A tokenizer without files beside it still names the usual ends of a text among its special tokens.
+        # A tokenizer with no files beside it still has the usual end tokens among its special tokens.
         if not stop:
             usual = (
                 tokenizer.token_id(name) for name in ("</s>", "<|endoftext|>", "<eos>", "<|im_end|>", "<|eot_id|>")
@@ -113,8 +113,8 @@ def decoder_steps(
 
     Args:
         model: The decoder.
-        prompt: The ids that it starts from.
-        plan: How to go on; a count of 0 only reads the prompt.
+        prompt: The ids to start from.
+        plan: How to continue; with a count of 0 the prompt is only read.
         wanted: What is wanted of its sites.
         encoded: The encoder's side of an encoder-decoder.
         inputs: Arrays for some of its inputs.
@@ -140,7 +140,7 @@ def decoder_steps(
             "It has one number for each token of the text; what is written needs none.",
         )
     text = Text(list(prompt), encoded, padding)
-    # What is in a ring is not in order, and cannot be joined: such a model reads its whole text anew each time.
+    # A ring's entries are not in order and cannot be joined: such a model reads its whole text again at every step.
     if any(is_past(s) for s in later.slots()) and not slides(later.slots()):
         return (yield from _cached(model, text, plan, wanted, inputs))
     return (yield from _recomputed(model, text, plan, wanted, inputs))
@@ -153,10 +153,10 @@ class Text:
     ids: list[int]
     encoded: Encoded | None
     padding: Array | None
-    """int64 [1,Q]: 0 for what of the ids is padding."""
+    """int64 [1,Q]: 0 where an id is padding."""
 
     def needs(self, ids: Sequence[int], past: int, model: OpenModel) -> Needs:
-        """What the inputs are filled with for `ids` behind `past` cached ones."""
+        """What fills the inputs for `ids` that follow `past` cached ones."""
         if self.encoded is not None:
             return sized(self.encoded.needs(ids, past), model)
         new = np.array([ids], dtype=np.int64)
@@ -194,7 +194,7 @@ def _cached(model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Ma
         own = {**for_inputs(slots, inputs), **for_inputs(slots, caches)}
         feed = feeding.derive(slots, text.needs(chunk, done, model), own)
         run = yield Pass(file, feed, with_outputs, span=(done, done + len(chunk)))
-        # Each step's caches, in and out, would else stay in memory until the text is written.
+        # Otherwise every step's caches would stay in memory until the text is finished.
         steps.append(replace(run, outputs={}, feed={} if steps else run.feed))
         done += len(chunk)
         pairs = pair(later.slots(), list(run.outputs))
@@ -254,17 +254,17 @@ def _recomputed(
 
 
 def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, ids: Sequence[int] = ()) -> int:
-    """The next id: the likeliest (the first of equals), or one that is drawn.
+    """The next id: the likeliest (the first among equals), or a sampled one.
 
     Args:
         logits: [vocabulary].
         position: Where it will stand, from 0.
         plan: Temperature, and what may stand where.
-        draw: Where chance comes from.
+        draw: The random generator.
         ids: All tokens so far, for rules that look back.
 
     Raises:
-        UnsupportedError: The logits are no numbers, or none of them may stand there.
+        UnsupportedError: The logits are not numbers, or no token is allowed there.
     """
     rules = plan.rules
     if position in rules.forced:
@@ -276,7 +276,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
     values[[n for n in hidden if n < len(values)]] = -np.inf
     if rules.marks is not None:
         values = rules.marks.allowed(values, ids)
-    largest = values.max()  # NaN where any is
+    largest = values.max()  # NaN if any logit is
     if not np.isfinite(largest):
         raise UnsupportedError(
             f"the token at position {position} cannot be chosen: the model's logits have "
@@ -285,7 +285,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
         )
     if plan.temperature == 0:
         return int(np.argmax(values))
-    with np.errstate(over="ignore"):  # at temperatures near 0 all but the largest have no share
+    with np.errstate(over="ignore"):  # at temperatures near 0 only the largest has a share
         values = (values - largest) / plan.temperature
     if plan.top_k is not None and plan.top_k < len(values):
         values[values < np.sort(values)[-plan.top_k]] = -np.inf
@@ -294,7 +294,7 @@ def choose(logits: Array, position: int, plan: Plan, draw: np.random.Generator, 
 
 
 def with_new(model: OpenModel, prompt: Tokens, decoded: Decoded) -> Tokens:
-    """The prompt's tokens, followed by the written ones; the text is continued likewise."""
+    """The prompt's tokens followed by the new ones, and the text continued to match."""
     from attnx.tokens import from_ids
 
     if not decoded.new:

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What a graph takes besides pictures: states of another model's tokens, and patches as a row."""
+    """What a graph takes besides pictures: hidden states of another model's tokens, and patches in a row."""
 
     text: str | None = None
     """The input, float [B,M,C]."""
     size: int = 0
     """M."""
     patches: str | None = None
-    """The input that holds patches as a row, float [B,N,C]."""
+    """The input that holds patches in a row, float [B,N,C]."""
 
 
 def find_states(slots: Sequence[Slot], feed: Mapping[str, Array]) -> States:
-    """Read off names and shapes which inputs are states of a text, and which are patches in a row."""
+    """Tell from names and shapes which inputs are hidden states of a text, and which are patches in a row."""
     rows = [
         s
         for s in slots
@@ -59,10 +59,10 @@ def joint_tokens(
         states: What the graph takes.
         feed: The arrays.
         frames: Pictures that were fed.
-        graph: Gives the graph, which says which of the two comes first; asked only where it matters.
+        graph: Loads the graph, which shows which of the two comes first; called only where that matters.
 
     Returns:
-        A function of the length, which gives None where that is no text with patches.
+        A function of the length; it gives None where that length is no text with patches.
     """
 
     def find(length: int) -> Tokens | None:
@@ -82,7 +82,7 @@ def joint_tokens(
 
 
 def _places(count: int, feed: Mapping[str, Array], frames: Sequence[Frame], states: States) -> list[str]:
-    """Names of the patches of a picture that has `count` of them; none where it has not."""
+    """Names of the patches of a picture that has `count` of them; empty where none has that many."""
     for frame in frames:
         grid = find_grid(count, frame)
         if grid is not None and grid.prefix == 0:

@@ -13,20 +13,20 @@ _MARK = re.compile(r"past_key_values?|present_key_values?|past|present|updated|n
 
 
 def _bare(name: str) -> str:
-    """A cache's name without what says whether it comes or goes: "present.0.decoder.key" -> "0decoderkey"."""
+    """A cache's name without the part that marks it as input or output: "present.0.decoder.key" -> "0decoderkey"."""
     return re.sub(r"[^a-z0-9]", "", _MARK.sub("", name.lower()))
 
 
 def pair(slots: Sequence[Slot], outputs: Sequence[str]) -> dict[str, str] | None:
-    """Which output fills each cache input in the next call, by name; by order where the names say nothing.
+    """Match each cache input to the output that fills it in the next call: by name, or by order if names do not help.
 
     Args:
         slots: Inputs of the graph that continues.
         outputs: Outputs of the graph that ran.
 
     Returns:
-        Input -> output; None where there is no cache, or one that cannot be told. A cross-attention's cache that is
-        given once and never again may lack its output.
+        Input -> output; None where there is no cache, or where the match is unclear. A cross-attention's cache that is
+        filled once and never changes may have no output.
     """
     pasts = [s.name for s in slots if is_past(s)]
     if not pasts:
@@ -39,7 +39,7 @@ def pair(slots: Sequence[Slot], outputs: Sequence[str]) -> dict[str, str] | None
 
 
 def pair_by_name(slots: Sequence[Slot], outputs: Sequence[str]) -> dict[str, str]:
-    """Those cache inputs that an output of the same name, "past" or "present" aside, can fill."""
+    """The cache inputs that an output of the same name (apart from "past" and "present") can fill."""
     by_name = {_bare(name): name for name in outputs}
     return {s.name: by_name[_bare(s.name)] for s in slots if is_past(s) and _bare(s.name) in by_name}
 
@@ -52,7 +52,7 @@ def is_cross(name: str) -> bool:
 def carry(pairs: Mapping[str, str], outputs: Mapping[str, Array], old: Mapping[str, Array]) -> dict[str, Array]:
     """The caches for the next call.
 
-    A branch that only reads a cross-attention's cache gives back an empty array for it: the old one stays.
+    A branch that only reads a cross-attention's cache returns an empty array for it; the old array is kept.
     """
     new = dict(old)
     for name, output in pairs.items():
@@ -63,7 +63,7 @@ def carry(pairs: Mapping[str, str], outputs: Mapping[str, Array], old: Mapping[s
 
 
 def is_static(slots: Sequence[Slot]) -> bool:
-    """Whether the caches have a fixed size, and room that is not used yet."""
+    """Whether the caches have a fixed size, with room that is not used yet."""
     pasts = [s for s in slots if is_past(s)]
     return bool(pasts) and all(isinstance(d, int) and d > 0 for s in pasts for d in s.shape[1:])
 
@@ -79,5 +79,5 @@ def room(slots: Sequence[Slot]) -> int | None:
 
 
 def slides(slots: Sequence[Slot]) -> bool:
-    """Whether a cache is a ring of its own length, which only its operator can fill: its tokens are not in order."""
+    """Whether a cache is a ring buffer that only its operator can fill: its tokens are not in order."""
     return any("sliding" in str(d).lower() for s in slots if is_past(s) for d in s.shape)

@@ -1,4 +1,4 @@
-"""Which output of a model says what token comes next: told by the size of the vocabulary, never by being wide."""
+"""Find the output of a model that predicts the next token: by the size of the vocabulary, never by being wide."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WIDEST = 1 << 24
 
 
 def vocabulary(model: OpenModel) -> frozenset[int]:
-    """How many tokens a model may choose among: what its embedding has entries for, its configuration, its tokenizer.
+    """Sizes that a model's vocabulary may have: by its embedding's entries, its configuration, and its tokenizer.
 
-    These may differ by what was added for rounding; an empty set where nothing says.
+    They may differ by entries added as padding; an empty set where nothing tells.
     """
     sizes = {slot.table for slot in model.slots() if is_ids(slot)}
     config = settings(model)
@@ -41,26 +41,26 @@ def next_logits(outputs: Mapping[str, Array], sizes: Collection[int], position: 
         position: Of the last token, from 0; -1 where the outputs end with it.
 
     Raises:
-        UnsupportedError: No output has one number for each token of the vocabulary, or several have.
+        UnsupportedError: No output has one number for each token of the vocabulary, or several do.
     """
     name = logits_output(outputs, sizes)
     return logits_at(outputs[name], position, name)
 
 
 def logits_at(logits: Array, position: int, name: str = "logits") -> Array:
-    """The logits of one position, [vocabulary], float64; of shares behind a softmax, their logarithms.
+    """The logits of one position, [vocabulary], float64; of probabilities after a softmax, their logarithms.
 
     Args:
-        logits: An output of one sequence: [1,Q,V], or [1,V] of its last position; the axes of a sequence that stands
-            before the batch are known by the batch of one.
+        logits: An output of one sequence: [1,Q,V], or [1,V] for its last position; [Q,1,V] is recognised by the batch
+            of one.
         position: From 0; -1 for the last.
         name: What the output is called.
 
     Raises:
-        UnsupportedError: The output does not reach so far.
+        UnsupportedError: The output does not reach that position.
     """
     if logits.ndim == 3 and logits.shape[0] != 1 and logits.shape[1] == 1:
-        logits = logits.transpose(1, 0, 2)  # the sequence stands before the batch
+        logits = logits.transpose(1, 0, 2)  # the sequence axis comes before the batch
     if logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]:
         raise UnsupportedError(
             f"output {name} has {counted(logits.shape[1], 'position')}, and the token after position {position} is "
@@ -69,7 +69,7 @@ def logits_at(logits: Array, position: int, name: str = "logits") -> Array:
         )
     row = logits[0] if logits.ndim == 3 else logits
     found = np.asarray(row[position if 0 <= position < len(row) else -1], dtype=np.float64)
-    if (found >= 0).all() and abs(found.sum() - 1) < 1e-3:  # a softmax stands behind them: shares, and no logits
+    if (found >= 0).all() and abs(found.sum() - 1) < 1e-3:  # these are probabilities after a softmax, not logits
         with np.errstate(divide="ignore"):
             return np.log(found)
     return found
@@ -79,13 +79,13 @@ def logits_output(outputs: Mapping[str, Array], sizes: Collection[int]) -> str:
     """The output that has one number for each token of the vocabulary.
 
     Raises:
-        UnsupportedError: None has, or several have.
+        UnsupportedError: No output has, or several have.
     """
     floats = {n: a.shape[-1] for n, a in outputs.items() if a.dtype.kind == "f" and 2 <= a.ndim <= 3}
     fits = [n for n, width in floats.items() if width in sizes and "hidden" not in n.lower()]
     called = [n for n in fits if "logit" in n.lower()] or [n for n in fits if "prob" in n.lower()]
     if not fits:
-        # A head may have fewer entries than the table (a target language) or more (rounding); then its name says so.
+        # A head may have fewer entries than the embedding (a target language) or more (padding); then its name decides.
         least = min(sizes, default=2) // 2
         called = [n for n, width in floats.items() if "logit" in n.lower() and width >= max(least, 2)]
     if len(called or fits) == 1:

@@ -32,7 +32,7 @@ def name_tokens(
     name: Namer = numbered,
     whole: bool = False,
 ) -> Trace:
-    """A run with its axes named, and windows put back to their place where `whole` says so."""
+    """A run with its axes named; with `whole`, windows are put back in their place in the picture."""
     slots = model.slots()
     feed = run.feed
     if tokens is None or (memory is None and takes_target(slots)):
@@ -43,9 +43,10 @@ def name_tokens(
     if any(array.ndim > 2 for array in feed.values()):  # the rest is of what is neither a token nor its mask
         seen = _seen(model, run, slots, whole)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
-        memory = numbered(seen.states)  # another model's tokens, of which nothing is known but their number
+        memory = numbered(seen.states)  # another model's tokens, of which only the number is known
     attentions, past = seen.attentions, any(is_past(slot) for slot in slots)
-    tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, seen.windowed, seen.joint, past)
+    apart = [*seen.windowed, *(a.site.index for a in attentions if a.site.over_channels)]
+    tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
     notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *_side_by_side(one_by_one))))
@@ -87,7 +88,7 @@ def _seen(model: OpenModel, run: Run, slots: Sequence[Slot], whole: bool) -> _Se
     from attnx.run.windows import is_windowed, put_back
 
     feed = run.feed
-    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings are not read again at every run
+    pictured = any(array.ndim == 4 for array in feed.values())  # else its settings would be read again at every run
     frames = find_frames(slots, feed, settings(model)) if pictured else ()
     states = find_states(slots, feed)
     joint = joint_tokens(states, feed, frames, lambda: model.graph(feed).opened)

@@ -1,7 +1,7 @@
-"""The passes that a run takes: one for a text, two for an encoder and a decoder, one a token where a decoder writes.
+"""The passes of a run: one for a text, two for an encoder and a decoder, one for each token that a decoder writes.
 
-Whoever plans a run writes a generator of passes: it yields each pass and is sent what the pass gave. So the plan stands
-apart from what executes it: `pipeline.execute` runs every pass, a dry run takes the first feed and runs nothing.
+A run is planned as a generator of passes: it yields each pass and is sent that pass's result. So the plan is separate
+from its execution: `pipeline.execute` runs every pass, while a dry run takes the first feed and runs nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Pass:
     feed: Mapping[str, Array]
     wanted: Wanted
     many: bool = False
-    """Whether the feed is a batch, one of many: the session is opened for that."""
+    """Whether the feed is one of many batches: the session is opened for that."""
     span: tuple[int, int] | None = None
-    """Where a decoder's attention is read: its tokens from one position up to another are new in this pass."""
+    """Where a decoder's attention is read: the range of positions whose tokens are new in this pass."""
 
 
 Steps = Generator[Pass, Run, Result]
-"""Yields passes, is sent what each gave, and returns what the run comes to."""
+"""Yields passes, is sent the result of each, and returns the result of the whole run."""
 
 
 class Passes(Generic[Result]):
-    """Passes in order. Each is answered before the next is asked for, for the next may follow from what it gave.
+    """Passes in order. Each is answered before the next is requested, because the next may depend on its result.
 
     for one in passes:
         passes.answer(...)
@@ -60,12 +60,12 @@ class Passes(Generic[Result]):
             self._results.append(end.value)
 
     def answer(self, run: Run) -> None:
-        """Say what the last pass gave."""
+        """Hand over the result of the last pass."""
         self._answer = run
 
     @property
     def result(self) -> Result:
-        """What the run comes to, once every pass is answered."""
+        """The result of the whole run, once every pass is answered."""
         (result,) = self._results
         return result
 
@@ -74,7 +74,7 @@ class Source(Protocol[Result]):
     """What a model is run on."""
 
     def encode(self, model: OpenModel) -> Sequence[Tokens]:
-        """Text -> tokens, one for each text; none where there are arrays alone."""
+        """Text -> tokens, one entry for each text; none where there are only arrays."""
 
     def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Result]:
         """tokens, pictures, sound, arrays -> the inputs of every pass."""
@@ -87,11 +87,11 @@ class Planned(Generic[Result]):
     steps: Steps[Result]
 
     def encode(self, model: OpenModel) -> Sequence[Tokens]:
-        """Nothing: it is done."""
+        """Nothing: the tokens are encoded already."""
         return ()
 
     def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Result]:
-        """The passes as they are planned."""
+        """The passes as planned."""
         return Passes(self.steps)
 
 

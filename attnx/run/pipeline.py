@@ -42,8 +42,8 @@ def execute(model: OpenModel, source: Source[Result], wanted: Wanted) -> Result:
         A trace of a prompt, a `Batch` of several texts, a `Run` of a feed.
 
     Raises:
-        UsageError: Things that do not go together.
-        InputError: There is nothing to fill one of the model's inputs with, or the model has no attention.
+        UsageError: Arguments that cannot be combined.
+        InputError: Nothing fills one of the model's inputs, or the model has no attention.
         RunError: The run failed.
     """
     tokens = source.encode(model)  # text -> tokens
@@ -53,19 +53,19 @@ def execute(model: OpenModel, source: Source[Result], wanted: Wanted) -> Result:
         session = tap(one, found)  # sites -> a session whose outputs hold their tensors
         tensors = run(one, found, session)  # inputs -> tensors
         arrays = read(one, found, tensors)  # tensors -> the query, key, ... weights, context of each site
-        passes.answer(check(one, found, tensors, arrays))  # held against one another; what is wanted is kept
+        passes.answer(check(one, found, tensors, arrays))  # checked against one another; only what is wanted is kept
         del tensors, arrays  # so that an encoder's tensors are not held while its decoder runs
     return passes.result
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a model holds, and which of its sites are wanted."""
+    """What was found in a model, and which of its sites are wanted."""
 
     summary: ModelSummary
     sites: tuple[Site, ...]
     heads: Mapping[int, Sequence[int]]
-    """By a site's index, the only heads that are wanted; all of sites that are not named."""
+    """Site index -> the heads that are wanted; all heads of sites that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class TappedSession:
     """A session, and which of its outputs hold the quantities of each site."""
 
     session: Session | None
-    """None where nothing is wanted of the model: a graph without outputs cannot even be loaded."""
+    """None where nothing is wanted of the model: a graph without outputs cannot be loaded."""
     tapped: Tapped
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What a session gave."""
+    """The result of a session's run."""
 
     feed: Mapping[str, Array]
-    """What it was fed, in the types of its inputs."""
+    """The feed, in the types of the graph's inputs."""
     values: Mapping[str, Array]
     """Every output by name."""
     tapped: Tapped
@@ -106,7 +106,7 @@ def find(one: Pass) -> Chosen:
 
 
 def tap(one: Pass, found: Chosen) -> TappedSession:
-    """Open a session whose outputs hold what is wanted of the sites, and the model's own outputs where they are."""
+    """Open a session whose outputs hold what is wanted of the sites, and the model's own outputs if they are wanted."""
     outputs = one.wanted.outputs or one.wanted.verify_outputs
     if not found.sites and not outputs:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
@@ -136,7 +136,7 @@ def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:
     """Read the quantities of each site off the outputs, and compute those that were not tapped.
 
     Raises:
-        InputError: Not one site had a query, or a key.
+        InputError: No site had a query or a key.
     """
     idle = reading.idle(found.sites, tensors.tapped, tensors.values)
     if found.sites and len(idle) == len(found.sites):
@@ -155,7 +155,7 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
         RunError: The taps changed the model's outputs.
     """
     wanted, summary = one.wanted, found.summary
-    sample = (0, -1) if one.many else None  # a batch is sorted: its shortest and its longest text
+    sample = (0, -1) if one.many else None  # a batch is sorted: the first is its shortest text, the last its longest
     attentions = checks.attentions(arrays, wanted.quantities, wanted.verify, sample)
     outputs = {name: tensors.values[name] for name in tensors.tapped.outputs}
     notes = notes_of_run(summary, tensors.tapped, one.model.sessions.processor)

@@ -32,26 +32,26 @@ class Prompt:
     pair: str | None = None
     """A second segment beside the text."""
     tokens: Tokens | None = None
-    """Tokens in place of a text."""
+    """Tokens instead of a text."""
     inputs: Mapping[str, Array] | None = None
-    """Arrays for the graph's inputs; beside a text, for those that a text cannot fill."""
+    """Arrays for the graph's inputs; beside a text, for the inputs that a text cannot fill."""
     target: str | None = None
-    """What the decoder of an encoder-decoder says."""
+    """The text that the decoder of an encoder-decoder reads."""
     image: str | Path | None = None
     audio: str | Path | None = None
     generate: int | Plan | None = None
-    """How many tokens the decoder writes, or how."""
+    """How many tokens the decoder writes, or a full plan."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are a text, tokens or arrays, and nothing else."""
+        """Whether there is a text, tokens or arrays, and nothing else."""
         return self.target is None and self.image is None and self.audio is None and self.generate is None
 
     def encode(self, model: OpenModel) -> Sequence[Tokens]:
         """Text -> tokens.
 
         Raises:
-            ModelError: A text, and the model has no tokenizer.
+            ModelError: A text, but the model has no tokenizer.
         """
         if self.text is not None:
             return (encode(model, self.text, self.pair),)
@@ -61,14 +61,14 @@ class Prompt:
         """tokens, picture, sound, arrays -> the passes of a plain, an encoder-decoder or a generating run.
 
         Raises:
-            UsageError: Things that do not go together.
-            InputError: There is nothing to fill one of the model's inputs with.
+            UsageError: Arguments that cannot be combined.
+            InputError: Nothing fills one of the model's inputs.
         """
         return Passes(_steps(model, self, next(iter(tokens), None), wanted))
 
 
 def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Wanted) -> Steps[Trace]:
-    """Add what a picture and a sound fill, and choose the kind of run."""
+    """Add the arrays made from a picture and a sound, and choose the kind of run."""
     inputs = {name: _array(name, value) for name, value in (prompt.inputs or {}).items()}
     notes: tuple[str, ...] = ()
     name: Namer = numbered
@@ -87,7 +87,7 @@ def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Want
 
 
 def _array(name: str, value: object) -> Array:
-    """An input as an array, made by numpy where it is none.
+    """An input as an array; other values are converted by numpy.
 
     Raises:
         InputError: It is ragged.
@@ -101,7 +101,7 @@ def _array(name: str, value: object) -> Array:
 def _kind(
     model: OpenModel, prompt: Prompt, tokens: Tokens | None, inputs: Mapping[str, Array], wanted: Wanted, name: Namer
 ) -> Steps[Trace]:
-    """The passes of the kind of run that the prompt asks for."""
+    """The passes of the kind of run that the prompt calls for."""
     if tokens is None and not inputs:
         raise UsageError("there is nothing to run on", "Give a text, tokens or inputs.")
     two_sided = model.encoder is not None or takes_target(model.slots())
@@ -131,7 +131,7 @@ def _plain(
     name: Namer,
     whole: bool,
 ) -> Steps[Trace]:
-    """One pass over one graph; several where it takes one token at a time."""
+    """One pass over one graph; several where the graph takes one token at a time."""
     slots = model.slots()
     if tokens is None and model.encoder is not None and any(s.name not in inputs for s in slots):
         from attnx.run.decoding import both
@@ -150,7 +150,7 @@ def _plain(
         from attnx.run.kvcache import is_static
 
         needs = sized(needs, model)
-        if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or room that is not in use
+        if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or unused room in a cache
             decoded = yield from decoder_steps(model, tokens.ids.tolist(), Plan(0), wanted, inputs=inputs)
             return name_tokens(model, decoded.run, tokens, None)
     run = yield Pass(model, feeding.derive(slots, needs, inputs), wanted)

@@ -1,4 +1,4 @@
-"""Rows of single queries, gathered in the graph: no matrix leaves the session, and no layer behind the last is run."""
+"""Rows of single queries, gathered in the graph: no matrix leaves the session, no layer after the last wanted runs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def rows(
         verify: Make the checks that the arrays at hand allow.
 
     Returns:
-        A trace whose query side is those tokens, in the order of `positions`; `rows` says where they stand.
+        A trace whose query side is those tokens, in the order of `positions`; `rows` holds their positions.
 
     Raises:
-        InputError: A position that is not there.
+        InputError: A position that does not exist.
     """
     bad = [at for at in positions if not 0 <= at < len(tokens)]
     if bad or not positions:
@@ -79,21 +79,21 @@ def gather(
         return None
     trace, tapped, values = found
     if any(_sizes(site, tapped, values) != (len(planned.tokens),) * 2 for site in sites):
-        return None  # a block of the text, one token that asks: its rows are not those of the text's tokens
+        return None  # a block of the text, or a single query token: its rows are not those of the text's tokens
     tapped = replace(tapped, taps={i: {q: n for q, n in t.items() if q != "sizes"} for i, t in tapped.taps.items()})
     attentions = checked(read(sites, tapped, values, quantities, positions), quantities, verify)
     return named(replace(trace, attentions=attentions), positions)
 
 
 def _sizes(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> tuple[int, int]:
-    """How many queries and keys a site had, a sink left out."""
+    """How many queries and keys a site had, without a sink."""
     queries, keys = values[tapped.taps[site.index]["sizes"]].tolist()
     window = site.places["weights"].window or (None, None)
     return queries, len(range(keys)[slice(*window)])
 
 
 def cut(trace: Trace, positions: Sequence[int]) -> Trace:
-    """A whole trace as `gather` would give it."""
+    """Cut a whole trace down to what `gather` would give."""
     at = list(positions)
     names = ("query", "scores", "scaled", "capped", "masked", "weights", "context")
     attentions = tuple(

@@ -17,11 +17,11 @@ from attnx.taps.tap import Tapped
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of one site, before it is checked."""
+    """What was read for one site, before it is checked."""
 
     site: Site
     arrays: dict[str, Array]
-    """Quantity -> its array, those that are only needed for checks included."""
+    """Quantity -> its array, including those needed only for checks."""
     origin: dict[str, Origin]
     low: bool
     """Whether the graph computes in half precision or in integers."""
@@ -35,7 +35,7 @@ def read(
     rows: Sequence[int] | None = None,
     heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> Iterator[Reading]:
-    """Bring the outputs of a run into order, a site at a time, and compute what was not tapped.
+    """Sort the outputs of a run by site, one site at a time, and compute what was not tapped.
 
     Args:
         sites: The sites wanted.
@@ -43,13 +43,13 @@ def read(
         values: Its outputs by name.
         quantities: What is wanted of each site.
         rows: The queries whose rows were gathered in the graph; all where None.
-        heads: By a site's index, the heads that were picked in the graph, or are to be picked here; all of others.
+        heads: Site index -> the heads picked in the graph, or to be picked here; all heads of other sites.
     """
     return (_read_site(site, tapped, values, quantities, rows, heads.get(site.index)) for site in sites)
 
 
 def idle(sites: Collection[Site], tapped: Tapped, values: Mapping[str, Array]) -> set[int]:
-    """Indices of sites that nothing was asked of, or that had nothing to look at: a loop that ran no step."""
+    """Indices of sites without queries or without keys: a loop that ran no step."""
     taps = {site.index: tapped.taps.get(site.index, {}).values() for site in sites}
     return {index for index, names in taps.items() if any(values[name].size == 0 for name in names)}
 
@@ -103,18 +103,18 @@ def shown(site: Site, causal: bool | None, *notes: str) -> Site:
 
 
 def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
-    """Whether every later key is hidden in this run; None where one query or a short text cannot tell."""
+    """Whether every later key is hidden in this run; None where one query or a short text does not show it."""
     weights = arrays.get("weights")
     if weights is None or weights.shape[2] < 2 or weights.shape[3] < weights.shape[2]:
         return None
     later = np.triu(np.ones(weights.shape[2:], dtype=bool), 1 + weights.shape[3] - weights.shape[2])
     if weights[..., later].any():
         return False if np.isfinite(weights).all() else None
-    return True if weights.any() else None  # where nothing is seen at all, nothing tells
+    return True if weights.any() else None  # where nothing is visible, nothing can be concluded
 
 
 def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | None:
-    """The batch size, read off a quantity in which it stands alone."""
+    """The batch size, taken from a quantity in which it is an axis of its own."""
     for quantity, name in tapped.taps.get(site.index, {}).items():
         sizes = [
             size
@@ -127,7 +127,7 @@ def _batch(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> int | Non
 
 
 def _align(arrays: dict[str, Array]) -> None:
-    """Stretch axes that the graph broadcasts: a mask or a learned query that stands for every batch row or head."""
+    """Expand axes that the graph broadcasts: a mask or a learned query shared by all sequences or heads."""
     full = arrays.get("weights")
     if full is None:
         full = arrays.get("masked")
@@ -147,7 +147,7 @@ def _align(arrays: dict[str, Array]) -> None:
 
 
 def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], quantities: Collection[str]) -> None:
-    """Fill in what is wanted and was not tapped, from what was."""
+    """Compute what is wanted but was not tapped, from what was."""
 
     def put(quantity: Quantity, array: Array) -> None:
         arrays[quantity], origin[quantity] = array, "computed"

@@ -20,7 +20,7 @@ from attnx.session.protocol import NOTHING, OpenModel, Run, Wanted
 from attnx.taps.reductions import MARKS, ROWS, fits, read_stat, source
 
 _SOME, _EVERY = "row_marks", "marks"
-"""What the weights are reduced to: the sums of some rows, and of every row."""
+"""What the weights are reduced to: the sums over key groups of some rows, and of every row."""
 _TOLERANCE = 2e-2
 Result = TypeVar("Result")
 
@@ -30,12 +30,12 @@ class UnreducedError(Exception):
 
 
 class RowSums:
-    """Executes the passes of a decoder, and keeps the sums of the rows that matter.
+    """Executes the passes of a decoder, and keeps the sums of the rows that are wanted.
 
     Attributes:
         sites: The sites that were summed, in execution order.
-        device: What really ran.
-        notes: What the runs had to say.
+        device: The device that was used.
+        notes: Notes of the runs.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class RowSums:
         kinds: Collection[str] = ("self",),
         layers: Collection[int] | None = None,
     ) -> None:
-        """Nothing is run yet.
+        """Prepare; nothing is run yet.
 
         Args:
             marks: For a number of keys K, float32 [K,M]: how much each counts for each group; the last group is all.
-                Of cross-attention the number is not said: it is that of the encoder's positions.
-            first: The position of the first row that matters.
+                For cross-attention, K is the number of the encoder's positions.
+            first: The position of the first row wanted.
             kinds: Which sites are summed: "self", or those of cross-attention.
             layers: Only these layers.
         """
@@ -110,19 +110,19 @@ class RowSums:
         return Run((), feed, own, known.misses, (), session.device)
 
     def sums(self) -> list[Array]:
-        """Of each site, [H,R,M]: every row that matters, in order."""
+        """For each site, [H,R,M]: every row wanted, in order."""
         return [np.concatenate([part[at] for part in self._parts], axis=1) for at in range(len(self.sites))]
 
 
 def sound(sums: Sequence[Array], sites: Sequence[Site]) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
-    """The sites whose rows sum to 1 (or less, where a sink takes a share), and what is to be said of the others.
+    """The sites whose rows sum to 1 (or less, where a sink takes a share), and notes about the others.
 
     Args:
-        sums: Of each site, [H,R,M]; the last group is all keys.
+        sums: For each site, [H,R,M]; the last group is all keys.
         sites: The sites.
 
     Raises:
-        UnsupportedError: None is left.
+        UnsupportedError: No site is left.
     """
     kept, doubts = [], []
     for one, site in zip(sums, sites, strict=True):
@@ -138,9 +138,9 @@ def sound(sums: Sequence[Array], sites: Sequence[Site]) -> tuple[list[Array], tu
 
 
 def reads_in_pieces(model: OpenModel, ids: list[int]) -> bool:
-    """Whether a decoder with a cache says the same of a text that it reads in pieces.
+    """Whether a decoder with a cache gives the same result for a text that it reads in pieces.
 
-    Some exports have one form for a first call and one for single tokens behind it, whose mask is wrong for several.
+    Some exports have one branch for the first call and one for single tokens after it, whose mask is wrong for several.
 
     Args:
         model: The decoder.

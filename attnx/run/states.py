@@ -1,4 +1,4 @@
-"""The hidden states that each attention block reads, and the model's own output: one vector a token and layer."""
+"""The hidden states that each attention block reads, and the model's own output: one vector per token and layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class States:
     tokens: Tokens
     """The text: the encoder's side where there is one."""
     vectors: Mapping[str, Array]
-    """Layer -> float32 [Q,E]: what its attention block reads (behind a norm, where the norm comes first); then the
+    """Layer -> float32 [Q,E]: what its attention block reads (after the norm, where the norm comes first); then the
     model's own output, where it has one as wide."""
     notes: tuple[str, ...]
 
@@ -48,8 +48,8 @@ def states(model: OpenModel, prompt: Prompt) -> States:
         See `States`.
 
     Raises:
-        UnsupportedError: No block's input was found for sure.
-        InputError: There is nothing to fill one of the model's inputs with.
+        UnsupportedError: No block's input could be identified with certainty.
+        InputError: Nothing fills one of the model's inputs.
     """
     from attnx.session.ort import on_cuda, open_session
     from attnx.taps.tap import tap
@@ -77,7 +77,7 @@ def states(model: OpenModel, prompt: Prompt) -> States:
             Wording("<attnx.study.output_weights.projections_of()> shows which of its projections were found."),
         )
     width = next(iter(vectors.values())).shape[1]
-    # Of an encoder and decoder in one graph the outputs are the decoder's, and the text is the encoder's.
+    # With encoder and decoder in one graph, the outputs are the decoder's and the text is the encoder's.
     decoder = not of_encoder and any(site.kind == "cross" for site in found.sites)
     for name in () if decoder else tapped.outputs:
         last = _by_token(values[name], len(text_tokens))
@@ -88,7 +88,7 @@ def states(model: OpenModel, prompt: Prompt) -> States:
 
 
 def _last_feed(model: OpenModel, prompt: Prompt) -> tuple[OpenModel, Mapping[str, Array], Trace]:
-    """The file that reads the text, its last feed, and the trace without sites; only the encoder is run."""
+    """The file that reads the text, its last feed, and the trace without sites; at most the encoder is run."""
     feeds: dict[bool, Mapping[str, Array]] = {}
     passes = prompt.feed(model, prompt.encode(model), NOTHING)
     for one in passes:
@@ -101,11 +101,11 @@ def _last_feed(model: OpenModel, prompt: Prompt) -> tuple[OpenModel, Mapping[str
 
 
 def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
-    """The self-attentions over the text and what each reads; and what was not found."""
+    """The self-attentions over the text with what each reads, and the ones whose input was not found."""
     from attnx.graph.axes.projections import projections
 
     own = [site for site in found.sites if site.kind == "self"]
-    # Without cross-attention two components are two towers, of which one reads the text: their lengths tell them apart.
+    # Without cross-attention, two components are two towers, one of which reads the text: their lengths tell which.
     crosses = any(site.kind == "cross" for site in found.sites)
     encoder = [site for site in own if site.component == "encoder"] if crosses else []
     out, missing = [], []
@@ -120,7 +120,7 @@ def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
 
 
 def _by_sequence(graph: Graph, value: str) -> str:
-    """The same states before a Reshape put the sequences of a batch one behind the other (a Gemm reads them so)."""
+    """The same states from before a Reshape that concatenates the sequences of a batch (as a Gemm needs them)."""
     node, shape = graph.producer(value), graph.shape(value)
     while node is not None and shape is not None and len(shape) == 2 and node.op_type in ("Reshape", "Flatten"):
         value = str(node.input[0])
@@ -129,7 +129,7 @@ def _by_sequence(graph: Graph, value: str) -> str:
 
 
 def _by_token(array: Array, count: int) -> Array | None:
-    """One vector a token of the first sequence, [Q,E]; None where the array is none of that."""
+    """One vector for each token of the first sequence, [Q,E]; None where the array has another form."""
     if array.dtype.kind != "f":
         return None
     found: Array = np.asarray(array, np.float32)

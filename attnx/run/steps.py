@@ -1,4 +1,4 @@
-"""Several calls of a decoder, one behind the other through its cache, as one attention: rows are joined, keys grow."""
+"""Successive calls of a decoder with a cache, joined into one attention: rows are concatenated, keys grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnx.run.read import measure_causal, shown
 
 
 def join_steps(steps: Sequence[Sequence[Attention]]) -> tuple[Attention, ...]:
-    """Join what each call gave, site by site.
+    """Join the results of the calls, site by site.
 
     Args:
         steps: For each call, its attentions; every call has the same sites in the same order. Call i has the queries
@@ -22,7 +22,7 @@ def join_steps(steps: Sequence[Sequence[Attention]]) -> tuple[Attention, ...]:
 
     Returns:
         For each site an attention with all queries and all keys. Cells of keys that did not exist yet when a query was
-        run: weights 0, masked -inf, scores computed from query and key (NaN where these are not at hand).
+        run: weights 0, masked -inf, scores computed from query and key (NaN where these are missing).
     """
     return tuple(_join([step[i] for step in steps]) for i in range(len(steps[0])))
 
@@ -56,7 +56,7 @@ def _queries(part: Attention) -> int:
 
 
 def _keys(arrays: Sequence[Array | None], sizes: Sequence[int], total: int, cross: bool) -> Array | None:
-    """All keys: the last call's, cut to those in use; where it has forgotten early ones, each call's own new ones."""
+    """All keys: the last call's, cut to those in use; where it has dropped early ones, each call's own new ones."""
     present = [a for a in arrays if a is not None]
     if len(present) < len(arrays):
         return None
@@ -69,7 +69,7 @@ def _keys(arrays: Sequence[Array | None], sizes: Sequence[int], total: int, cros
 
 
 def _rows(rows: Sequence[Array], sizes: Sequence[int], total: int, fill: float, cross: bool) -> Array:
-    """[B,H,total,K]: each call's rows; `fill` where a key had not come, or was forgotten."""
+    """[B,H,total,K]: each call's rows; `fill` where a key did not exist yet, or was dropped."""
     if cross:
         return np.concatenate(rows, axis=2)
     batch, heads = rows[0].shape[:2]
@@ -78,7 +78,7 @@ def _rows(rows: Sequence[Array], sizes: Sequence[int], total: int, fill: float, 
     for array, size in zip(rows, sizes, strict=True):
         until = done + size
         width = min(array.shape[3], until)
-        # A grown cache ends with the newest key; a static one begins with the first, and has unused room behind.
+        # A growing cache ends with the newest key; a static one starts with the first, followed by unused room.
         own = array[..., :width] if array.shape[3] >= until else array[..., -width:]
         out[:, :, done:until, until - width : until] = own
         done = until
@@ -86,7 +86,7 @@ def _rows(rows: Sequence[Array], sizes: Sequence[int], total: int, fill: float, 
 
 
 def _fill_future(joined: Attention, parts: Sequence[Attention]) -> Attention:
-    """Scores of keys that had not come, from query and key; scaled and capped from these."""
+    """Scores of keys that did not exist yet, from query and key; scaled and capped scores from these."""
     site = joined.site
     new: dict[str, Any] = {}
     if joined.scores is not None and joined.query is not None and joined.key is not None:
@@ -100,7 +100,7 @@ def _fill_future(joined: Attention, parts: Sequence[Attention]) -> Attention:
 
 
 def _worst(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Of each check, the call in which it came out worst."""
+    """For each check, the call with the worst result."""
     found: dict[str, Check] = {}
     for check in checks:
         old = found.get(check.name)

@@ -23,9 +23,9 @@ from attnx.tokens import from_ids
 from attnx.tokens.files import find_limit
 
 RUNS = 3
-"""Runs a length; the median counts. One run goes before, unmeasured."""
+"""Runs for each length, of which the median is taken; one unmeasured run comes before."""
 LONG = 10.0
-"""Seconds that a run may take for there to be more than one."""
+"""If a run takes longer than this, in seconds, it is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Timing:
     """What was measured."""
 
     table: Measurement
-    """[lengths,2]: seconds a run (median), peak memory in bytes beyond what the process held before; NaN where the
+    """[lengths,2]: seconds per run (median), peak memory in bytes beyond what the process held before; NaN where the
     model did not run or memory cannot be measured."""
     notes: tuple[str, ...]
     """Lengths that did not run, and why."""
@@ -82,7 +82,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
             notes.append(f"{length} tokens did not run: {_why(error)}")
             if longer := [str(n) for n in lengths if n > length and (most is None or n <= most)]:
                 notes.append(f"{', '.join(longer)} tokens were not tried after that")
-            most = length  # what is longer would not run either
+            most = length  # longer texts would not run either
         rows.append(took)
     if two_sided:
         notes.append("measured with as many tokens on the decoder's side as on the encoder's")
@@ -109,7 +109,7 @@ def _most(model: OpenModel) -> int | None:
 
 
 def _why(error: AttnxError) -> str:
-    """What stopped a run, in a line; of what onnxruntime says, the node alone."""
+    """Why a run failed, in one line; of onnxruntime's message, only the node."""
     node = re.search(r"Name:'([^']+)'", error.message)
     if node is None:
         return error.message
@@ -117,7 +117,7 @@ def _why(error: AttnxError) -> str:
 
 
 def _timed(model: OpenModel, feed: Mapping[str, Array]) -> tuple[float, float]:
-    """Seconds of a run, and the most memory that it held besides what was held before."""
+    """Seconds that a run took, and its peak memory beyond what was held before."""
     session = model.plain(feed)
     before = _resident()
     _reset_peak()
@@ -136,7 +136,7 @@ def _timed(model: OpenModel, feed: Mapping[str, Array]) -> tuple[float, float]:
 
 
 def _random(model: OpenModel, length: int) -> Tokens:
-    """Tokens of random ids, the same for a length every time."""
+    """Tokens of random ids, always the same for a given length."""
     draw = np.random.default_rng(length)
     try:
         tokenizer = model.tokenizer
@@ -151,7 +151,7 @@ def _can_measure_memory() -> bool:
 
 
 def _status(field: str) -> float:
-    """Bytes that /proc says of this process; NaN where there is none."""
+    """Bytes that /proc reports for this process; NaN where there is no /proc."""
     if not _can_measure_memory():
         return float("nan")
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
@@ -169,7 +169,7 @@ def _peak() -> float:
 
 
 def _reset_peak() -> None:
-    """Let the process's peak start again from what it holds now. Source: proc(5), clear_refs."""
+    """Reset the process's peak memory to what it holds now. Source: proc(5), clear_refs."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:

@@ -1,4 +1,4 @@
-"""Queries from which a mask hides every key: their weights say nothing, and that is said."""
+"""Notes on queries from which a mask hides every key: their weights mean nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from attnx.records import Trace
 
 _HIDDEN = -1e4
-"""What a softmax gets of a hidden key is no more than this, -inf or the most negative number of its type."""
+"""The masked score of a hidden key is at most this: -inf, or the most negative number of its type."""
 
 
 def unseen(trace: Trace) -> tuple[str, ...]:
-    """What is to be said of sites in which queries of the text see no key.
+    """Notes on sites in which queries of the text see no key.
 
     Args:
-        trace: With masked; sites without it are not looked at. Padding is expected to see nothing.
+        trace: With masked scores; sites without them are skipped. Padding is expected to see nothing.
     """
     blind: dict[str, tuple[int, int]] = {}
     for label, attention in zip(trace.labels, trace.attentions, strict=True):

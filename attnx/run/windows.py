@@ -1,4 +1,4 @@
-"""Attention in windows of a picture (Swin), put back to its place: every patch against every patch of the whole map.
+"""Attention in windows of a picture (Swin), put back in its place: every patch against every patch of the whole map.
 
 Source: Liu et al. 2021, Swin Transformer, section 3.2: windows side by side, in every other layer shifted by half a
 window, where a mask keeps apart what the shift brought together.
@@ -18,22 +18,22 @@ from attnx.numerals import counted
 from attnx.records import STAGES, Array, Attention
 
 LARGEST = 1600
-"""Patches of a map up to which windows are put back: the whole map has the square of it as cells, for each head."""
+"""Largest map, in patches, whose windows are put back: the whole map has the square of it in cells, for each head."""
 _NOTHING = 1e-30
 """Weights below this are hidden by a mask: Swin adds -100 before the softmax, which leaves exp(-100)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How windows lie on a map."""
+    """How windows are laid out on a map."""
 
     rows: int
     columns: int
-    """Patches of the map."""
+    """Patches of the map: rows, columns."""
     side: int
-    """Patches along a window."""
+    """Patches along each side of a window."""
     shift: int = 0
-    """By how many patches the map was rolled to the upper left before it was cut."""
+    """By how many patches the map was rolled to the upper left before it was cut into windows."""
 
     def places(self) -> Array:
         """For each window, where on the map its patches are, counted row by row: int [windows, side * side]."""
@@ -58,13 +58,13 @@ class Windows:
 
 
 def is_windowed(attention: Attention, batch: int) -> bool:
-    """Whether a site has more rows of batch than the model was fed: windows of a picture."""
+    """Whether a site has a larger batch than the model was fed: windows of a picture."""
     array = attention.weights if attention.weights is not None else attention.masked
     return array is not None and array.shape[0] > batch and array.shape[0] % batch == 0 and batch > 0
 
 
 def find_windows(weights: Array, frame: Frame, batch: int) -> Windows | None:
-    """How the windows of a site lie, from their number and size and from what is hidden in them.
+    """Find the layout of a site's windows, from their number and size and from what is hidden in them.
 
     Args:
         weights: [batch * windows, H, side * side, side * side].
@@ -72,7 +72,7 @@ def find_windows(weights: Array, frame: Frame, batch: int) -> Windows | None:
         batch: Pictures.
 
     Returns:
-        None where they are no windows of a map of the picture's proportions, or their mask is none of a shift.
+        None where they are not windows of a map of the picture's proportions, or their mask is not that of a shift.
     """
     count, size = weights.shape[0] // batch, weights.shape[2]
     side, total = isqrt(size), count * size
@@ -92,16 +92,16 @@ def find_windows(weights: Array, frame: Frame, batch: int) -> Windows | None:
 def put_back(
     attentions: Sequence[Attention], frames: Sequence[Frame], batch: int
 ) -> tuple[tuple[Attention, ...], tuple[str, ...]]:
-    """Put windows back to their place on the picture.
+    """Put windows back in their place on the picture.
 
     Args:
         attentions: The sites; those without windows stay as they are.
         frames: Pictures that were fed.
-        batch: How many rows of batch were fed.
+        batch: The batch size that was fed.
 
     Returns:
         Attentions over the whole map, [B,H,rows * columns, rows * columns]: outside of its window a patch has weight 0,
-        masked is -inf there, and scores are NaN, for the model never computed them. And what was done, in words.
+        masked is -inf there, and scores are NaN, for the model never computed them. And a note on what was done.
     """
     out: list[Attention] = []
     done, left = 0, 0

@@ -1,4 +1,4 @@
-"""Which branch of an If runs, told from the feed: merged decoders hold the model with and without cache in one If."""
+"""Which branch of an If runs, decided by the feed: merged decoders hold the model with and without cache in one If."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Decides Ifs by a feed; `key` tells two decisions apart."""
+    """Decides Ifs by a feed; `key` identifies a decision."""
 
     path: Path
     inputs: Mapping[str, Array]
@@ -28,7 +28,7 @@ class Chooser:
         return tuple(bool(a.ravel()[0]) for _, a in sorted(self.inputs.items()) if a.dtype == bool and a.size == 1)
 
     def choose(self, node: NodeProto) -> bool | None:
-        """The branch of `node`: from the input that is its condition, else the one that needs no past."""
+        """The branch of `node`: by the input that is its condition, else the branch that needs no past."""
         value = self.inputs.get(node.input[0])
         if value is not None and np.size(value) == 1:
             return bool(np.ravel(value)[0])
@@ -38,5 +38,5 @@ class Chooser:
 
 
 def chooser(path: Path, inputs: Mapping[str, Array] | None) -> Chooser:
-    """A chooser for a feed; without one every If goes the way that needs no cache."""
+    """A chooser for a feed; without a feed, every If takes the branch that needs no cache."""
     return Chooser(path, {k: np.asarray(v) for k, v in (inputs or {}).items()})

@@ -1,8 +1,8 @@
-"""A cache on disk that may vanish at any time: small entries, each one file, written whole or not at all.
+"""A cache on disk that may vanish at any time: small entries, each in a file of its own, written whole or not at all.
 
 What is kept: which attention computations a model file holds, and tapped graphs. A tapped graph refers to the weights
-in the model's own files; no weight is copied here, but for whole models that a scan carried to a machine of a cluster.
-An entry that cannot be read, or was damaged, is as good as none.
+in the model's own files; no weight is copied here, except whole models that a scan carried to a machine of a cluster.
+An entry that is damaged or cannot be read is ignored.
 
 `ATTNX_CACHE` names the folder; "off" turns the cache off. By default it is the platform's cache folder.
 """
@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from attnx.version import __version__
 
 VARIABLE = "ATTNX_CACHE"
 BOUND = 256 << 20
-"""Bytes that the cache may hold; the entries that were not used for longest go first."""
+"""Bytes that the cache may hold; the least recently used entries are removed first."""
 HASHED = 4 << 20
 """A model file of at most this many bytes is known by its content too, not only by its size and time of change."""
 CARRIED = "carried"
@@ -36,7 +36,9 @@ _ENDING = ".attnx"
 _NOT_CODE = ("__pycache__", "data", "bundled")
 """Folders of the package without code."""
 _STALE = 3600.0
-"""Seconds after which an unfinished file is nobody's; and how old a time of last use may be before it is renewed."""
+"""Seconds after which an unfinished file is abandoned, and after which an entry's time of last use is renewed."""
+_written: dict[Path, int] = {}
+"""Bytes that this process wrote into a folder since it last made room there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,19 @@ def folder() -> Path | None:
         if named.strip().lower() in ("", "off", "0", "no", "none"):
             return None
         where = expand(named)
-        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of nobody
+        return None if where.parts[:1] and where.parts[0].startswith("~") else where  # the home of an unknown user
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("attnx", appauthor=False))
 
 
 def key(*parts: Any) -> str:
-    """Names what follows from `parts` (JSON values), this version of attnx and its code."""
+    """A key for whatever follows from `parts` (JSON values), this version of attnx and its code."""
     return json.dumps([__version__, _code(), *parts], sort_keys=True, default=str)
 
 
 def identity(path: Path) -> list[Any] | None:
-    """What tells one state of a file from another: its real path, size, time of change, and content where it is small.
+    """What identifies the state of a file: its real path, size, time of change, and its content where it is small.
 
     Returns:
         JSON values; None where there is no such file.
@@ -82,7 +84,7 @@ def identity(path: Path) -> list[Any] | None:
 
 
 def read(name: str) -> Entry | None:
-    """The entry of that key; None where there is none, or it is damaged."""
+    """The entry under that key; None where there is none, or it is damaged."""
     where = folder()
     if where is None:
         return None
@@ -121,7 +123,10 @@ def write(name: str, head: Mapping[str, Any], body: bytes = b"") -> bool:
             with contextlib.suppress(OSError):
                 Path(part).unlink()
         return False
-    _bound(where)
+    _written[where] = _written.get(where, BOUND) + len(raw)
+    if _written[where] > BOUND // 64:  # the first entry of a process, then now and then: it looks at every file
+        _written[where] = 0
+        _bound(where)
     return True
 
 
@@ -133,9 +138,9 @@ def clear() -> tuple[int, int]:
     """
     where = folder()
     count = size = 0
-    for path, found in list(_entries(where)) if where is not None else ():
+    for item, found in _entries(where) if where is not None else ():
         with contextlib.suppress(OSError):
-            path.unlink()
+            Path(item.path).unlink()
             count, size = count + 1, size + found.st_size
     for path, takes in _carried(where):
         shutil.rmtree(path, ignore_errors=True)
@@ -171,7 +176,7 @@ def _pack(name: str, head: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _unpack(raw: bytes, name: str) -> Entry | None:
-    """The parts of a file, where it is whole and of that key (two keys may share a file's name)."""
+    """The parts of a file, if it is whole and belongs to that key (two keys may share a file name)."""
     start = len(_MAGIC) + 4
     if not raw.startswith(_MAGIC) or len(raw) < start + 8:
         return None
@@ -187,39 +192,38 @@ def _unpack(raw: bytes, name: str) -> Entry | None:
 
 
 def _touch(path: Path) -> None:
-    """Note that an entry was used: now and then, not at every read."""
+    """Record that an entry was used: now and then, not at every read."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _STALE:
             os.utime(path)
 
 
-def _entries(where: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    try:
-        names = list(os.scandir(where))
-    except OSError:
-        return
-    for item in names:
-        if item.name.endswith((_ENDING, ".part")):
-            with contextlib.suppress(OSError):
-                yield Path(item.path), item.stat()
+def _entries(where: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for item in os.scandir(where):
+            if item.name.endswith((_ENDING, ".part")):
+                with contextlib.suppress(OSError):
+                    found.append((item, item.stat()))
+    return found
 
 
 def _bound(where: Path) -> None:
-    """Make room: unfinished files that nobody writes any more, then the entries unused for longest."""
-    entries = sorted(_entries(where), key=lambda pair: pair[1].st_mtime)
+    """Make room: remove abandoned unfinished files, then the least recently used entries."""
+    entries = _entries(where)
     total = sum(found.st_size for _, found in entries)
-    now = time.time()
-    for path, found in entries:
-        left_over = path.suffix == ".part" and now - found.st_mtime > _STALE
-        if left_over or (total > BOUND and path.suffix != ".part"):
+    old = time.time() - _STALE
+    for item, found in sorted(entries, key=lambda pair: pair[1].st_mtime):
+        unfinished = item.name.endswith(".part")
+        if (unfinished and found.st_mtime < old) or (total > BOUND and not unfinished):
             with contextlib.suppress(OSError):
-                path.unlink()
+                Path(item.path).unlink()
                 total -= found.st_size
 
 
 @functools.cache
 def _code() -> str:
-    """The state of the installed package, so that any change of its code makes old entries unreachable."""
+    """The state of the installed package, so that any change to its code makes old entries unreachable."""
     seen: list[tuple[str, int, int]] = []
     folders = [Path(__file__).parents[1]]
     while folders:

@@ -1,4 +1,4 @@
-"""A device as text, "cpu" or "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is to be used there."""
+"""A device as text, "cpu" or "cuda:1,tf32,memory=8G" -> where a model runs, and how CUDA is used there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Device:
         kind: "auto", "cpu" or "cuda".
         number: Which GPU.
         tf32: Whether float32 products may be rounded to TF32 (10 bits of mantissa, off by about 1e-3): faster on GPUs
-            since Ampere, and not what the graph says, so that it is off unless asked for.
-        memory: Bytes that onnxruntime may take of the GPU's memory; None for no bound but the GPU's own.
+            since Ampere, but not what the graph specifies, so it is off by default.
+        memory: Bytes of the GPU's memory that onnxruntime may use; None for no limit but the GPU's own.
     """
 
     kind: str
@@ -33,8 +33,8 @@ class Device:
     def cuda_options(self) -> dict[str, str]:
         """Options of onnxruntime's CUDA provider.
 
-        The arena grows by what is asked for, not by powers of two, so that a long text does not reserve twice its
-        need; convolutions are chosen by rule, for trying all of them at each new length takes longer than a run.
+        The arena grows by the size requested, not by powers of two, so that a long text does not reserve twice what it
+        needs; convolution algorithms are chosen by rule: trying all of them at each new length takes longer than a run.
         """
         options = {
             "device_id": str(self.number),
@@ -48,7 +48,7 @@ class Device:
 
 
 def parse_device(text: str) -> Device:
-    """Read a device: "cuda:1", or with settings behind it "cuda:1,tf32,memory=8G".
+    """Read a device: "cuda:1", or with settings "cuda:1,tf32,memory=8G".
 
     Raises:
         UsageError: Anything else.

@@ -1,4 +1,4 @@
-"""Whether what is asked for fits in memory, said before anything is run."""
+"""Check that a run fits in memory, before anything is run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from attnx.records import STAGES, Array, Site
 from attnx.wording import Wording
 
 WITHIN = 3
-"""Matrices of one site that are alive at once in a session: the scores, the weights, and what is made of them."""
+"""Matrices of one site that are in memory at once in a session: the scores, the weights, and what follows from them."""
 _NO_LIMIT = 1 << 60
-"""What the first version of cgroups writes for no limit is above this."""
+"""Version 1 of cgroups writes a number above this for "no limit"."""
 LARGE = 32 << 20
-"""Matrices that take more bytes than this are reduced in the graph, where that can be, rather than fetched."""
+"""Matrices of more bytes than this are reduced in the graph where possible, rather than fetched."""
 LITTLE = 64 << 20
-"""Bytes that are not asked about: what onnxruntime itself takes is more."""
+"""Runs of fewer bytes than this are not checked: onnxruntime itself takes more."""
 
 
 def needed(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collection[str]) -> int:
-    """Bytes of the matrices that are asked for: 4 x batch x heads x n^2 for each stage of each site.
+    """Bytes of the wanted matrices: 4 x batch x heads x n^2 for each stage of each site.
 
     n is the length of the longest sequence of ids in the feed; a model without ids is not estimated (0).
     """
@@ -37,13 +37,13 @@ def one_matrix(site: Site, feed: Mapping[str, Array]) -> int:
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that are free for this process; None where the system does not say.
+    """Bytes of memory that are free for this process; None where the system does not report it.
 
     Args:
-        root: Where the system's files are.
+        root: Root of the system's files.
 
     Returns:
-        What the machine has free, or what is left of the smallest limit that a container or service is under.
+        The machine's free memory, or what is left of the smallest limit on this container or service.
 
     Source: Linux kernel documentation, proc(5) MemAvailable; admin-guide/cgroup-v2 (memory.max, memory.current) and
     cgroup-v1/memory (memory.limit_in_bytes, memory.usage_in_bytes); file cache that can be dropped counts as free.
@@ -59,7 +59,7 @@ def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collecti
     """Refuse a run whose matrices would not fit.
 
     Raises:
-        RunError: They need more than what is free; the figures, and what fits.
+        RunError: They need more than is free; the message has the figures, and what would fit.
     """
     free, need = available(), needed(sites, feed, quantities)
     if free is None or need <= free:
@@ -78,13 +78,13 @@ def check(sites: Sequence[Site], feed: Mapping[str, Array], quantities: Collecti
 
 
 def check_reduced(sites: Sequence[Site], feed: Mapping[str, Array]) -> None:
-    """Refuse a run in which the matrices of one site, which come and go inside the session, would not fit.
+    """Refuse a run in which even the matrices of one site, held only inside the session, would not fit.
 
     Raises:
-        RunError: They need more than what is free.
+        RunError: They need more than is free.
     """
     need = WITHIN * max((one_matrix(site, feed) for site in sites), default=0)
-    free = available() if need > LITTLE else None  # asking takes a millisecond
+    free = available() if need > LITTLE else None  # reading the free memory takes a millisecond
     if free is None or need <= free:
         return
     raise RunError(
@@ -105,7 +105,7 @@ def _machine(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[int | None]:
-    """What is left of each limit: the group's that the process is in, and those above it."""
+    """What is left of each limit: that of the process's group, and of the groups above it."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         kinds, _, path = rest.partition(":")
@@ -114,7 +114,7 @@ def _groups(root: Path) -> Iterator[int | None]:
             continue
         mounted = root / ("sys/fs/cgroup" if second else "sys/fs/cgroup/memory")
         names = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        # Inside a container the path may be the host's, and the container's own group stands at the top.
+        # Inside a container the path may be the host's; the container's own group is then at the root.
         inner = [part for part in path.split("/") if part not in ("", ".", "..")]
         for depth in range(len(inner) + 1):
             folder = mounted.joinpath(*inner[:depth])
@@ -124,7 +124,7 @@ def _groups(root: Path) -> Iterator[int | None]:
 
 
 def _droppable(folder: Path, second: bool) -> int:
-    """Bytes of a group that are file cache and would be dropped for want of memory."""
+    """Bytes of a group that are file cache, which the system would drop if memory ran short."""
     name = "inactive_file" if second else "total_inactive_file"
     for line in _text(folder / "memory.stat").splitlines():
         if line.split(" ")[0] == name:
@@ -140,4 +140,4 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str) -> int | None:
-    return whole(text, most=2**64)  # "max" is none
+    return whole(text, most=2**64)  # "max" means no limit

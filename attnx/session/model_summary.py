@@ -1,4 +1,4 @@
-"""What a model file holds, without its graph: sites, misses, inputs, outputs. Kept in the cache from run to run."""
+"""What was found in a model file, without its graph: sites, misses, inputs, outputs. Cached from run to run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ModelSummary:
     rows: Mapping[str, int] = field(default_factory=dict)
     """Input -> entries of the table that its numbers are looked up in."""
     kernels: Kernels = field(default_factory=Kernels)
-    """What of its numbers hangs on the processor."""
+    """In what its numbers depend on the processor."""
     key: str = ""
-    """Names this state of the model's files; "" where nothing can be kept of it."""
+    """Identifies this state of the model's files; "" where nothing can be cached."""
     branch: tuple[bool, ...] = ()
     """Which branches of its Ifs run, see `branches.Chooser.key`."""
     files: tuple[Any, ...] = ()
@@ -44,7 +44,7 @@ class ModelSummary:
     """See `recognise.Found.fused_of`: with it the graph is read again without numbering its sites."""
 
     def notes(self, processor: Processor | None = None) -> tuple[str, ...]:
-        """Notes on the model, whatever it is run on; on a processor, this machine's where None."""
+        """Notes on the model that hold for any input, for a given processor (this machine's where None)."""
         notes = (self.note,) if self.note is not None else ()
         if self.kernels == Kernels():
             return notes
@@ -54,7 +54,7 @@ class ModelSummary:
 
 
 def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSummary:
-    """Write down what was found in a graph."""
+    """Summarise what was found in a graph."""
     from attnx.graph.axes.lookups import rows
     from attnx.graph.load.signature import signature
     from attnx.graph.masks.mask_values import kept_by
@@ -71,7 +71,7 @@ def take(found: Found, key: str = "", branch: tuple[bool, ...] = ()) -> ModelSum
 
 
 def notes_of_run(summary: ModelSummary, tapped: Tapped, processor: Processor | None = None) -> tuple[str, ...]:
-    """Notes on every run of a tapped model; on a processor, this machine's where None."""
+    """Notes on every run of a tapped model, for a given processor (this machine's where None)."""
     notes = summary.notes(processor)
     if tapped.widened:
         from attnx.taps.widening import WIDENED
@@ -81,13 +81,13 @@ def notes_of_run(summary: ModelSummary, tapped: Tapped, processor: Processor | N
 
 
 def key_of(path: Path, branch: Collection[bool]) -> str:
-    """Names the state of a model file, and the branches of its Ifs that run; "" where it cannot be read."""
+    """Identifies the state of a model file and the branches of its Ifs that run; "" where it cannot be read."""
     known = cache.identity(path)
     return cache.key("summary", known, list(branch)) if known is not None else ""
 
 
 def load(key: str, branch: tuple[bool, ...] = ()) -> ModelSummary | None:
-    """The summary kept under a key; None where there is none, or a weight file changed since."""
+    """The summary cached under a key; None where there is none, or a weight file has changed since."""
     entry = cache.read(key) if key else None
     if entry is None:
         return None
@@ -100,7 +100,7 @@ def load(key: str, branch: tuple[bool, ...] = ()) -> ModelSummary | None:
 
 
 def save(summary: ModelSummary, found: Found) -> None:
-    """Keep a summary, with the state of the weight files; not where one is missing, for it may come."""
+    """Cache a summary, with the state of the weight files; not if one of them is missing: it may appear later."""
     if not summary.key or found.loaded.missing:
         return
     if None not in summary.files:
@@ -108,7 +108,7 @@ def save(summary: ModelSummary, found: Found) -> None:
 
 
 def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:
-    """The tapped graph kept for a summary and what was wanted of it."""
+    """The tapped graph cached for a summary and what was wanted of it."""
     entry = cache.read(_tapped_key(summary, wanted, extra)) if summary.key else None
     if entry is None:
         return None
@@ -121,7 +121,7 @@ def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], ex
 
 
 def save_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any, tapped: Tapped) -> None:
-    """Keep a tapped graph. It holds references to the weights, not the weights."""
+    """Cache a tapped graph. It holds references to the weights, not the weights."""
     if not summary.key:
         return
     head = {
@@ -186,5 +186,5 @@ def _place(one: Mapping[str, Any]) -> Place:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of JSON as the tuples that records hold."""
+    """Turn lists from JSON into the tuples that records hold."""
     return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

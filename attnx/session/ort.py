@@ -1,7 +1,7 @@
-"""onnxruntime: open, run, read back. The only file that imports it.
+"""Open and run models with onnxruntime. The only file that imports it.
 
-onnxruntime falls back from CUDA to the CPU without an exception, lists providers that cannot load, and writes notes of
-its own to stdout. Here it is silent, and what it really uses is what is reported. Facts: measured on onnxruntime 1.31.
+onnxruntime falls back from CUDA to the CPU without an exception, lists providers that cannot load, and writes messages
+to stdout. Here it is kept silent, and the device it really uses is reported. Facts: measured on onnxruntime 1.31.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CODES = {
 
 
 THREADS: int | None = None
-"""Threads inside an operator where nobody says how many; onnxruntime's choice where None."""
+"""Default number of threads inside an operator; onnxruntime's choice where None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Slot:
     type: str
     """As onnxruntime writes it: "tensor(int64)"."""
     ids: bool = False
-    """Whether it takes token ids although its name does not say so: its numbers are looked up in a table."""
+    """Whether it takes token ids although its name does not say so, because its numbers are looked up in a table."""
     table: int | None = None
     """Entries of the table that its numbers are looked up in; None where there is none, or it is not known."""
     kept: float | None = None
-    """Of a mask, what it holds for a key that may be seen (see `attnx.graph.axes.mask_values`); None where unknown."""
+    """For a mask, its value for a visible key (see `attnx.graph.axes.mask_values`); None where unknown."""
 
     @property
     def dtype(self) -> Any:
@@ -63,7 +63,7 @@ class Slot:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what native libraries write to file descriptor 1 away from the result on stdout."""
+    """Keep output of native libraries on file descriptor 1 out of the result on stdout."""
     try:
         sys.stdout.flush()
         real = os.dup(1)
@@ -81,7 +81,7 @@ def quiet() -> Iterator[None]:
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver is on this machine: the cheap question before CUDA is tried at all."""
+    """Whether NVIDIA's driver is on this machine: a cheap check before CUDA is tried at all."""
     import ctypes
 
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -102,13 +102,13 @@ def built_in() -> list[str]:
 
 
 def on_cuda(device: str) -> bool:
-    """Whether a session on this device is to run on a GPU."""
+    """Whether a session on this device should run on a GPU."""
     kind = parse_device(device).kind
     return kind == "cuda" or (kind == "auto" and "CUDAExecutionProvider" in built_in() and has_driver())
 
 
 def cuda_version() -> str:
-    """The CUDA version that this onnxruntime was built for; "" where that is not said."""
+    """The CUDA version that this onnxruntime was built for; "" where unknown."""
     with quiet(), contextlib.suppress(ImportError):
         from onnxruntime.capi import build_and_package_info
 
@@ -122,7 +122,7 @@ class Session:
     Attributes:
         inputs: What it takes.
         outputs: Names of what it gives.
-        device: What it really runs on: "cpu", "cuda:0".
+        device: The device it really runs on: "cpu", "cuda:0".
     """
 
     def __init__(self, raw: Any, device: str) -> None:
@@ -136,18 +136,18 @@ class Session:
 
         Args:
             feed: An array for each input.
-            names: The outputs wanted; all where None.
+            names: The outputs to compute; all where None.
 
         Raises:
-            RunError: onnxruntime refused the feed or failed; its message, without its noise.
+            RunError: onnxruntime refused the feed or failed; with its message, tidied up.
             InputError: An id or a position that the model has no entry for.
         """
         wanted = list(names) if names is not None else self.outputs
         if not wanted:
-            return {}  # onnxruntime takes "no output" for an error
+            return {}  # onnxruntime treats an empty list of outputs as an error
         try:
             values = self._raw.run(wanted, dict(feed))
-        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise _run_error(error) from None
         return dict(zip(wanted, values, strict=True))
 
@@ -157,7 +157,8 @@ def _run_error(error: Exception) -> RunError | InputError:
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
             f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
-            "An id or a position is too large: is the tokenizer this model's, the text longer than the model takes?",
+            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, longer "
+            "than the model takes?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
@@ -173,8 +174,10 @@ def _run_error(error: Exception) -> RunError | InputError:
 
 
 def _plain(error: Exception) -> str:
+    """What onnxruntime says, without the places in its own source, which would fill the message."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:500] if lines else type(error).__name__
+    said = re.sub(r"/\S*onnxruntime\S*:\d+ [^)]*\)(?: const)? ", "", " ".join(lines))
+    return said[:500] if lines else type(error).__name__
 
 
 def open_session(
@@ -214,12 +217,12 @@ def open_session(
     kind, number = wanted.kind, wanted.number
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    # Peak memory: each reduction right behind its site, so that no matrix is kept alive until the end.
+    # For peak memory: each reduction runs right after its site, so that no matrix is kept until the end.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     level = ort.GraphOptimizationLevel
     least = level.ORT_DISABLE_ALL if exact else level.ORT_ENABLE_BASIC
     options.graph_optimization_level = level.ORT_ENABLE_ALL if thorough and not exact else least
-    # Fused quantised products round activations as well; what is shown is what the graph says.
+    # Fused quantised products also round activations; attnx shows what the graph itself computes.
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     # Threads that still wait for work of one session would keep another's from a processor: where sessions take turns,
     # runs took twice as long.
@@ -251,7 +254,7 @@ def open_session(
             raw = ort.InferenceSession(
                 source, options, providers=providers, disabled_optimizers=[] if thorough else ["ConstantFolding"]
             )
-    except Exception as error:  # as in run
+    except Exception as error:  # as in `run`
         raise _load_error(error) from None
     real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
     if kind == "cuda" and real != "cuda":
@@ -263,7 +266,7 @@ def open_session(
 
 
 def outputs_of(model: bytes) -> list[Slot]:
-    """What onnxruntime says that a model gives, by its own inference; nothing where it cannot open it on the CPU."""
+    """A model's outputs by onnxruntime's own shape inference; empty where it cannot open the model on the CPU."""
     with quiet(), contextlib.suppress(Exception):
         import onnxruntime as ort
 
@@ -276,7 +279,7 @@ def outputs_of(model: bytes) -> list[Slot]:
 
 
 def _preload(ort: Any) -> None:
-    """Load CUDA and cuDNN from the nvidia-* wheels, where they are installed."""
+    """Load CUDA and cuDNN from the nvidia-* wheels, if these are installed."""
     with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):
         ort.preload_dlls()
 
@@ -300,6 +303,13 @@ def _load_error(error: Exception) -> ModelError:
         narrow = " (the graph computes in bfloat16)" if "bfloat16" in text else ""
         return ModelError(
             f"onnxruntime has no kernel for an operator of this model{narrow}: {text}", "It may need another provider."
+        )
+    if newer := re.search(r"(?i)(IR version|opset):? (\d+)\b.*\b(?:version:|till opset) (\d+)", text):
+        return ModelError(
+            f"the model has {newer[1]} {newer[2]}, and this onnxruntime reads up to {newer[3]}".replace(
+                "Opset", "opset"
+            ),
+            "Update onnxruntime, or export again for an older one.",
         )
     if "opset" in text.lower() and "support" in text.lower():
         return ModelError(

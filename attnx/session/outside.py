@@ -1,4 +1,4 @@
-"""Shapes of operators that attnx has no rule for, asked of onnxruntime: it loads the node alone and says them."""
+"""Shapes of operators for which attnx has no rule, from onnxruntime: it loads the node alone and infers them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from onnx import NodeProto, OperatorSetIdProto
 
 _FEW = 1024
-"""Numbers of an input that are handed over where they are known: they may be sizes."""
+"""Up to this many known numbers of an input are passed on: they may be sizes."""
 _TYPES = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
     "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
 }  # fmt: skip
-"""A type as onnxruntime writes it -> ONNX's data type."""
+"""Type as onnxruntime writes it -> ONNX's data type."""
 _asked: dict[bytes, list[Fact] | None] = {}
 
 
@@ -35,7 +35,7 @@ def facts_by_onnxruntime(
     if any(f.shape is None or None in f.shape or not f.dtype for f in named.values()):
         return None
     if any(a.type in (5, 10) for a in node.attribute):
-        return None  # a body may read what stands outside it
+        return None  # a body may read values from outside it
     held = {n: f.value for n, f in named.items() if f.value is not None and f.value.size <= _FEW}
     given = {n: f for n, f in named.items() if n not in held}
     graph = helper.make_graph(
@@ -62,6 +62,6 @@ def _ask(node: NodeProto, model: bytes) -> list[Fact] | None:
             out.append(UNKNOWN)
             continue
         shape = tuple(d if isinstance(d, int) else None for d in slot.shape)
-        # Nothing tells a scalar from a tensor of which it knows nothing: both are a shape without axes.
+        # A scalar looks the same as a tensor of unknown shape: both have a shape without axes.
         out.append(Fact(shape or None, _TYPES.get(slot.type.removeprefix("tensor(").removesuffix(")"))))
     return out

@@ -1,4 +1,4 @@
-"""The processor that models run on: its instructions, and how onnxruntime's kernels behave on it, found by trying."""
+"""The processor that models run on: its instructions, and how onnxruntime's kernels behave on it, found by trial."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ INSTRUCTIONS = {
     "avxvnni": "AVX_VNNI", "amx_int8": "AMX_INT8", "asimd": "NEON", "advsimd": "NEON", "asimddp": "DotProd",
     "feat_dotprod": "DotProd", "i8mm": "I8MM", "feat_i8mm": "I8MM", "sve": "SVE",
 }  # fmt: skip
-"""Names that Linux and macOS have for instructions that kernels are written for -> theirs."""
+"""Linux's and macOS's names of the instructions that kernels are written for -> the usual names."""
 PRODUCT = (
     b'\x08\x08:@\n\x1a\n\x01a\n\x01b\x12\x01y"\rMatMulInteger:\x00\x12\x01gZ\t\n\x01a\x12\x04\n\x02\x08\x02Z\t\n\x01b\x12\x04'
     b"\n\x02\x08\x03b\t\n\x01y\x12\x04\n\x02\x08\x06B\x04\n\x00\x10\x11"
 )
-"""y = a b as a model, serialised: it is run without importing onnx."""
+"""y = a b as a serialised model, which can be run without importing onnx."""
 LAYOUT = (
     b'\x08\x08:>\n)\n\x01x\x12\x01y"\x0cReorderInput:\x13com.microsoft.nchwc\x12\x01gZ\t\n\x01x\x12\x04\n\x02\x08\x01b\x03\n'
     b"\x01yB\x04\n\x00\x10\x11B\x17\n\x13com.microsoft.nchwc\x10\x01"
 )
-"""y = x in onnxruntime's own layout, likewise."""
+"""y = x in onnxruntime's own layout, also serialised."""
 _WINDOWS = {37: "SSE4.1", 39: "AVX", 40: "AVX2", 41: "AVX512F", 43: "DotProd"}
-"""Numbers of IsProcessorFeaturePresent. It has none for VNNI."""
+"""Numbers for Windows's IsProcessorFeaturePresent, which has none for VNNI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Processor:
     """What is known of a processor."""
 
     name: str
-    """As the system says it; "" where it does not."""
+    """As the system reports it; "" where it does not."""
     instructions: tuple[str, ...] | None
-    """Those of `INSTRUCTIONS` that it has; None where the system does not say."""
+    """Those of `INSTRUCTIONS` that it has; None where the system does not report them."""
     saturates: bool | None
-    """Whether onnxruntime's products of uint8 and int8 are added in 16 bits; None where it could not be tried."""
+    """Whether onnxruntime adds products of uint8 and int8 in 16 bits; None where it could not be tried."""
     block: int | None
-    """Channels of a block of onnxruntime's own layout; None where it has none here, or it could not be tried."""
+    """Channels in a block of onnxruntime's own layout; None where it has none here, or it could not be tried."""
 
 
 @cache
@@ -78,7 +78,7 @@ def described() -> tuple[str, tuple[str, ...] | None]:
 
 
 def of_cpuinfo(text: str) -> tuple[str, tuple[str, ...] | None]:
-    """Name and instructions from what Linux writes to /proc/cpuinfo."""
+    """Name and instructions from Linux's /proc/cpuinfo."""
     rows: dict[str, str] = dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(.*)$", text, re.M))
     flags = rows.get("flags", rows.get("Features"))
     name = rows.get("model name", rows.get("Processor", rows.get("cpu model", "")))
@@ -86,7 +86,7 @@ def of_cpuinfo(text: str) -> tuple[str, tuple[str, ...] | None]:
 
 
 def of_sysctl(text: str) -> tuple[str, tuple[str, ...] | None]:
-    """Name and instructions from what macOS says of machdep.cpu and hw.optional."""
+    """Name and instructions from macOS's machdep.cpu and hw.optional."""
     rows: dict[str, str] = dict(re.findall(r"^([\w.]+): (.*)$", text, re.M))
     listed = [word for key, value in rows.items() if key.endswith("features") for word in value.split()]
     on = [key.rsplit(".", 1)[-1] for key, value in rows.items() if key.startswith("hw.optional") and value == "1"]
@@ -100,7 +100,7 @@ def _known(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def doubts(kernels: Kernels, processor: Processor) -> Iterator[str]:
-    """What is to be said of a model's numbers on a processor, a line each; nothing where all is well."""
+    """Warnings about a model's numbers on a processor, one line each; empty where all is well."""
     bits = "in 16 bits on this processor (uint8 x int8 without VNNI)"
     if processor.saturates is None:
         bits = "in 16 bits on a processor without VNNI, and what this one does could not be tried"
@@ -117,7 +117,7 @@ def doubts(kernels: Kernels, processor: Processor) -> Iterator[str]:
 
 
 def _laid_out(kernels: Kernels, block: int | None) -> str:
-    """Weights in blocks of channels: of how many the file may be, and those of this processor are."""
+    """A warning about weights in blocks of channels whose size may differ between the file and this processor."""
     sizes = " or ".join(map(str, kernels.blocks)) or "an unknown number of"
     here = f"this one's have {block}" if block else "this one has none, or they could not be tried"
     what = f"{kernels.blocked} nodes hold weights that onnxruntime laid out in blocks of {sizes} channels for "
@@ -132,14 +132,14 @@ def _counted(operators: Mapping[str, int]) -> str:
 
 
 def _saturates() -> bool | None:
-    """Multiply 255s with 127s: two products of them do not fit in 16 bits."""
+    """Multiply 255s by 127s: the sum of two such products does not fit in 16 bits."""
     a, b = np.full((1, 8), 255, np.uint8), np.full((8, 8), 127, np.int8)
     got = _tried(PRODUCT, {"a": a, "b": b})
     return None if got is None else bool((got != a.astype(np.int32) @ b.astype(np.int32)).any())
 
 
 def _block() -> int | None:
-    """Lay two pixels of 64 channels out: how many channels of the first come before the second's."""
+    """Lay out two pixels of 64 channels, and count how many channels of the first come before the second's."""
     pixels = np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)
     got = _tried(LAYOUT, {"x": pixels})
     if got is None or not np.array_equal(np.sort(got.ravel()), pixels.ravel()):
@@ -149,7 +149,7 @@ def _block() -> int | None:
 
 
 def _tried(model: bytes, feed: dict[str, Array]) -> Array | None:
-    """What a model of one operator gives; None where it cannot be run."""
+    """The output of a model with one operator; None where it cannot be run."""
     from attnx.session.ort import open_session
 
     try:

@@ -1,4 +1,4 @@
-"""An opened model as the rooms below the facade see it; what they want of one run of it, and what the run gives."""
+"""An opened model as the packages below the facade see it; what they want of one run, and what the run returns."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Wanted:
     layers: Collection[int] | None = None
     """Only sites of these layers; all where None."""
     quantities: Collection[str] = QUANTITIES
-    """Which arrays to keep."""
+    """The arrays to keep."""
     outputs: bool = False
-    """Whether to give the model's own outputs."""
+    """Whether to return the model's own outputs."""
     verify: bool = True
     """Whether to check the arrays against one another."""
     verify_outputs: bool = False
@@ -36,7 +36,7 @@ class Wanted:
     kinds: Collection[str] | None = None
     """Only sites of these kinds ("self", "cross", ...); all where None."""
     heads: Mapping[int, Sequence[int]] | None = None
-    """Layer -> the only heads of its sites that are kept, in this order; all of a layer that is not named."""
+    """Layer -> the heads of its sites to keep, in this order; all heads of layers that are not listed."""
 
     def takes(self, site: Site) -> bool:
         """Whether a site is one of those that are wanted."""
@@ -49,7 +49,7 @@ NOTHING = Wanted(layers=(), quantities=(), outputs=True, verify=False, required=
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run gave."""
+    """The result of a run."""
 
     attentions: tuple[Attention, ...]
     feed: Mapping[str, Array]
@@ -62,7 +62,7 @@ class Run:
 
 
 class OpenModel(Protocol):
-    """What the rooms below the facade need of an opened model: its files, its graph, and sessions on them."""
+    """What the packages below the facade need of an opened model: its files, its graph, and sessions on them."""
 
     name: str
     path: Path
@@ -75,11 +75,11 @@ class OpenModel(Protocol):
 
     @property
     def encoder(self) -> OpenModel | None:
-        """The encoder, where it is a file of its own."""
+        """The encoder, if it is a file of its own."""
 
     @property
     def with_past(self) -> OpenModel | None:
-        """The decoder that continues from a cache, where that is a file of its own."""
+        """The decoder that continues from a cache, if that is a file of its own."""
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -95,7 +95,7 @@ class OpenModel(Protocol):
         """Its inputs."""
 
     def again(self) -> OpenModel:
-        """The same files, opened anew."""
+        """The same files, opened again."""
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
         """A session without taps."""

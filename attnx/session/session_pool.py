@@ -1,6 +1,6 @@
-"""model.onnx -> what it holds, and sessions on it: from the cache where it was opened before, else from its graph.
+"""model.onnx -> what was found in it, and sessions on it: from the cache if it was opened before, else from its graph.
 
-A model that was seen before is run without reading its graph: no onnx, no code of graph/ or sites/ is imported.
+A cached model is run without reading its graph: neither onnx nor any code of graph/ or sites/ is imported.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from attnx.sites.recognise import Found
 
 LANES = 4
-"""Batches that run at once on the CPU, at most. Threads that share one small product wait for one another more than
-those that have a batch each."""
+"""The most batches that run at once on the CPU. Threads that share one small product wait for one another more than
+threads that have a batch each."""
 FEW = 2
-"""A session that is opened for one or two runs skips what pays only later: see `SessionPool.session`."""
+"""A session for at most this many runs skips preparation that pays off only later: see `SessionPool.session`."""
 
 
 @dataclass(slots=True)
@@ -42,18 +42,18 @@ class _Open:
 
 
 KEPT = 4
-"""Sessions that stay open, the last used: each may hold the weights."""
+"""How many sessions stay open, the most recently used: each may hold the weights."""
 
 
 class SessionPool:
-    """One model file, opened as far as it was needed so far."""
+    """One model file, opened only as far as needed."""
 
     def __init__(self, path: Path, device: str) -> None:
         self.path, self.device = path, device
         self.threads: int | None = None
         """Processors that sessions opened from now on may use; onnxruntime's choice where None."""
         self.processor: Processor | None = None
-        """What kernels for integers are held against; this machine's where None."""
+        """The processor against which integer kernels are checked; this machine's where None."""
         self.alter: Callable[[bytes, Found], bytes] | None = None
         """What is done to a serialised model before a session is opened on it."""
         self.fused = False
@@ -65,7 +65,7 @@ class SessionPool:
         self._opens = threading.RLock()
         self._pending: threading.Thread | None = None
         self.batches: bool | None = None
-        """Whether a text comes out of a batch as it does alone; None until a batch was held against that."""
+        """Whether a text gives the same in a batch as on its own; None until a batch was checked."""
 
     def find(self, inputs: Mapping[str, Array] | None = None) -> ModelSummary:
         """What the model holds; `inputs` decides which branch of an If runs.
@@ -100,10 +100,10 @@ class SessionPool:
         return self._graphs[branch]
 
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
-        """Begin to open the session that a run will need, beside what the caller does next (imports, tokens).
+        """Start opening the session that a run will need, in parallel with what the caller does next (imports, tokens).
 
-        onnxruntime opens a model without holding up Python. What fails here fails again when it is run, and is
-        reported there.
+        onnxruntime opens a model without blocking Python. A failure here happens again when the model is run, and is
+        reported then.
         """
 
         def work() -> None:
@@ -160,7 +160,7 @@ class SessionPool:
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
         picked = tuple((i, tuple(h)) for i, h in sorted(heads.items()))
         key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked)
-        with self._opens:  # batches run side by side: the first opens the session for all
+        with self._opens:  # batches run in parallel: the first opens the session for all
             return self._kept(known, wanted, key, outputs, rows, many, heads)
 
     def _kept(
@@ -173,7 +173,7 @@ class SessionPool:
         many: bool,
         heads: Mapping[int, Sequence[int]],
     ) -> _Open:
-        """The session of that key, opened where it is not, and what was used longest ago closed."""
+        """The session under that key, opened if necessary; the least recently used one is closed."""
         have = self._sessions.get(key)
         if have is None:
             wide = not on_cuda(self.device)
@@ -186,21 +186,21 @@ class SessionPool:
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
-            del have, self._sessions[key]  # the old one goes first: each may hold the weights
+            del have, self._sessions[key]  # the old one is closed first: each may hold the weights
             have = self._sessions[key] = self._open(known, tapped, False, thorough=True)
-        self._sessions[key] = self._sessions.pop(key)  # the last used stands last
+        self._sessions[key] = self._sessions.pop(key)  # the most recently used comes last
         while len(self._sessions) > KEPT:
             del self._sessions[next(iter(self._sessions))]
         return have
 
     def close(self, session: Session) -> None:
-        """Let go of a session, and of the weights that it holds."""
+        """Release a session, and the weights that it holds."""
         with self._opens:
             for key in [key for key, have in self._sessions.items() if have.session is session]:
                 del self._sessions[key]
 
     def lanes(self) -> int:
-        """How many batches run at once on the CPU, each in a thread of the caller's."""
+        """How many batches run at once on the CPU, each in one of the caller's threads."""
         return min(LANES, self._processors())
 
     def _processors(self) -> int:
@@ -212,7 +212,7 @@ class SessionPool:
             return os.cpu_count() or 1
 
     def plain(self, known: ModelSummary) -> Session:
-        """A session on the model without taps (CUDA-only operators decomposed all the same)."""
+        """A session on the model without taps (CUDA-only operators are decomposed here too)."""
         tapped = tap(self.graph(known.branch), {}, wide=not on_cuda(self.device))
         return self._session_on(known, tapped, threads=self.threads)
 
@@ -220,7 +220,7 @@ class SessionPool:
         thorough = thorough or many or not tapped.plain or self.fused
         threads = self.threads
         if many:
-            # The threads that run the lanes compute as well: together they make up the processors.
+            # The threads that run the batches compute as well: together they use all processors.
             threads = self._processors() - self.lanes() + 1
         return _Open(self._session_on(known, tapped, thorough=thorough, threads=threads), tapped, thorough)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnx.graph.axes import caches
+from attnx.graph.axes.channels import is_of_features
 from attnx.graph.axes.origins import carried_on, streams
 from attnx.graph.axes.paths import above, depends
 from attnx.graph.load.nodes import op_name
@@ -17,6 +18,8 @@ from attnx.records import EITHER, Component, Kind, Site
 from attnx.sites.components import Part, components
 from attnx.sites.finding import Finding, key_of
 from attnx.sites.spelled.deformable import Sampling
+
+_CHANNELS = "its queries and keys are channels, and what they are multiplied over are tokens: positions are numbered"
 
 
 def number(
@@ -54,6 +57,7 @@ def number(
         last[group] = layer, [*beside, f]
         seen = visible.get(f.places["weights"].value) if "weights" in f.places else None
         heads = _heads(graph, f)
+        channels = _over_channels(graph, f)
         sites.append(
             Site(
                 index=index, layer=layer, component=sides[i], kind=kinds[i], op=op_name(f.node),
@@ -63,7 +67,8 @@ def number(
                 window=f.window if f.window is not None or seen is None else seen.window,
                 bias=_bias(f, seen), sink=f.sink, places=f.places,
                 heads_mixed=f.heads_mixed, gated=f.gated, absent=f.absent, keys_before=f.keys_before,
-                notes=(*f.notes, *(() if sides[i] == otherwise[i] else (EITHER,))),
+                notes=(*f.notes, *((_CHANNELS,) if channels else ()), *(() if sides[i] == otherwise[i] else (EITHER,))),
+                over_channels=channels,
                 component_known=sides[i] == otherwise[i],
             )
         )  # fmt: skip
@@ -78,11 +83,18 @@ def _fixed(graph: Graph, size: int | None) -> int | None:
     return None if size is not None and size and any(size % p == 0 for p in free) else size
 
 
+def _over_channels(graph: Graph, f: Finding) -> bool:
+    place = f.places.get("query")
+    at = None if place is None else axis_of(place.layout, "q")
+    return place is not None and at is not None and is_of_features(graph, place.value, at)
+
+
 def _heads(graph: Graph, f: Finding) -> int | None:
     """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
     for place in f.places.values():
-        at = axis_of(place.layout, "h") if len(parse(place.layout)) > 4 else None
-        if at is not None and f.heads == (graph.shape(place.value) or ())[at] and graph.varies(place.value, at):
+        shape, axes = graph.shape(place.value) or (), len(parse(place.layout))
+        at = axis_of(place.layout, "h") if axes == len(shape) > 4 else None  # inside a loop, the steps are no axis
+        if at is not None and f.heads == shape[at] and graph.varies(place.value, at):
             return None
     return _fixed(graph, f.heads)
 

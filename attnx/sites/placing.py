@@ -14,6 +14,7 @@ from attnx.graph.axes.factors import repeats
 from attnx.graph.axes.pairing import Candidate, Use
 from attnx.graph.axes.paths import Way, depends, float_of, scalar
 from attnx.graph.axes.score_path import Factor, Reading
+from attnx.graph.load.nodes import QUANTISES, ROUNDS
 from attnx.layout import ORDER, parse
 from attnx.records import Place
 from attnx.sites.finding import Finding
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _MASK_VIEWS = ("Cast", "Unsqueeze", "Expand", "Squeeze", "Reshape", "Transpose", "Slice")
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-_ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+_ROUNDING = ROUNDS
 _SAME = (*_ROUNDING, "Cast", "Identity", "Dropout")
 Window = tuple[int | None, int | None] | None
 Factors = tuple[float | tuple[float, ...], ...]
@@ -186,8 +187,7 @@ def masks(graph: Graph, node: NodeProto, source: str) -> bool:
 
 def rounded(way: Way) -> bool:
     """Whether weights are quantised on their way to the value: the product then holds the rounded ones."""
-    ops = ("QuantizeLinear", "DynamicQuantizeLinear")
-    return any(s.node.op_type in ops for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
+    return any(s.node.op_type in QUANTISES for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
 
 
 def heads_in(place: Place | None, heads: int | None) -> int | None:

@@ -18,6 +18,7 @@ from attnx.records import Miss, Site
 from attnx.sites.emit import emitted
 from attnx.sites.finding import Finding, Replacement, key_of
 from attnx.sites.fused.prescaled import take_out
+from attnx.sites.fused.refused import by_name
 from attnx.sites.fused.registry import FUSED, REWRITES
 from attnx.sites.loops import Looked, open_loops
 from attnx.sites.numbering import number
@@ -205,7 +206,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     misses: list[Miss] = []
     for node in graph.nodes:
         look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
-        found = None if look is None else look(graph, node)
+        found = by_name(node) if look is None else look(graph, node)
         if isinstance(found, Miss):
             misses.append(found)
             continue

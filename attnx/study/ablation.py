@@ -14,6 +14,7 @@ from attnx.records import Array, Site, Tokens, Trace
 from attnx.session.protocol import OpenModel
 from attnx.study.patch_places import first_keys, reachable, sides_of
 from attnx.study.readout import Change, Readout, readout
+from attnx.tokens.find import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,18 @@ def ablate(
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
     before: dict[int | None, int] = {}
+    notes: list[str] = []
     if edges or queries is not None:
         touched = [site for site in sites if site.layer in layers_changed]
         looking, seen = sides_of(running, chosen, tokens if at_queries is None else at_queries, memory)
         starts = first_keys(running, touched, looking, seen if edges else None)
         before = {site.layer: starts[site.index] for site in touched}
+        if all(site.causal for site in touched):
+            notes = [
+                f"{name_of(looking, [query])} cannot see {name_of(seen, [key])}, which comes later: nothing is cut"
+                for query, key in edges
+                if key > query
+            ]
 
     def edits(place: Place) -> Iterator[Edit]:
         for layer, head in place.heads:
@@ -189,7 +197,7 @@ def ablate(
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
     numbers = tuple(site.layer for site in sites if site.layer is not None)
     most = max((site.heads or 1) for site in sites)
-    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, (*left, *running.notes))
+    return Ablation(read, read.change(base, base), effects, chosen, numbers, most, (*left, *notes, *running.notes))
 
 
 def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:

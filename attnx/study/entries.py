@@ -44,6 +44,10 @@ class Vocabulary(Mapping[int, str]):
         Raises:
             UsageError: It is several tokens, or none.
         """
+        if not isinstance(text, str):
+            raise UsageError(
+                Wording(f"<{argument}> is a word, and this is {{kind}}", kind=type(text).__name__), "Give a str."
+            )
         if not text:
             raise UsageError(Wording(f"<{argument}> names no token"), "Give a word that is one token.")
         if text.isascii() and text.isdigit() and len(text) < 10 and self._tokenizer is None:

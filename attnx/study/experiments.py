@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnx.errors import UsageError
 from attnx.interventions.feeds import Planned, plan_run, positions_of
 from attnx.interventions.perform import feed_of, prompt_of
-from attnx.interventions.plan import OTHER, RUN, Where
+from attnx.interventions.plan import METHODS, OTHER, RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Tokens
-from attnx.run.arguments import layers_of
+from attnx.run.arguments import choice_of, heads_of, layers_of, position_of, whole_of
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
 from attnx.study.inspect_run import all_sites
@@ -24,8 +25,8 @@ Source = str | Mapping[str, Any]
 """A text; what `Model.trace` takes by name (text, target, tokens, inputs ...); or an array for each graph input."""
 Token = int | str
 """A position, or a token as the command line names it: "it", "it@10"."""
-Head = tuple[int, int] | str
-"""Layer and head, (5, 11), or as the command line names it, "5.11"; a layer of -1 is the last."""
+Head = tuple[int, int]
+"""Layer and head; a layer of -1 is the last."""
 
 
 def ablate(
@@ -50,13 +51,14 @@ def ablate(
         asked: component, method, means, answer, foil, position.
     """
     pairs, layers = _chosen(model, heads, layers, asked.get("component"))
+    choice_of(asked.get("method", "zero"), METHODS, "method")
     prompt = prompt_of(model, source)
     made = plan_run(model, prompt)
     running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
     named = made.tokens if queries is None and not edges else positions_of(model, prompt, made)
     looking, seen = sides_of(running, asked.get("component"), named, memory)
     where = None if queries is None else [_position(looking, token, "queries") for token in queries]
-    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in edges]
+    cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in map(_pair, edges)]
     return ablation.ablate(
         model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, heads=pairs,
         layers=layers, **asked,
@@ -80,6 +82,7 @@ def lens(
         answer: The token or label that is watched; the model's own first choice where None.
         top: Tokens that are kept of each layer.
     """
+    top = whole_of(top, "top")
     made = feed_of(model, source)
     running = Intervening(model, {RUN: made.feed})
     return logit_lens.logit_lens(model, running, made.tokens, at=_positions(made.tokens, at), answer=answer, top=top)
@@ -137,6 +140,8 @@ def patch(
         noising: Whether corrupt activations go into the clean run.
         reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token that is read).
     """
+    if by is not None:
+        choice_of(by, patching.BY, "by")
     pairs, layers = _chosen(model, heads, layers, component)
     made, running, measured = _two(model, clean, corrupt, **reading)
     tokens, memory = made.tokens, made.trace.memory
@@ -200,7 +205,7 @@ def _two(
 
 
 def _heads(model: OpenModel, given: Sequence[Head], sort: Where | None, argument: str) -> list[tuple[int, int]]:
-    return layers_and_heads(given, lambda: all_sites(model), sort, argument)
+    return layers_and_heads(heads_of(given, argument), lambda: all_sites(model), sort)
 
 
 def _chosen(
@@ -214,14 +219,26 @@ def _chosen(
 
 
 def _position(tokens: Tokens, token: Token, argument: str) -> int:
-    return token if isinstance(token, int) else position(tokens, token, argument=argument)
+    if isinstance(token, str):
+        return position(tokens, token, argument=argument)
+    return position_of(token, len(tokens), argument)
+
+
+def _pair(edge: Any) -> tuple[Token, Token]:
+    if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+        raise UsageError(
+            "edges are pairs (query, key), and one of these is none", "For example: edges=[('it', 'animal')]."
+        )
+    return edge[0], edge[1]
 
 
 def _positions(tokens: Tokens, at: Sequence[Token] | str | None) -> list[int] | None:
     if at is None:
         return None
-    named = [at] if isinstance(at, str) else at
-    found = [(one,) if isinstance(one, int) else each_position(tokens, [one]) for one in named]
+    named = at if isinstance(at, Iterable) and not isinstance(at, str) else [at]
+    found = [
+        each_position(tokens, [one]) if isinstance(one, str) else [position_of(one, len(tokens), "at")] for one in named
+    ]
     return list(dict.fromkeys(place for places in found for place in places))
 
 

@@ -85,8 +85,10 @@ class Ear:
     @cached_property
     def width(self) -> int:
         """Frames that the median is taken over."""
-        told = self.config.get("median_filter_width")
-        return told if isinstance(told, int) and told > 0 and told % 2 else warping.WIDTH
+        told = self.config.whole("median_filter_width", warping.WIDTH, 1, 1 << 16)
+        if told % 2 == 0:
+            raise self.config.wrong("median_filter_width", "an odd whole number")
+        return told
 
     @cached_property
     def stops(self) -> frozenset[int]:
@@ -96,8 +98,8 @@ class Ear:
     @cached_property
     def limit(self) -> int | None:
         """The most tokens that the decoder takes."""
-        limits = [self.config.get("max_target_positions"), self.model.tokenizer.limit]
-        return min((n for n in limits if isinstance(n, int)), default=None)
+        limits = [self.config.maybe_whole("max_target_positions", 1), self.model.tokenizer.limit]
+        return min((n for n in limits if n is not None), default=None)
 
     def windows(self) -> Iterator[Part]:
         """What is written in each window, in order."""
@@ -136,12 +138,12 @@ class Ear:
     @cached_property
     def begin(self) -> int | None:
         """The id of the mark of 0.00 s; None where the vocabulary has no marks of time."""
-        silent, size = self.config.get("no_timestamps_token_id"), self.config.get("vocab_size")
-        if not isinstance(silent, int):
+        silent, size = (self.config.maybe_whole(name) for name in ("no_timestamps_token_id", "vocab_size"))
+        if silent is None:
             return None
         tokenizer = self.model.tokenizer
         if silent + 1 >= tokenizer.size:  # older tokenizers leave the marks out, and the model has them all the same
-            return silent + 1 if isinstance(size, int) and silent + 1 < size else None
+            return silent + 1 if size is not None and silent + 1 < size else None
         return silent + 1 if tokenizer.piece(silent + 1) == "<|0.00|>" else None
 
     def _cut(self, part: Part, spectra: int) -> tuple[Part, int]:
@@ -206,7 +208,7 @@ class Ear:
         ids, note = decoder_start(self.model)
         if note:
             self.notes.append(note)
-        silent = self.config.get("no_timestamps_token_id")
+        silent = self.config.maybe_whole("no_timestamps_token_id")
         ids = ids[:1]
         while (at := len(ids)) in rules.forced or at in rules.among:
             if at in rules.forced:
@@ -257,9 +259,9 @@ class Ear:
         rules = read_rules(self.config)
         marks = None
         if timed:
-            latest = self.config.get("max_initial_timestamp_index")
+            latest = self.config.maybe_whole("max_initial_timestamp_index")
             end = min(numbers(self.config, "eos_token_id") or self.stops or {0})
-            marks = Marks(self.begin or 0, end, len(first), latest if isinstance(latest, int) else None)
+            marks = Marks(self.begin or 0, end, len(first), latest)
         # What is forced stands already; the last of it says where the free ones begin.
         rules = replace(rules, forced={len(first) - 1: first[-1]}, among={}, marks=marks)
         room = (self.limit or 1 << 30) - len(first)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from numbers import Integral
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from attnx.errors import UsageError
 from attnx.records import Site
@@ -64,38 +62,19 @@ def from_the_end(layers: Collection[int], sites: Sequence[Site], sort: str | Non
 
 
 def layers_and_heads(
-    given: Any, sites: Callable[[], Sequence[Site]], sort: str | None = None, argument: str = "heads"
+    heads: Sequence[tuple[int, int]], sites: Callable[[], Sequence[Site]], sort: str | None = None
 ) -> list[tuple[int, int]]:
-    """Heads as layer and head, each given as (5, 11) or as "5.11"; layers may count from the end.
+    """Pairs of layer and head, the layers as their numbers; see `from_the_end`.
 
     Args:
-        given: Heads of any layers.
-        sites: Gives those of the model, where a layer counts from the end.
+        heads: Layer and head of each.
+        sites: Gives those of the model; called only where a layer counts from the end.
         sort: The sort of attention that is meant, where one was asked for.
-        argument: What they were given as.
 
     Raises:
-        UsageError: One that is neither, or a layer that is not there.
+        UsageError: As for `from_the_end`.
     """
-    from attnx.study.request import parse_head
-
-    example = f"For example: {argument}=[(5, 11)], or {argument}=['5.11']."
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise UsageError(f"{argument} takes a list, and this is {given!r}", example)
-    found = []
-    for one in given:
-        if isinstance(one, str):
-            head = parse_head(numbered(one, sites(), sort) if from_end(one) else one, argument)
-            if head.layer is None:
-                raise UsageError(f"{argument}: {one!r} names no layer", example)
-            found.append((head.layer, head.head))
-            continue
-        pair = tuple(one) if isinstance(one, Iterable) else (one,)
-        if len(pair) != 2 or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in pair):
-            raise UsageError(f"{argument} takes pairs of layer and head, and this is {one!r}", example)
-        layer, number = int(pair[0]), int(pair[1])
-        found.append((from_the_end([layer], sites(), sort)[0] if layer < 0 else layer, number))
-    return found
+    return [(from_the_end([layer], sites(), sort)[0] if layer < 0 else layer, head) for layer, head in heads]
 
 
 def numbered_pairs(

@@ -11,6 +11,8 @@ from attnx.graph.load.load import load
 from attnx.study.shelf import precision
 
 QUANTISED = (
+    "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize",
+    "TRT_MXFP8DequantizeLinear",
     "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulIntegerToFloat",
     "QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul", "QLinearSoftmax",
     "QGemm", "QAttention", "QMoE", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized",

@@ -15,7 +15,10 @@ from attnx.graph.load.load import SELF, Loaded, load, tensors
 from attnx.records import Site
 from attnx.session.ort import Slot
 
-_BITS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 21: "int4", 22: "int4"}
+_BITS = {
+    1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 21: "int4", 22: "int4",
+    **dict.fromkeys((17, 18, 19, 20), "fp8"), 23: "fp4",
+}  # fmt: skip
 """Element type of weights -> how it is called."""
 _INTEGER = (
     "MatMulInteger",
@@ -61,7 +64,7 @@ def precision(loaded: Loaded) -> str:
             count *= dim
         if tensor.data_type in _BITS and count >= 256:
             kind = _BITS[tensor.data_type]
-            held[kind] += count * {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "int4": 4}[kind]
+            held[kind] += count * int(kind.lstrip("bfpint"))
     bits = {
         a.i
         for node in loaded.proto.graph.node

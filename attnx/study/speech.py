@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.feed.audio import listen
-from attnx.feed.generation_config import settings
+from attnx.feed.generation_config import pairs, settings
 from attnx.records import Array, Tokens
 from attnx.session.protocol import OpenModel
 from attnx.study.crossing import cross_sites
@@ -81,14 +81,16 @@ def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple
 
     Raises:
         UsageError: A head that is not there.
+        ModelError: The configuration names no heads of the model.
     """
     sites = {site.layer: site for site in cross_sites(model) if site.layer is not None}
-    told = settings(model).get("alignment_heads")
-    note = None
+    config, note = settings(model), None
     if asked:
         wanted = [(layer, head.head) for head in asked for layer in ([head.layer] if head.layer is not None else sites)]
-    elif isinstance(told, list) and told:
-        wanted = [(int(layer), int(head)) for layer, head in told]
+    elif told := pairs(config, "alignment_heads", "a list of [layer, head]"):
+        if any(layer not in sites or head >= (sites[layer].heads or head + 1) for layer, head in told):
+            raise config.wrong("alignment_heads", "a list of heads of the model's cross-attention")
+        wanted = told
     else:
         upper = sorted(sites)[len(sites) // 2 :]
         wanted = [(layer, head) for layer in upper for head in range(sites[layer].heads or 1)]

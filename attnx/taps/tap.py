@@ -31,6 +31,8 @@ _QUANTISED = {
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
 
+_TENSORRT = "trt"
+"""The domain of TensorRT's operators, as ModelOpt writes them."""
 _ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear")
 
 
@@ -147,6 +149,16 @@ def check_runnable(found: Found, proto: ModelProto) -> None:
         raise ModelError(
             f"the model cannot be run: {next(iter(found.loaded.missing.values()))}",
             Wording("Put the weight files beside the .onnx file. <model.find()> works without them."),
+        )
+    foreign = {n.op_type for n in proto.graph.node if n.domain.split(".")[0] == _TENSORRT}
+    if foreign:
+        raise ModelError(
+            f"the model is not run: it has operators of TensorRT ({', '.join(sorted(foreign))}, of the domain "
+            f"{_TENSORRT}), for which onnxruntime has no kernels",
+            Wording(
+                "Give the model as it was before it was prepared for TensorRT, or quantised with ONNX's own "
+                "QuantizeLinear and DequantizeLinear. <model.find()> works."
+            ),
         )
     if (node := ends_process(proto.graph.node)) is not None:
         raise ModelError(

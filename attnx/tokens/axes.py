@@ -24,7 +24,7 @@ def labelled(pieces: Sequence[str], special: Sequence[bool] | None = None) -> To
 
 
 def join(first: Tokens, second: Tokens) -> Tokens:
-    """Two sequences as one, the second's words counted on and its places in the text kept."""
+    """Two sequences as one: the second's words are numbered after the first's, and its offsets in the text are kept."""
     shift = max((w for w in first.words if w is not None), default=-1) + 1
     return Tokens(
         ids=np.concatenate([first.ids, second.ids]),
@@ -40,7 +40,7 @@ def join(first: Tokens, second: Tokens) -> Tokens:
 
 
 def masked(tokens: Tokens, mask: Array) -> Tokens:
-    """Tokens of which those that a mask [Q] has 0 for are padding: special, and of no word."""
+    """Tokens with those marked as padding (special, in no word) for which a mask [Q] is 0."""
     real = tuple(bool(m) for m in mask)
     special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
     words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))

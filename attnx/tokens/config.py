@@ -1,4 +1,4 @@
-"""Fields of a model's configuration files, each read as what it must be; one that is something else is told by name."""
+"""Fields of a model's configuration files, each read as the type it must have; an error names a wrong field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 60
 
 
 class Config(dict[str, Any]):
-    """The object that a configuration file holds, or a part of it. A field that is null is as good as none.
+    """The object in a configuration file, or a part of it. A field that is null counts as missing.
 
     Attributes:
         where: What to call it in messages: the file, and the part of it.
@@ -25,7 +25,7 @@ class Config(dict[str, Any]):
         self._files: dict[str, str] = {}
 
     def over(self, other: Config) -> Config:
-        """These fields, and beneath them those of another file."""
+        """These fields, with those of another file as fallback."""
         made = Config({**other, **self}, self.where)
         made._files = {**{name: other._file(name) for name in other}, **{name: self._file(name) for name in self}}
         return made
@@ -57,7 +57,7 @@ class Config(dict[str, Any]):
         """A finite number; `otherwise` where the field is not there.
 
         Raises:
-            ModelError: It is no number between `least` and `most`.
+            ModelError: It is not a number between `least` and `most`.
         """
         if name not in self:
             return otherwise
@@ -81,7 +81,7 @@ class Config(dict[str, Any]):
         """A text; None where the field is not there.
 
         Raises:
-            ModelError: It is none.
+            ModelError: It is not a text.
         """
         value = self.get(name)
         if value is not None and not isinstance(value, str):
@@ -89,10 +89,10 @@ class Config(dict[str, Any]):
         return value
 
     def part(self, name: str) -> Config | None:
-        """An object within; None where the field is not there.
+        """An object inside this one; None where the field is not there.
 
         Raises:
-            ModelError: It is no object.
+            ModelError: It is not an object.
         """
         if name not in self:
             return None

@@ -1,7 +1,8 @@
-"""A loaded tokenizer, and what it makes of texts and ids."""
+"""A loaded tokenizer, which turns texts and ids into tokens."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +59,7 @@ class Tokenizer:
         self._added = {number: token.content for number, token in added.items()}
         unknown = getattr(raw.model, "unk_token", None) or self.roles.get("unk_token") or "<unk>"
         writes_all = self._spelling.byte_level and all(raw.token_to_id(character) is not None for character in BYTES)
-        # GPT-2's configuration calls its end of text unknown too; a vocabulary of all bytes has no unknowns.
+        # GPT-2's configuration also calls its end-of-text token unknown; a vocabulary of all bytes has no unknowns.
         self.unknown_id: int | None = None if writes_all else raw.token_to_id(unknown)
         mask = {self.roles.get("mask_token"), "[MASK]", "<mask>"}
         special = {number for number, token in added.items() if token.special and token.content not in mask}
@@ -86,7 +87,7 @@ class Tokenizer:
         return letters(self._spelled(number))
 
     def _spelled(self, number: int) -> str:
-        """See `piece`; letters of Hangul as the vocabulary has them."""
+        """See `piece`; Hangul letters stay as the vocabulary has them."""
         if number in self._added:
             # Added tokens are plain text, never bytes.
             return Spelling(space=self._spelling.space).show(self._added[number])
@@ -172,12 +173,12 @@ class Tokenizer:
         return pad(encoded, self.pad_id, self.piece(self.pad_id), side)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens written out; U+FFFD where a character is not whole."""
+        """The text of ids, special tokens written out; U+FFFD where a character is incomplete."""
         text: str = self._raw.decode(list(ids), skip_special_tokens=False)
         return text
 
     def from_ids(self, ids: str | Iterable[int]) -> Tokens:
-        """Tokens of ids that were given: nothing is added, cut or padded. See the function `from_ids`."""
+        """Tokens of the given ids: nothing is added, cut or padded. See the function `from_ids`."""
         return from_ids(ids, self)
 
     def is_special(self, number: int) -> bool:
@@ -211,7 +212,7 @@ class Tokenizer:
         return f"cut to {counted(longest or 0, 'token')} ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
-        """Control and format characters that are in no token; another note covers what was cut off."""
+        """A note on control and format characters that are in no token; text that was cut off has its own note."""
         there = {character for character in texts[0] + texts[1] if _is_control(character)}
         if not there:
             return []
@@ -223,7 +224,7 @@ class Tokenizer:
             for at, character in enumerate(text):
                 if character not in there or (encoding.overflowing and at >= reached[segment]):
                     continue
-                # A token's span may leave out the spaces around it: only the normaliser tells of these.
+                # A token's span may leave out the spaces around it: only the normaliser shows what happens to these.
                 if character in erased or (at not in covered and not character.isspace()):
                     gone.append((character, at + segment * (len(texts[0]) + 1)))
         if not gone:
@@ -235,7 +236,7 @@ class Tokenizer:
         return [f"the tokenizer drops {count} of the text: {', '.join(shown)} (counted in characters)"]
 
     def _erases(self, character: str) -> bool:
-        """Whether the normaliser leaves nothing of a character between letters."""
+        """Whether the normaliser removes a character between letters."""
         normaliser = self._raw.normalizer
         if normaliser is None:
             return False
@@ -253,18 +254,32 @@ class Tokenizer:
 
 
 def _is_control(character: str) -> bool:
-    """Whether a character has no look of its own (or stands for one that was lost), and is no tab or line break."""
+    """Whether a character is invisible (or replaces one that was lost), and is not a tab or line break."""
     if character == "\ufffd":
         return True
     return not character.isprintable() and character not in "\t\n\r" and category(character) in {"Cc", "Cf"}
 
 
+def _is_utf8(text: str, locale: str) -> bool:
+    """Whether the bytes that the command line's text was read from are UTF-8."""
+    try:
+        text.encode(locale, "surrogateescape").decode("utf-8")
+    except ValueError:
+        return False
+    return True
+
+
 def check_text(text: str) -> None:
-    """Raises InputError for half characters: what bytes that are not UTF-8 become on the command line."""
+    """Raises InputError for lone surrogates, which bytes that are not UTF-8 become on the command line."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
+        code, locale = ord(text[error.start]), sys.getfilesystemencoding()
+        if locale != "utf-8" and _is_utf8(text, locale):
+            raise InputError(
+                f"the text is UTF-8, and the locale is {locale}, which has no such characters",
+                "Set a locale with UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
+            ) from None
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"half a character, U+{code:04X},"
         raise InputError(
             f"the text is not valid UTF-8: {what} at character {error.start}",
@@ -273,7 +288,7 @@ def check_text(text: str) -> None:
 
 
 def _trim(text: str, start: int, stop: int) -> tuple[int, int]:
-    """The span without surrounding spaces; as it is when it has nothing else."""
+    """The span without surrounding spaces; unchanged when it has nothing else."""
     span = text[start:stop]
     bare = span.lstrip()
     if not bare or (bare == span and not span[-1].isspace()):

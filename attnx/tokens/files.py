@@ -99,7 +99,7 @@ def read_json(path: Path) -> Any:
             )
         content = path.read_bytes()
         found = json.loads(content)
-        if b"\\u" in content:  # half a character can be written so, and then not be handed on
+        if b"\\u" in content:  # JSON can hold a lone surrogate, which cannot be passed on
             json.dumps(found, ensure_ascii=False).encode()
         return found
     except (OSError, ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def read_processor(path: Path, part: str) -> Config:
         part: "feature_extractor" or "image_processor": the part that is meant, where a file holds several.
 
     Raises:
-        ModelError: One of them is there, but is no JSON object.
+        ModelError: One of them is there, but is not a JSON object.
     """
     config = read_config(path, "preprocessor_config.json")
     nested = config.part(part)
@@ -175,7 +175,7 @@ def find_limit(path: Path) -> int | None:
 
 
 def _limit(config: Config, key: str) -> int | None:
-    """A number of tokens; None where it stands for no limit: none at all, less than one, or absurdly many."""
+    """A number of tokens; None where it means no limit: missing, less than one, or absurdly many."""
     value = config[key]
     if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < _UNBOUNDED:
         return None

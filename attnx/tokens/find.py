@@ -1,4 +1,4 @@
-"""A token or word by its text or its position."""
+"""Find a token or word by its text or its position."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attnx.tokens.words import group_words, label, may_part, split_words
 
 _SHOWN = 12
 _LONGEST = 40
-"""Choices that a message lists, and characters of one that it shows."""
+"""How many choices a message lists, and how many characters of each it shows."""
 _COMPARED = 5000
-"""Words that a misspelt one is compared with: the rest of a long text would take seconds."""
+"""How many words a misspelt one is compared with: all words of a long text would take seconds."""
 
 
 def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
@@ -41,13 +41,13 @@ def find(tokens: Tokens, what: str | int) -> tuple[int, ...]:
     raise UsageError(
         f"{_quote(str(what).strip())} occurs {len(found)} times",
         "Say which: "
-        + _list([f"{_name(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
+        + _list([f"{name_of(tokens, group)} ({_context(tokens, group)})" for group in found[:_SHOWN]], len(found))
         + ".",
     )
 
 
 def places(tokens: Tokens, what: str | int) -> list[tuple[int, ...]]:
-    """Every place that a token, a word, a phrase or a position means: the one finder that all commands use.
+    """Every place that a token, a word, a phrase or a position refers to: the one finder that all commands use.
 
     A text is looked up without regard to case: first among whole words ("didn't", "New York"), among pieces that
     nothing but spaces or punctuation surrounds, and among the characters of the text, where a word may begin and end
@@ -74,14 +74,14 @@ def places(tokens: Tokens, what: str | int) -> list[tuple[int, ...]]:
         return [(_position(tokens, match[1]),)]
     placed = re.fullmatch(r"(.+)@([0-9]+)", wanted, re.DOTALL)
     if placed and "@" not in _fold(" ".join((tokens.text, *tokens.pieces))):
-        return [_at(tokens, placed[1].strip(), placed[2])]  # no word has that sign itself
+        return [_at(tokens, placed[1].strip(), placed[2])]  # no word itself contains that sign
     found = _by_text(tokens, wanted)
     if re.fullmatch(r"[0-9]+", wanted):
         if not found:
             return [(_position(tokens, wanted),)]
         at = whole(wanted, most=len(tokens) - 1)
         if at is not None and (at,) not in found:
-            spots = [_name(tokens, group) for group in found]
+            spots = [name_of(tokens, group) for group in found]
             raise UsageError(
                 f"{wanted} is both a position and a word of the text",
                 f"Give @{wanted} for the token {_shown(tokens, at)} at that position, or {_list(spots)}.",
@@ -92,12 +92,12 @@ def places(tokens: Tokens, what: str | int) -> list[tuple[int, ...]]:
 
 
 def missing(tokens: Tokens, wanted: str) -> tuple[str, str]:
-    """What is to be said of a text that was found nowhere: the message and the hint."""
+    """The message and the hint for a text that was not found."""
     return f"there is no token or word {_quote(wanted.strip())}", _hint_near(tokens, wanted.strip())
 
 
 def _by_text(tokens: Tokens, wanted: str) -> list[tuple[int, ...]]:
-    """Everything that the text may mean, in order of position."""
+    """Everything that the text may refer to, in order of position."""
     key = _fold(wanted)
     groups = group_words(tokens)
     words = [_fold(label(tokens, group)) for group in groups]
@@ -133,10 +133,10 @@ def _phrases(groups: Sequence[tuple[int, ...]], words: Sequence[str], parts: Seq
 
 
 def _stretches(tokens: Tokens, wanted: str, found: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """What covers the places where the text has these characters, and which are not among what was found.
+    """The tokens at further places where the text has these characters, beyond those already found.
 
-    A place counts where words may begin and end at its ends. Pieces that reach beyond it ("它们" for "它") are taken
-    where no others are to be had.
+    A place counts only if a word may begin at its start and end at its end. Pieces that reach beyond it ("它们" for
+    "它") are taken only where there are no exact ones.
     """
     exact: list[tuple[int, ...]] = []
     wider: list[tuple[int, ...]] = []
@@ -164,7 +164,7 @@ def covering(tokens: Tokens, start: int, end: int) -> tuple[int, ...]:
 
 
 def _seconds(name: str) -> float | None:
-    """How many seconds "1.00s" names; None for anything else."""
+    """The number of seconds in "1.00s"; None for anything else."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?) ?s", name, re.ASCII)
     return real(match[1]) if match else None
 
@@ -179,7 +179,7 @@ def _stands_alone(tokens: Tokens, position: int) -> bool:
 
 
 def _at(tokens: Tokens, text: str, said: str) -> tuple[int, ...]:
-    """What fits the text and holds the position."""
+    """The matches of the text that contain the position."""
     position = _position(tokens, said)
     own = next((group for group in group_words(tokens) if position in group), None)
     if own is not None and _fold(label(tokens, own)) == _fold(text):
@@ -194,7 +194,7 @@ def _at(tokens: Tokens, text: str, said: str) -> tuple[int, ...]:
         raise UsageError(*missing(tokens, text))
     raise UsageError(
         f"position {position} is {_shown(tokens, position)}, not {_quote(text)}",
-        f"Give {_list([_name(tokens, group) for group in matches])}.",
+        f"Give {_list([name_of(tokens, group) for group in matches])}.",
     )
 
 
@@ -203,7 +203,7 @@ def _range(tokens: Tokens) -> str:
 
 
 def _position(tokens: Tokens, said: int | str) -> int:
-    """The position that a number means, given as such or in ASCII digits."""
+    """The position given by a number or by ASCII digits."""
     position = whole(said) if isinstance(said, str) else said
     if position is None or not 0 <= position < len(tokens):
         raise UsageError(
@@ -227,13 +227,14 @@ def _shown(tokens: Tokens, position: int) -> str:
     return f'"{tokens.pieces[position].strip(" ")}"'
 
 
-def _name(tokens: Tokens, group: Sequence[int]) -> str:
+def name_of(tokens: Tokens, group: Sequence[int]) -> str:
+    """As a message names a token or a word: it@10, in quotes where it has a space."""
     name = f"{shorten(label(tokens, group), _LONGEST)}@{group[0]}"
     return f'"{name}"' if " " in name else name
 
 
 def _context(tokens: Tokens, group: Sequence[int]) -> str:
-    """The group between its neighbours: "because it was"."""
+    """The group with its neighbours: "because it was"."""
     groups = group_words(tokens)
     around = [g for g in groups if g[-1] >= group[0] - 2 and g[0] <= group[-1] + 2]
     return " ".join(shorten(label(tokens, g), _LONGEST) for g in around)
@@ -249,11 +250,11 @@ def _list(choices: Sequence[str], total: int = 0) -> str:
 def _hint_near(tokens: Tokens, wanted: str) -> str:
     names: dict[str, str] = {}
     for group in group_words(tokens)[:_COMPARED]:
-        names.setdefault(_fold(label(tokens, group)), _name(tokens, group))
+        names.setdefault(_fold(label(tokens, group)), name_of(tokens, group))
     near = get_close_matches(_fold(wanted), list(names), n=5, cutoff=0.6)
     return f"Did you mean {_list([names[word] for word in near])}?" if near else _hint_all(tokens)
 
 
 def _hint_all(tokens: Tokens) -> str:
-    names = [_name(tokens, group) for group in group_words(tokens)]
+    names = [name_of(tokens, group) for group in group_words(tokens)]
     return f"There are: {', '.join(names[:40])}{f' and {len(names) - 40} more' if len(names) > 40 else ''}."

@@ -1,4 +1,4 @@
-"""Several tokens at once: a span "it..tired", a list "it,animal", or both; what may stand for a query or a key."""
+"""Several tokens at once, where one query or key may be named: a span "it..tired", a list "it,animal", or both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SPAN = re.compile(r"(.+?)\.\.(?!\.)(.+)", re.DOTALL)
 def find_group(tokens: Tokens, what: str) -> tuple[tuple[int, ...], bool]:
     """The positions of a token, of the pieces of a word, or of several tokens.
 
-    A token or word of the text that is written so itself ("3,000", "a..b") comes first.
+    A token or word that contains such signs itself ("3,000", "a..b") takes precedence.
 
     Args:
         tokens: The tokens.
         what: As `find` takes it; FROM..TO, both included; or several of these with commas between them.
 
     Returns:
-        Positions in order, each once; and whether several were asked for.
+        Positions in order, each once; and whether several were named.
 
     Raises:
         UsageError: Nothing or more than one thing fits one of the parts, or a span that runs backwards.
@@ -54,7 +54,7 @@ def find_group(tokens: Tokens, what: str) -> tuple[tuple[int, ...], bool]:
 def _parts(what: str) -> list[str] | None:
     """The parts of a list or span; None where it is neither."""
     parts = [part.strip() for part in what.split(",")]
-    if not all(parts):  # a comma that is meant itself
+    if not all(parts):  # a literal comma
         parts = [what.strip()]
     return parts if len(parts) > 1 or _SPAN.fullmatch(parts[0]) else None
 

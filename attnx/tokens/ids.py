@@ -1,4 +1,4 @@
-"""Token ids and padding as Tokens: what needs no text."""
+"""Make Tokens from ids and padding, without a text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_ids(text: str) -> list[int]:
     """The ids in "101, 2023,102": whole numbers from 0, separated by commas or spaces.
 
     Raises:
-        InputError: There is none, or one is no such number; the message says which.
+        InputError: There are none, or one is not such a number; the message says which.
     """
     ids = []
     items = re.split(r"\s*,\s*|\s+", text.strip()) if text.strip() else []
@@ -66,7 +66,7 @@ def from_ids(ids: str | Iterable[int], tokenizer: Vocabulary | None = None) -> T
         Tokens with no text and offsets (0, 0), one segment.
 
     Raises:
-        InputError: No ids, or something else than whole numbers from 0.
+        InputError: No ids, or anything but whole numbers from 0.
     """
     numbers = parse_ids(ids if isinstance(ids, str) else ",".join(str(number) for number in ids))
     notes: list[str] = []
@@ -96,7 +96,7 @@ def from_ids(ids: str | Iterable[int], tokenizer: Vocabulary | None = None) -> T
 def pad(
     batch: Sequence[Tokens], pad_id: int = 0, piece: str = "[PAD]", side: Literal["right", "left"] = "right"
 ) -> tuple[Tokens, ...]:
-    """Tokens of equal length, the length of the longest. Padding is special, masked, in no word, of segment 0.
+    """Pad tokens to the length of the longest. Padding is special, masked, in no word, of segment 0.
 
     Args:
         batch: Any number of Tokens.
@@ -129,7 +129,7 @@ def pad(
 
 
 def _join(pieces: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """A text that the pieces may have come from, for finding words in it: "##ed" continues, other WordPieces do not."""
+    """A text that the pieces may come from, in which words can be found: "##ed" continues, other WordPieces do not."""
     continues = any(piece.startswith("##") for piece in pieces)
     spaced = any(piece.startswith(" ") for piece in pieces)
     text, offsets = "", []

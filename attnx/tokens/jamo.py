@@ -1,7 +1,7 @@
-"""Pieces of Hangul syllables: a tokenizer that takes accents off takes syllables apart too, and pieces are letters.
+"""Pieces of Hangul syllables: a tokenizer that strips accents also splits syllables, so that pieces are letters.
 
-Such a letter (a conjoining jamo) is not one that a terminal can show by itself. It is shown as the letter that stands
-alone, and where the text is known, in its syllable: the vowel of 는 is 는(ㅡ).
+A terminal cannot show such a letter (a conjoining jamo) by itself. It is shown as the standalone letter, and where the
+text is known, in its syllable: the vowel of 는 is 는(ㅡ).
 
 Source: Unicode 16, section 3.12 (conjoining jamo behaviour) and the blocks Hangul Jamo and Hangul Compatibility Jamo.
 """
@@ -18,18 +18,18 @@ _ALONE = {
     for start, letters in ((0x1100, _INITIALS), (0x1161, _VOWELS), (0x11A8, _FINALS))
     for at, letter in enumerate(letters)
 }
-"""Conjoining jamo -> the letter that stands alone."""
+"""Conjoining jamo -> the standalone letter."""
 
 
 def letters(piece: str) -> str:
-    """A piece with its syllables put together, and letters that make none as letters that stand alone."""
+    """A piece with its syllables composed, and the remaining letters as standalone letters."""
     if not any(ord(character) in _ALONE for character in piece):
         return piece
     return unicodedata.normalize("NFC", piece).translate(_ALONE)
 
 
 def in_text(piece: str, written: str) -> str:
-    """A piece as `letters` has it, and where it is a part of syllables, these before it: "##는(ㅡ)".
+    """A piece as `letters` gives it; if it is part of syllables, these come before it: "##는(ㅡ)".
 
     Args:
         piece: As the vocabulary has it; "##" and spaces before it stay.

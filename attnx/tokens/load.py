@@ -79,7 +79,7 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
 
 @contextmanager
 def _clear_errors(file: Path) -> Iterator[None]:
-    """Turns what the tokenizers package raises, panics of its Rust side included, into a ModelError."""
+    """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
     except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -150,7 +150,7 @@ def _wordpiece(
     lower = settings.get("do_lower_case")
     if not isinstance(lower, bool):
         capitals = sum(piece != piece.lower() and piece not in names.values() for piece in vocabulary)
-        # [unused1] and the special names aside, a lower-case vocabulary has no capitals at all; a cased one, thousands.
+        # Apart from [unused1] and special names, a lower-case vocabulary has no capitals; a cased one has thousands.
         lower = capitals * 100 < len(vocabulary)
         notes = (
             f"nothing says whether {VOCAB_TXT} wants lower case (tokenizer_config.json: do_lower_case); guessed "

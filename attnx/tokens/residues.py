@@ -1,4 +1,4 @@
-"""ESM's tokenizer from its list of pieces: one token a residue, <cls> before the protein and <eos> behind it."""
+"""ESM's tokenizer from its list of pieces: one token per residue, <cls> before the protein and <eos> after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLES = {
 
 
 def is_of_residues(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> bool:
-    """Whether a list of pieces is of residues and not of BERT's words: by the configuration, else by its own names."""
+    """Whether a list of pieces holds residues rather than BERT's words: by the configuration, else by its own names."""
     named = settings.get("tokenizer_class") == "EsmTokenizer"
     return named or ("<cls>" in vocabulary and "<eos>" in vocabulary and "[CLS]" not in vocabulary)
 
@@ -25,7 +25,7 @@ def is_of_residues(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -
 def residues(file: Path, vocabulary: Mapping[str, int], roles: Mapping[str, str]) -> Any:
     """A tokenizer that cuts a protein into the pieces of its vocabulary, as transformers' EsmTokenizer does.
 
-    White space is passed over; what stands between two pieces and is none is one unknown token.
+    White space is skipped; a stretch between two pieces that is not a piece becomes one unknown token.
 
     Args:
         file: Where the vocabulary was read.

@@ -1,22 +1,22 @@
-"""Sentences and paragraphs of a text, by their marks and line breaks; no language's rules but the commonest."""
+"""Sentences and paragraphs of a text, by punctuation and line breaks, with only the commonest rules of any language."""
 
 from __future__ import annotations
 
 import re
 
 Stretch = tuple[int, int]
-"""Start and end in a text, in characters, without the white space around it."""
+"""Start and end in a text, in characters, without surrounding white space."""
 
 _BREAK = re.compile(r"\n[^\S\n]*\n\s*")
 _END = re.compile(r"[.?!…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*|\n")
 _SHORT = re.compile(
     r"(?:^|[\s(\[\"'“])(?:[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|cf|al|etc|e\.g|i\.e|approx|Fig|Eq|Sec|Inc|Ltd|Co|Jr|Sr)\.$"
 )
-"""What ends in a full stop and ends no sentence."""
+"""Abbreviations: their full stop does not end a sentence."""
 
 
 def paragraphs(text: str) -> tuple[Stretch, ...]:
-    """What stands between empty lines."""
+    """The stretches between empty lines."""
     text = _plain(text)
     ends = [hit.span() for hit in _BREAK.finditer(text)]
     starts = [0, *(stop for _, stop in ends)]
@@ -24,9 +24,9 @@ def paragraphs(text: str) -> tuple[Stretch, ...]:
 
 
 def sentences(text: str) -> tuple[Stretch, ...]:
-    """What ends with a mark that ends a sentence, or with its line.
+    """The stretches that end with a sentence's final mark, or with their line.
 
-    A full stop behind an initial or a common abbreviation, or before a small letter, ends none.
+    A full stop after an initial or a common abbreviation, or before a lower-case letter, does not end a sentence.
     """
     text = _plain(text)
     cuts = []
@@ -41,7 +41,7 @@ def sentences(text: str) -> tuple[Stretch, ...]:
 
 
 def _plain(text: str) -> str:
-    """The text with line breaks for their pictures, which stand in what a model wrote."""
+    """The text with line breaks in place of their control pictures, which occur in text that a model wrote."""
     return text.replace("␊", "\n").replace("␠", " ")
 
 

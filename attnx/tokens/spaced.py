@@ -1,4 +1,4 @@
-"""The words of a text, whatever pieces its tokenizer cuts it into: a reader's, or what stands between spaces."""
+"""The words of a text, whatever pieces its tokenizer cuts it into: in a reader's sense, or between spaces."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from attnx.records import Tokens
 from attnx.tokens.words import group_words, label, split_words
 
 Words = tuple[tuple[str, tuple[int, ...]], ...]
-"""The words of a text in order: what each says, and the positions of its pieces (none where no piece begins in it)."""
+"""The words of a text in order: the text of each, and the positions of its pieces (empty if no piece begins in it)."""
 Cut = Callable[[Tokens], Words]
 
 
 def spaced(tokens: Tokens) -> Words:
-    """Every word between spaces, with the punctuation that is written to it: what corpora count."""
+    """Every word between spaces, with the punctuation attached to it, as corpora count words."""
     return _words(tokens, [hit.span() for hit in re.finditer(r"\S+", tokens.text)])
 
 
@@ -24,7 +24,7 @@ def readers(tokens: Tokens) -> Words:
 
 
 def _words(tokens: Tokens, spans: Sequence[tuple[int, int]]) -> Words:
-    """What stands in each span, with the pieces that begin in it; tokens without a text give their own words.
+    """The text of each span, with the pieces that begin in it; tokens without a text give their own words.
 
     A text thus has the same words in every tokenizer. Special tokens and padding belong to none.
     """

@@ -40,7 +40,7 @@ def words(tokens: Tokens) -> tuple[tuple[int, ...], ...]:
 
 
 def word_text(tokens: Tokens, group: tuple[int, ...]) -> str:
-    """What a group of pieces says: cut from the text where there is one, else the pieces put together."""
+    """The text of a group of pieces: cut from the text where there is one, else the pieces joined."""
     begins = [tokens.offsets[at] for at in group]
     start, end = min(a for a, _ in begins), max(b for _, b in begins)
     if tokens.text and end > start:
@@ -52,7 +52,7 @@ def mention(tokens: Tokens, start: int, end: int) -> Mention:
     """The tokens that cover characters [start, end) of the text.
 
     Raises:
-        InputError: No token does (the text was cut short, or the stretch is empty).
+        InputError: No token covers them (the text was cut short, or the stretch is empty).
     """
     pieces = covering(tokens, start, end)
     if not pieces:

@@ -1,4 +1,4 @@
-"""Pieces of what was heard, put together into words with the punctuation that is written to them.
+"""Pieces of recognised speech, joined into words with the punctuation attached to them.
 
 Source: openai-whisper, tokenizer.py (split_to_word_tokens) and timing.py (merge_punctuations); transformers'
 _combine_tokens_into_words. The marks and the languages without spaces are theirs.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 BEFORE = "\"'“¡¿([{-"
-"""Marks that are written to the word behind them."""
+"""Marks that attach to the word after them."""
 AFTER = "\"'.。,，!！?？:：”)]}、"
-"""Marks that are written to the word before them."""
+"""Marks that attach to the word before them."""
 SPACELESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Codes of languages that put no spaces between words."""
 _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _PART = "\ufffd"
-"""What a decoder writes for bytes that are no whole character yet."""
+"""What a decoder writes for bytes that are not yet a whole character."""
 
 Word = tuple[str, tuple[int, ...]]
-"""What it says, the space before it included, and which of the tokens it is made of."""
+"""A word's text, including the space before it, and the tokens that it is made of."""
 
 
 def spoken(ids: Sequence[int], decode: Callable[[Sequence[int]], str], *, spaces: bool = True) -> tuple[Word, ...]:
@@ -62,7 +62,7 @@ def _characters(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> l
 
 
 def _with_marks(words: list[tuple[str, list[int]]]) -> list[tuple[str, list[int]]]:
-    """Punctuation merged into the word that it is written to."""
+    """Merge punctuation into the word that it attaches to."""
     merged: list[tuple[str, list[int]]] = []
     for text, at in reversed(words):
         if merged and text.startswith(" ") and text.strip() in BEFORE:

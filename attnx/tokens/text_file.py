@@ -1,4 +1,4 @@
-"""Text files that people give: their content, or why it cannot be read."""
+"""The content of a user's text file, or why it cannot be read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Words in a reader's sense, and which pieces make them up.
 
-A word is what stands between spaces, without the punctuation around it: "didn't", "well-known", "3.14", "e.g" are
+A word is a stretch between spaces, without the punctuation around it: "didn't", "well-known", "3.14", "e.g" are
 single words. Inside it, apostrophes, hyphens, full stops and @ may join letters and digits; commas and colons may join
 digits. Any other character is a word of its own, and so is a run of the same one ("...", "!!"). Emoji that are joined
 into one picture are one word. Han, kana, Thai, Lao, Khmer and Burmese do not put spaces between words: there every
@@ -30,7 +30,7 @@ def _is_letter(character: str) -> bool:
 
 
 def _is_mark(character: str) -> bool:
-    """Whether it belongs to the character before it: accents, vowel signs, variation selectors, skin tones."""
+    """Whether a character belongs to the one before it: accents, vowel signs, variation selectors, skin tones."""
     return unicodedata.category(character)[0] == "M" or "\U0001f3fb" <= character <= "\U0001f3ff"
 
 
@@ -95,7 +95,7 @@ def _symbol_end(text: str, start: int) -> int:
 
 
 def may_part(text: str, at: int) -> bool:
-    """Whether a word may end, and another begin, before a character of the text: not between letters of one word.
+    """Whether a word may end and another begin before a character of the text: not between letters of one word.
 
     Scripts without spaces between words may part at every character, though not before a mark that belongs to one.
     """
@@ -154,7 +154,7 @@ def group_words(tokens: Tokens) -> tuple[tuple[int, ...], ...]:
 
 
 def label(tokens: Tokens, positions: Sequence[int]) -> str:
-    """What to call a word: its text as the reader wrote it, else its pieces joined; nothing invisible in it.
+    """A label for a word: its text as written, else its pieces joined, without anything invisible.
 
     Args:
         tokens: The tokens.

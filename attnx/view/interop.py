@@ -81,7 +81,7 @@ def to_circuitsvis(trace: Trace, layer: int = 0) -> dict[str, Any]:
     own = [*_of(trace, "encoder"), *_of(trace, "decoder")]
     if not own:
         raise UnsupportedError("the trace has no weights of self-attention", 'Trace with "weights".')
-    if not -len(own) <= layer < len(own):
+    if isinstance(layer, bool) or not isinstance(layer, int) or not -len(own) <= layer < len(own):
         raise UsageError(f"there is no layer {layer}", f"The trace has {len(own)}: 0 to {len(own) - 1}.")
     attention = own[layer]
     side = trace.queries_of(attention)

@@ -155,11 +155,11 @@ def test_a_model_passes_its_own_gate(attnx: Run) -> None:
 
 
 def test_many_texts(attnx: Run, encoder: Path, tmp_path: Path) -> None:
-    texts = [ANIMAL, "A short one.", "The bank refused it."]
+    texts = ["A short one.", "The bank refused it."]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     got = attnx("diff", "minilm", encoder, "--file", "texts.txt", "--json").document
     each = [attnx("diff", "minilm", encoder, text, "--json").document for text in texts]
-    assert got["texts"] == 3
+    assert got["texts"] == 2
     for at, name in enumerate(m["name"] for m in got["heads"]):
         alone = np.array([one["heads"][at]["values"] for one in each])
         wanted = alone.max(0) if name == "largest difference" else alone.mean(0)
@@ -168,7 +168,7 @@ def test_many_texts(attnx: Run, encoder: Path, tmp_path: Path) -> None:
     alone = [one["outputs"][0]["cosine"] for one in each]
     assert [one["cosine"] for one in got["outputs"]] == pytest.approx(alone, abs=1e-6)
     text = attnx("diff", "minilm", encoder, "--file", "texts.txt").out
-    assert text.startswith("minilm and edited · 3 texts · cpu\n")
+    assert text.startswith("minilm and edited · 2 texts · cpu\n")
     found = [one["cosine"] for one in got["outputs"]]
     assert f"the text's vector: cosine {np.mean(found):.5f}, least {min(found):.5f}" in text
     assert "--file gives both models the same texts" in attnx(

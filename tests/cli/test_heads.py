@@ -153,11 +153,12 @@ def test_empty_short_and_long_texts(attnx: Run, text: str, model: str) -> None:
 
 
 def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
-    whole = attnx("heads", ANIMAL, "-m", "tiny-gpt", "--map", "mean distance").out
+    args = ("heads", ANIMAL, "-m", "tiny-gpt")
+    whole = attnx(*args, "--map", "mean distance").out
     for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
-        assert attnx("heads", ANIMAL, "-m", "tiny-gpt", "--map", name).out == whole
-    assert "by largest weight;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "largest").out
-    assert "by punctuation;" in attnx("heads", ANIMAL, "-m", "tiny-gpt", "--sort", "punct.").out  # its heading
+        assert attnx(*args, "--map", name).out == whole
+    assert "by largest weight;" in attnx(*args, "--sort", "largest").out
+    assert "by punctuation;" in attnx(*args, "--sort", "punct.").out  # as the table heads it
 
 
 @pytest.mark.parametrize(("name", "said"), [

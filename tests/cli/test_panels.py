@@ -144,15 +144,16 @@ def test_a_shell_completes_commands_and_options(typed: str, offers: set[str]) ->
 
 
 def test_layers_from_the_end(attnx: Run) -> None:
+    small = (ANIMAL, "-m", "tiny-gpt")
     for named in ("last", "-1"):
-        assert attnx("inspect", ANIMAL, "--layer", named).out == attnx("inspect", ANIMAL, "--layer", "5").out
-        assert attnx("mask", ANIMAL, "-l", named).out == attnx("mask", ANIMAL, "-l", "5").out
-    for named in ("last.11", "-1.11"):
-        head = attnx("inspect", ANIMAL, "--head", named, "-q", "it").out
-        assert head == attnx("inspect", ANIMAL, "--head", "5.11", "-q", "it").out
-    assert attnx("qkv", ANIMAL, "--head", "last.11").out == attnx("qkv", ANIMAL, "--head", "5.11").out
-    pairs = attnx("diff", "minilm", "minilm", ANIMAL, "--layer", "0=last", "--json").document["pairs"]
-    assert pairs == [{"site": "L0", "other": "L5"}]
+        assert attnx("inspect", *small, "--layer", named).out == attnx("inspect", *small, "--layer", "3").out
+        assert attnx("mask", *small, "-l", named).out == attnx("mask", *small, "-l", "3").out
+    for named in ("last.4", "-1.4"):
+        head = attnx("inspect", *small, "--head", named, "-q", "it").out
+        assert head == attnx("inspect", *small, "--head", "3.4", "-q", "it").out
+    assert attnx("qkv", *small, "--head", "last.4").out == attnx("qkv", *small, "--head", "3.4").out
+    pairs = attnx("diff", "tiny-gpt", "tiny-gpt", ANIMAL, "--layer", "0=last", "--json").document["pairs"]
+    assert pairs == [{"site": "L0", "other": "L3"}]
     assert (
-        "there is no layer -7\n  The layers are 0 to 5, or -6 to -1." in attnx("mask", ANIMAL, "-l", "-7", code=2).err
+        "there is no layer -7\n  The layers are 0 to 3, or -4 to -1." in attnx("mask", *small, "-l", "-7", code=2).err
     )

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+import attnx
 from attnx.graph.load.load import load
 from attnx.sites.recognise import find
 from attnx.taps.tap import tap
@@ -54,3 +55,37 @@ def test_the_graph_opens_where_the_weights_are_missing(large: Path) -> None:
     assert (site.heads, site.causal, site.scale) == (4, True, pytest.approx(0.25))
     assert load(large).missing == {"table.bin": f"{large.parent / 'table.bin'} is missing"}
     assert np.isclose(float(site.scale or 0), 0.25)
+
+
+def test_one_file_beyond_what_a_message_may_hold_runs(large: Path, tmp_path: Path) -> None:
+    """Weights of more than 2 GB in the .onnx file itself, which protobuf refuses: they are read where they lie."""
+    model = onnx.load(large, load_external_data=False)
+    (table,) = (t for t in model.graph.initializer if t.name == "table")
+    head = TensorProto(name="table", data_type=1, dims=[ROWS, 16]).SerializeToString() + b"\x4a" + varint(BYTES)
+    model.graph.initializer.remove(table)
+    graph = model.graph.SerializeToString()
+    inner = b"\x2a" + varint(len(head) + BYTES) + head
+    model.ClearField("graph")
+    path = tmp_path / "whole.onnx"
+    with path.open("wb") as file:
+        file.write(model.SerializeToString() + b"\x3a" + varint(len(graph) + len(inner) + BYTES) + graph + inner)
+        file.truncate(file.tell() + BYTES)
+        file.seek(-BYTES, 2)
+        file.write(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32).tobytes())
+    assert path.stat().st_size > 1 << 31
+    (large.parent / "table.bin").unlink()
+    feed = {"ids": np.array([[3, 1, 4, 1, 5]])}
+    (attention,) = attnx.open(path, device="cpu").trace(inputs=feed).attentions
+    assert attention.trusted
+    weights = attention.need("weights")[0]
+    same = weights[:, 3:]  # the second and the fourth token are one word: a key each, of one weight
+    np.testing.assert_allclose(same[:, :, 1], same[:, :, 3], atol=1e-6)
+    assert np.abs(weights[:, 4, 0] - weights[:, 4, 2]).max() > 1e-3
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])

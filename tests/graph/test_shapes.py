@@ -41,3 +41,14 @@ def test_rare_operators_by_their_schema(node) -> None:  # type: ignore[no-untype
         fact = graph.facts[name]
         assert fact.shape == array.shape
         assert fact.dtype == helper.np_dtype_to_tensor_dtype(array.dtype)
+
+
+def test_nothing_is_known_of_a_value_with_more_axes_than_an_array_can_have() -> None:
+    axes = numpy_helper.from_array(np.arange(65), "axes")
+    wide = [helper.make_node("Unsqueeze", ["x", "axes"], ["a"]), helper.make_node("Add", ["a", "a"], ["b"])]
+    x, b = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]), helper.make_empty_tensor_value_info("b")
+    graph = graph_of(
+        helper.make_model(helper.make_graph(wide, "one", [x], [b], [axes]), opset_imports=[helper.make_opsetid("", 17)])
+    )
+    assert graph.facts["a"].shape is None
+    assert graph.shape("b") is None

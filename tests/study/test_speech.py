@@ -70,6 +70,20 @@ def test_heads_that_are_not_there() -> None:
             alignment_heads(model, (head,))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alignment_heads", [0, [1, 1]]), ("alignment_heads", [["1", 0]]), ("alignment_heads", [[1.5, 0]]),
+        ("alignment_heads", {"1": 0}), ("alignment_heads", [[9, 0]]), ("alignment_heads", [[1, 9]]),
+        ("median_filter_width", 4), ("median_filter_width", "7"), ("max_target_positions", "448"),
+        ("no_timestamps_token_id", [1]),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_is_wrong_is_told_by_name(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{name} is .* was expected"):
+        heard(changed(tmp_path / "m", **{name: value}), tmp_path, 1.3)
+
+
 def test_what_is_said_may_be_told(tmp_path: Path) -> None:
     tokenizer = attnx.open(WORDS).tokenizer
     got = heard(WORDS, tmp_path, 1.3, target="the cat, it sat!")

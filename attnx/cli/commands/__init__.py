@@ -1,1 +1,1 @@
-"""One file a command: options -> pipeline -> view. No arithmetic here."""
+"""One file for each command: options -> pipeline -> view. No arithmetic here."""

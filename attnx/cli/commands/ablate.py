@@ -19,7 +19,7 @@ from attnx.cli.options import (
     starts,
 )
 from attnx.cli.start import Start
-from attnx.interventions.plan import COMPONENTS, Method, Where
+from attnx.interventions.plan import COMPONENTS, METHODS, Where
 from attnx.numerals import counted
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from attnx.study.ablation import Ablation, Effect
 
 TOP = 5
-"""Heads that are listed where --top does not say."""
-METHODS: tuple[Method, ...] = ("zero", "mean", "uniform")
+"""How many heads are listed without --top."""
 
 
 @starts("json", "image", "audio")
@@ -210,7 +209,7 @@ def _what(method: str, reference: Path | None, edge: list[str] | None, at: list[
 
 
 def _table(found: Ablation, what: str, top: int, explain: bool) -> Any:
-    """What each change does, those that move the answer most first."""
+    """What each change does; those that move the answer most come first."""
     from attnx.view.columns import column, columns
 
     ranked = found.ranked[:top]
@@ -237,7 +236,7 @@ def _table(found: Ablation, what: str, top: int, explain: bool) -> Any:
 
 
 def _map(found: Ablation) -> Measurement | None:
-    """How far each head moves the answer; None where heads were not changed one at a time."""
+    """How far each head moves the answer; None where several heads were changed together."""
     import numpy as np
 
     from attnx.records import Axis, Measurement
@@ -253,7 +252,7 @@ def _map(found: Ablation) -> Measurement | None:
 
 
 def _rows(found: Ablation, what: str) -> list[dict[str, Any]]:
-    """A line a change: layer and head (empty where it is several), how far it moves the answer, what is said."""
+    """One row per change: layer and head (empty for several), how far it moves the answer, what the model then says."""
     return [
         {
             "label": effect.place.label,

@@ -227,7 +227,7 @@ def _one_of(option: str, given: str | None, choices: Any, otherwise: str | None 
     """The value of an option that takes one of a few words; the first of them where it was not given.
 
     Raises:
-        UsageError: Another.
+        UsageError: Any other value.
     """
     from attnx.errors import UsageError
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnx.study.attribution import Attribution
 
 TOP = 6
-"""Parts that are listed where --top does not say."""
+"""How many parts are listed without --top."""
 
 
 @starts("json", "image", "audio")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnx.study.contacts import Contacts
 
 TOP = 10
-"""Pairs and heads that are listed where --top does not say."""
+"""How many pairs and heads are listed without --top."""
 
 
 @starts("json")

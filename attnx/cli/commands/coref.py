@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from attnx.records import Measurement
 
 TOP = 4
-"""Heads that are listed where --top does not say."""
+"""How many heads are listed without --top."""
 _TOLD = 5
-"""Examples left out of a dataset that are named, each with its reason."""
+"""How many of the examples left out of a dataset are named, each with its reason."""
 
 
 @starts("json")
@@ -167,7 +167,7 @@ def _more(left: int) -> str:
 
 
 def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:
-    """The same pronouns and candidates in the other text, and how the heads changed."""
+    """The same pronouns and candidates in the other text, and which heads changed."""
     from attnx.errors import InputError
     from attnx.measure.coref_contrast import contrast
     from attnx.measure.coreference import coreference
@@ -303,7 +303,7 @@ def _tell_left_out(notes: Sequence[str]) -> None:
 
 
 def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:
-    """A line a head."""
+    """One row per head."""
     first = next(iter(measures.values()))
     layers, heads = (axis.labels for axis in first.axes)
     return [

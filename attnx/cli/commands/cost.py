@@ -128,7 +128,7 @@ def _rows(*measures: Measurement) -> list[dict[str, Any]]:
 def _recurrent(
     model: str, said: str, paths: Measurement, count: int, *, json: bool, save: Path | None, force: bool
 ) -> None:
-    """Of a model whose only costs of this sort are those of its recurrent layers: their steps, against attention's."""
+    """For a model with recurrent layers only: their steps, compared with those of attention."""
     from attnx.cli import output, saving
     from attnx.view.json import document
 
@@ -141,7 +141,7 @@ def _recurrent(
 
 
 def _table(model: str, count: int, found: Cost, timing: Timing | None, explain: bool) -> Columns:
-    """Worked out, and beside it what was measured."""
+    """The calculated costs, with the measured ones beside them."""
     from attnx.view.columns import column, columns
     from attnx.view.reporting import sourced
 
@@ -181,7 +181,7 @@ def _paths_said(found: Measurement) -> str:
 
 
 def _paths(found: Measurement, explain: bool) -> Columns:
-    """Steps that cannot be done at once, and the longest way between two tokens."""
+    """Sequential steps, and the longest path between two tokens."""
     from attnx.view.columns import column, columns
     from attnx.view.reporting import sourced
 
@@ -199,12 +199,12 @@ def _paths(found: Measurement, explain: bool) -> Columns:
 
 
 def _short(value: float) -> str:
-    """A count in few characters: 1.2k, 3.4M, 5.6G."""
+    """A count in a few characters: 1.2k, 3.4M, 5.6G."""
     return _in_units(value, {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0})
 
 
 def _bytes(value: float) -> str:
-    """A number of bytes in few characters."""
+    """A number of bytes in a few characters."""
     return _in_units(value, {" TiB": 2.0**40, " GiB": 2.0**30, " MiB": 2.0**20, " KiB": 2.0**10, " B": 1.0})
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attnx.study.saturation import Cost
 
 TOP = 3
-"""Heads that are listed where --top does not say."""
+"""How many heads are listed without --top."""
 
 
 @starts("file", "json", first=("text",))
@@ -110,7 +110,7 @@ def diff(
     for at, (name, one) in enumerate(((model, run), (other, second))):
         with of_model(at, name):
             models.append(one.open(name))
-            assert models[at].sites is not None  # read now, so that an error names this model
+            assert models[at].sites is not None  # read here, so that an error names this model
     names = _names(models, (model, other))
     comparing = Comparing((models[0], models[1]), names, site, pairs, tolerance, mean is not None)
     if layer and counted:
@@ -282,7 +282,7 @@ def _prompts(
 
 
 def _names(models: Sequence[Model], given: tuple[str, str]) -> tuple[str, str]:
-    """What the two are called: as they are shown everywhere, or as they were given where that does not tell them."""
+    """The names of the two models: as shown everywhere, or as they were given where that does not tell them apart."""
     first, second = (model.name for model in models)
     return (first, second) if first != second or given[0] == given[1] else given
 

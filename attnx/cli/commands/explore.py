@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.run.prompt import Prompt
 
 TEXT = "The animal didn't cross the street because it was too tired."
-"""What is shown where nothing is given."""
+"""The text that is shown where none is given."""
 
 
 @starts(*WRITING, *SENSES)
@@ -59,7 +59,7 @@ def explore(
     (item,) = run.items
 
     def prompt(text: str) -> Prompt:
-        # Another text takes the place of ids; what goes with a text (a target, a picture) stays.
+        # Another text replaces ids; what accompanies a text (a target, a picture) stays.
         same = text == (item.text or "")
         return run.prompt_of(item if same else replace(item, source=replace(item.source, text=text, ids=None)))
 

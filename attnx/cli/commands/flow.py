@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 MOST = 18
-"""Tokens up to which each has a line of its own."""
+"""The most tokens that each have a line of their own."""
 TOP, SOURCES = 6, 3
-"""Keys that are listed where --top does not say; sources that are named beside a token."""
+"""How many keys are listed without --top; how many sources are named beside a token."""
 
 
 @starts("generate", *SENSES, "json")
@@ -155,7 +155,7 @@ def _sources(found: Streams, explain: bool) -> Columns:
 
 
 def _map(found: Streams, trace: Trace) -> list[Any]:
-    """Rollout from one patch to the patches of a picture, as a map of it; nothing where the keys are no patches."""
+    """Rollout from one patch to the patches of a picture, as a map; empty where the keys are not patches."""
     from attnx.feed.patches import grid_of
     from attnx.study.patchmap import patch_matrix
     from attnx.view.heatmap import heatmap
@@ -176,7 +176,7 @@ def _kept(found: Streams, shown: Shown) -> list[int]:
 
 
 def _one(found: Streams, shown: Shown) -> Columns:
-    """What of each token is in one position at the top, by each way of following."""
+    """How much of each token is in one position of the last layer, by each method."""
     from attnx.view.columns import column, columns
     from attnx.view.reporting import place, sourced
 

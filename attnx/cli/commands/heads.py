@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from attnx.records import Measurement, Trace
 
 TOP = 4
-"""Heads that the table lists where --top and --all do not say."""
+"""How many heads the table lists without --top and --all."""
 SORT = "largest weight"
-"""What they are listed by where --sort does not say."""
+"""The measure by which heads are listed without --sort."""
 
 
 @starts("file", "generate", *SENSES, "json")
@@ -101,7 +101,7 @@ def heads(
     if every:
         refuse("with --all", {"--top": top})
     saving.check(save, force=force)
-    # The probe brings tokens of its own: without a text, it is all there is to measure.
+    # The probe has tokens of its own: without a text, it is all there is to measure.
     alone = probe is not None and not run.any_given
     usual = EFFECT if causal else "induction" if alone else SORT
 
@@ -196,7 +196,7 @@ def heads(
     hints = [] if explain or near is not None else ["--explain: formulas, sources"]
     if near is not None:
         shown.append(tables.nearest(near, top or TOP))
-        notes = list(said)  # those of measures are of what is not shown
+        notes = list(said)  # notes of measures are about what is not shown
     elif mapped is not None:
         decimals = 3 if mapped.name == EFFECT else 2
         bare = mapped if explain else replace(mapped, formula="", source="")
@@ -255,7 +255,7 @@ def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict
 def _probed(
     opened: Model, layers: tuple[int, ...] | None, choose: Callable[[Trace], Trace]
 ) -> tuple[HeadTable, Trace, str]:
-    """What heads do on random blocks, repeated; and how these were made."""
+    """What heads do on repeated random blocks, and how these were made."""
     from attnx.measure import induction
     from attnx.run.prompt import Prompt
     from attnx.study.head_stats import heads as reduced

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from attnx.study.request import Request
 
 TEXT = 200
-"""Characters of a text that are shown above what is shown of it."""
+"""How many characters of a text are shown above its result."""
 LONG = 600
-"""Characters of a text that may be long."""
+"""Texts of more characters than this may be long."""
 _NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --all   --help"
 
 
@@ -119,7 +119,7 @@ def inspect(
 
     opened = run.opened
     rows = save is None and not several(items) and request.query is not None and request.wants_row(opened.sites)
-    # Of a long text the overview is reduced in the graph: by a session that is opened when its length is known.
+    # For a long text the overview is reduced in the graph, by a session that is opened once its length is known.
     text, image = run.source.text, run.source.image
     long = request.view == "overview" and len(text or "") > LONG
     if text is not None and run.source.target is None and run.writing.generate is None and not long:
@@ -158,7 +158,7 @@ def _save(shown: Inspection, opened: Model, image: Path | None, path: Path, *, f
 
 
 def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) -> Iterator[tuple[Item, Inspection]]:
-    """What is shown of each item, in order."""
+    """What is shown for each item, in order."""
     from attnx.cli.inputs import naming_line, several
     from attnx.study.inspect_run import all_sites, inspect_prompt
 
@@ -178,7 +178,7 @@ def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) ->
 
 
 def _whose(one: Item, shown: Inspection) -> list[Any]:
-    """Which line of a file is shown, where the view itself does not say."""
+    """Which line of a file is shown, if the view itself does not say."""
     if one.line is None or one.text is None or shown.request.view == "overview":
         return []
     from attnx.view.page import line

@@ -91,7 +91,7 @@ def _body(
 
 
 def _table(steps: list[Step], results: Results) -> Columns:
-    """What was done, and how far each output moved."""
+    """Each intervention, and how far each output moved."""
     from attnx.view.columns import column, columns
 
     moved = [results.moved(step) for step in steps]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnx.study.logit_lens import LogitLens
 
 TOP = 3
-"""Tokens of each layer that are listed where --top does not say."""
+"""How many tokens of each layer are listed without --top."""
 
 
 @starts("json", "image", "audio")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MASKS = 3
-"""Masks that are drawn."""
+"""How many masks are drawn."""
 
 
 @starts("generate", *SENSES, "json")

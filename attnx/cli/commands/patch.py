@@ -23,7 +23,7 @@ from attnx.interventions.plan import COMPONENTS
 
 Named = TypeVar("Named", bound=str)
 TOP = 4
-"""Patches that are listed where --top does not say."""
+"""How many patches are listed without --top."""
 
 
 @starts("json")
@@ -134,7 +134,7 @@ def patch(
 
 
 def _one_of(option: str, given: str | None, known: tuple[Named, ...]) -> Named | None:
-    """A value of an option that takes one of a few."""
+    """The value of an option that takes one of a few words."""
     from attnx.errors import UsageError
 
     found = next((one for one in known if one == given), None)
@@ -144,7 +144,7 @@ def _one_of(option: str, given: str | None, known: tuple[Named, ...]) -> Named |
 
 
 def _heads(option: str, texts: list[str] | None) -> tuple[tuple[int, int], ...]:
-    """Layer and head of each: "5.11", or several with commas between them."""
+    """Layer and head of each: "5.11", or several separated by commas."""
     from attnx.errors import UsageError
     from attnx.study.request import parse_head
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 TOP = 8
-"""Dimensions that are listed where --top does not say."""
+"""How many dimensions are listed without --top."""
 
 
 @starts("generate", *SENSES, "json")
@@ -182,7 +182,7 @@ def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
 
 
 def _strip(found: Pair) -> Any:
-    """Q x k by dimension as one strip."""
+    """Q x k by dimension, as one strip."""
     from attnx.view.strip import strip
 
     return strip(found.products)

@@ -56,7 +56,7 @@ def report(
         raise UsageError(f"{out} is not an HTML page: its name does not end in .html", "For example: -o report.html.")
     if out.is_file() and not force:
         raise UsageError(f"{out} exists", "Give --force to replace it, or another name.")
-    assert run.items  # before anything else is looked at
+    assert run.items  # checked before anything else
     layers = parse_layers(layer) if layer else None
     with output.progress(None, "heads ablated", quiet=not causal) as tell:
         page, shown = compose(

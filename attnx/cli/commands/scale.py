@@ -194,7 +194,7 @@ def _rows(row: Measurement, table: ScalingTable, trace: Trace, at: tuple[int, in
 
 
 def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
-    """What is said of the scale, once for all layers of which it holds; under --as-if, that it is not the model's."""
+    """A note on the scale, once for all layers that share it; under --as-if, that it is not the model's."""
     from attnx.view.reporting import grouped
 
     if as_if == "site" or not any("--as-if" in note for note in notes):
@@ -228,7 +228,7 @@ def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:
     """Numbers separated by commas.
 
     Raises:
-        UsageError: One is no number.
+        UsageError: One is not a number.
     """
     from attnx.errors import UsageError
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 TOP = 3
-"""Heads that the summary names for each measure."""
+"""How many heads the summary names for each measure."""
 
 
 def scan(
@@ -110,7 +110,7 @@ def scan(
                 tell=tell,
             )  # fmt: skip
     except (AttnxError, KeyboardInterrupt) as error:
-        if not isinstance(error, UsageError):  # the same command would be refused again, whatever is there
+        if not isinstance(error, UsageError):  # the same command would be refused again
             _kept(out, isinstance(error, InputError))
         raise
     output.notes(_notes(scanned, out))
@@ -141,11 +141,11 @@ def scan(
 
 
 def _kept(out: Path, mended: bool) -> None:
-    """Say how to go on, where there is something to go on with.
+    """Say how to continue, if there is anything to continue from.
 
     Args:
-        out: The file that was to be.
-        mended: The corpus has to be mended first.
+        out: The file that was to be written.
+        mended: Whether the corpus has to be fixed first.
     """
     from attnx.cli import output
     from attnx.scan.resume import folder_of, has_parts
@@ -157,7 +157,7 @@ def _kept(out: Path, mended: bool) -> None:
 
 
 def _notes(scanned: Scanned, out: Path) -> list[str]:
-    """What is said on stderr at the end."""
+    """The notes written to stderr at the end."""
     notes = list(scanned.notes)
     for name, (count, first) in scanned.left.items():
         texts = counted(count, "text")
@@ -177,7 +177,7 @@ def _notes(scanned: Scanned, out: Path) -> list[str]:
 
 
 def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:
-    """For each measure the mean over heads, and the heads with the most and the least of it."""
+    """For each measure the mean over heads, and the heads with the highest and lowest values."""
     import numpy as np
 
     from attnx.formula import average

@@ -36,7 +36,7 @@ def trace(
     """
     from attnx.study.request import parse_layers, parse_quantities
 
-    assert run.items  # before anything else is looked at
+    assert run.items  # checked before anything else
     layers = None if layer is None else parse_layers(layer)
     quantities = parse_quantities(only)
 

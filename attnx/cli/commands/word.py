@@ -110,7 +110,7 @@ def _mention(state: States, word: str) -> Mention:
     """The one place of the word.
 
     Raises:
-        UsageError: It stands there more than once.
+        UsageError: The word occurs more than once.
     """
     from attnx.errors import UsageError
     from attnx.study.mentioned import mentions

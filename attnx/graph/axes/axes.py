@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.graph.axes.atoms import Atom, Axes, atoms_of, fresh, leaves, split_alike, split_to
 from attnx.graph.axes.product import find_product
-from attnx.graph.load.nodes import attributes
+from attnx.graph.load.nodes import ROUNDS, attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from attnx.graph.fact import Shape
     from attnx.graph.shapes.index import Graph
 
-ELEMENTWISE = frozenset(
-    (
-        "Add Sub Mul Div Where Cast CastLike Identity Dropout Tanh Clip Min Max Exp Neg Pow Sqrt Relu Sigmoid "
-        "Softmax QuantizeLinear DequantizeLinear DynamicQuantizeLinear LayerNormalization RMSNormalization "
-        "SimplifiedLayerNormalization LpNormalization RotaryEmbedding Gelu Erf IsNaN Abs PRelu Trilu "
-        "QLinearSoftmax BiasSoftmax Log Reciprocal SkipLayerNormalization SkipSimplifiedLayerNormalization "
-        "BiasGelu QLinearAdd QLinearMul Sum Softplus Elu Mod Concat Slice Pad Gather GatherElements ScatterND "
-        "ScatterElements Not And Or"
-    ).split()
+ELEMENTWISE = (
+    frozenset(
+        (
+            "Add Sub Mul Div Where Cast CastLike Identity Dropout Tanh Clip Min Max Exp Neg Pow Sqrt Relu Sigmoid "
+            "Softmax LayerNormalization RMSNormalization "
+            "SimplifiedLayerNormalization LpNormalization RotaryEmbedding Gelu Erf IsNaN Abs PRelu Trilu "
+            "QLinearSoftmax BiasSoftmax Log Reciprocal SkipLayerNormalization SkipSimplifiedLayerNormalization "
+            "BiasGelu QLinearAdd QLinearMul Sum Softplus Elu Mod Concat Slice Pad Gather GatherElements ScatterND "
+            "ScatterElements Not And Or"
+        ).split()
+    )
+    | ROUNDS
 )
 """Operators that keep axes where they are (Concat, Slice, Pad: the axis changes length, not its meaning)."""
 

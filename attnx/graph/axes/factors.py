@@ -10,6 +10,7 @@ from attnx.graph.axes.axes import backward
 from attnx.graph.axes.origins import PASS, ROTATE, rank_of, rotary_source
 from attnx.graph.axes.paths import product_at, scalar
 from attnx.graph.axes.product import dequantised
+from attnx.graph.load.nodes import ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,10 +212,7 @@ def _put_together(graph: Graph, node: NodeProto) -> str | None:
 def _only_turned(graph: Graph, value: str) -> bool:
     """Whether all that reads a tensor behind which a rotary embedding was found belongs to that rotation."""
     readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
-    return all(
-        _only_turned(graph, n.output[0]) if n.op_type in ("QuantizeLinear", "DequantizeLinear") else n.op_type in ROTATE
-        for n in readers
-    )
+    return all(_only_turned(graph, n.output[0]) if n.op_type in ROUNDS else n.op_type in ROTATE for n in readers)
 
 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:

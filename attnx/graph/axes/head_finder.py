@@ -9,7 +9,7 @@ from attnx.graph.axes.atoms import Atom, Axes, Axis, axes_with, beside, leaves, 
 from attnx.graph.axes.axes import forward
 from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import attributes
+from attnx.graph.load.nodes import ROUNDS, attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _VIEWS = (
-    "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear",
+    "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Cast", "Identity", *ROUNDS,
 )  # fmt: skip
 _DEEPEST = 48
 """Nodes behind the context that are looked at, in a row."""

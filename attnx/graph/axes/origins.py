@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, unrounded
 from attnx.graph.axes.product import find_product
-from attnx.graph.load.nodes import op_name
+from attnx.graph.load.nodes import ROUNDS, op_name
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
-PASS = frozenset(
-    "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
-    "DynamicQuantizeLinear Flatten Dropout".split()
+PASS = (
+    frozenset("Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile Flatten Dropout".split()) | ROUNDS
 )
 """Operators that give the numbers of their first input, moved at most."""
 ROTATE = frozenset(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import reads_of
+from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, reads_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 _BACK = frozenset(
     "Add Sub Mul Div Where Cast Reshape Transpose Slice Concat Clip Tanh Expand Pad Unsqueeze Squeeze Identity Min Max "
-    "QuantizeLinear DequantizeLinear QLinearAdd QLinearMul Flatten Sum Split Neg Dropout CastLike Sigmoid Relu "
+    "QLinearAdd QLinearMul Flatten Sum Split Neg Dropout CastLike Sigmoid Relu "
     "ScatterND ScatterElements".split()
-)
-_ON = frozenset(
-    "Where Cast Mul Slice Reshape Transpose QuantizeLinear DequantizeLinear DynamicQuantizeLinear Add Sub Div Identity "
-    "Dropout Expand Squeeze Unsqueeze Flatten Split Concat CastLike Clip Tile Max".split()
+) | (ROUNDS - {"DynamicQuantizeLinear"})
+_ON = (
+    frozenset(
+        "Where Cast Mul Slice Reshape Transpose Add Sub Div Identity "
+        "Dropout Expand Squeeze Unsqueeze Flatten Split Concat CastLike Clip Tile Max".split()
+    )
+    | ROUNDS
 )
 _MAX_STEPS = 40
 
@@ -231,14 +234,14 @@ def scalar(graph: Graph, value: str) -> float | None:
 def unrounded(graph: Graph, value: str) -> str:
     """A tensor before it was rounded to integers and brought back to floats (QuantizeLinear, DequantizeLinear)."""
     node = graph.producer(value)
-    inner = graph.producer(node.input[0]) if node is not None and node.op_type == "DequantizeLinear" else None
-    return str(inner.input[0]) if inner is not None and inner.op_type == "QuantizeLinear" else value
+    inner = graph.producer(node.input[0]) if node is not None and node.op_type in DEQUANTISES else None
+    return str(inner.input[0]) if inner is not None and inner.op_type in QUANTISES else value
 
 
 def float_of(graph: Graph, value: str) -> str:
     """The float tensor that an integer one stands for: the DequantizeLinear that reads it, or the value itself."""
     if (fact := graph.facts.get(value)) is not None and fact.dtype in (2, 3, 4, 5):
         for node in graph.consumers(value):
-            if node.op_type == "DequantizeLinear" and node.input[0] == value:
+            if node.op_type in DEQUANTISES and node.input[0] == value:
                 return str(node.output[0])
     return value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.atoms import Atom, Axes, Axis
-from attnx.graph.load.nodes import attributes
+from attnx.graph.load.nodes import QUANTISES, attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -92,7 +92,7 @@ def dequantised(graph: Graph, node: NodeProto) -> NodeProto | None:
 def float_source(graph: Graph, value: str) -> str:
     """The float tensor behind a quantised one (DynamicQuantizeLinear, QuantizeLinear); else the value itself."""
     node = graph.producer(value)
-    if node is not None and node.op_type in ("DynamicQuantizeLinear", "QuantizeLinear"):
+    if node is not None and node.op_type in QUANTISES:
         return str(node.input[0])
     return value
 

@@ -15,6 +15,7 @@ from attnx.graph.axes.origins import rotary_source
 from attnx.graph.axes.paths import depends
 from attnx.graph.axes.product import Product, find_product, float_source
 from attnx.graph.axes.stored import numbers, root
+from attnx.graph.load.nodes import ROUNDS
 from attnx.layout import parse
 
 if TYPE_CHECKING:
@@ -23,16 +24,18 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
     from attnx.records import Array, Site
 
-_VIEWS = frozenset(
-    "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile QuantizeLinear DequantizeLinear "
-    "DynamicQuantizeLinear Flatten Dropout Slice Split Gather".split()
+_VIEWS = (
+    frozenset(
+        "Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile Flatten Dropout Slice "
+        "Split Gather".split()
+    )
+    | ROUNDS
 )
 _NORMS = frozenset(
     "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
 )
 _CHANGED = frozenset("Mul Div Add LayerNormalization SimplifiedLayerNormalization RMSNormalization".split())
 """What may stand between the context and W_O where only what W_O gives is asked for: a gate, or a norm."""
-_QUANTISERS = frozenset("DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
 _STEPS = 60
 
 
@@ -264,7 +267,7 @@ def _followed(
                 moved = forward(graph, node, axes, value)
                 if moved is not None:
                     stack.append((node.output[0], moved))
-            elif (node.op_type in _QUANTISERS and node.input[0] == value) or (
+            elif (node.op_type in ROUNDS and node.input[0] == value) or (
                 through and node.op_type in _CHANGED and graph.shape(node.output[0]) == graph.shape(value)
             ):
                 stack.append((node.output[0], axes))

@@ -14,6 +14,7 @@ from attnx.graph.axes.axis_names import AxisNames
 from attnx.graph.axes.factors import factors_of, multiplier, unmoved
 from attnx.graph.axes.pairing import Candidate
 from attnx.graph.axes.paths import Step, Way, depends, scalar, ways_back
+from attnx.graph.load.nodes import QUANTISES
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ def _read_columns(graph: Graph, reading: Reading, step: Step, own: str) -> None:
 
 
 def _rounds(steps: Sequence[Step]) -> bool:
-    """Whether scores are rounded to integers in some steps."""
-    return any(s.node.op_type == "QuantizeLinear" or s.node.op_type.startswith("QLinear") for s in steps)
+    """Whether scores are rounded to few bits in some steps."""
+    return any(s.node.op_type in QUANTISES or s.node.op_type.startswith("QLinear") for s in steps)
 
 
 def _cap_division(multipliers: Sequence[float | Array | None], tanh: int, cap: float) -> int | None:

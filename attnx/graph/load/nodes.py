@@ -8,6 +8,16 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto
 
 
+QUANTISES = frozenset(
+    "QuantizeLinear DynamicQuantizeLinear TRT_FP8QuantizeLinear TRT_FP4DynamicQuantize TRT_MXFP8DynamicQuantize".split()
+)
+"""Operators that round a tensor to few bits, those of TensorRT among them (ModelOpt writes them, in the domain trt)."""
+DEQUANTISES = frozenset("DequantizeLinear TRT_FP8DequantizeLinear TRT_MXFP8DequantizeLinear".split())
+"""Operators that make floats of it again."""
+ROUNDS = QUANTISES | DEQUANTISES | {"TRT_FP4QDQ"}
+"""Both, and what does both at once."""
+
+
 def attribute_value(a: Any) -> Any:
     """An AttributeProto's value as a Python object."""
     from onnx import helper

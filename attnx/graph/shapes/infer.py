@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SMALL_VALUE = 8192
 """Numbers are carried for tensors of at most this many elements (unless a caller wants more)."""
+MOST_AXES = 64
+"""Axes that an array of numpy can have; a value with more is one of a damaged file, and nothing is known of it."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
@@ -127,7 +129,8 @@ def _walk(
                 note_clash([s[:-2] for s in shapes if s is not None], clashes)
         for name, fact in zip(node.output, results, strict=False):
             if name and name not in given:
-                facts[name] = fact
+                many = fact.shape is not None and len(fact.shape) > MOST_AXES
+                facts[name] = Fact(None, fact.dtype) if many else fact
         if seen is not None:
             for name in node.output:
                 if name in facts:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx.graph.fact import Fact, Shape, ints
+from attnx.graph.load.nodes import ROUNDS
 from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, matmul
 from attnx.graph.shapes.layout_rules import LAYOUT
 
@@ -128,12 +129,12 @@ _SAME = (
     "LogSoftmax Sqrt Exp Log Neg Abs Sign Not Floor Ceil Round Reciprocal Sin Cos IsNaN IsInf Clip "
     "LayerNormalization RMSNormalization SimplifiedLayerNormalization InstanceNormalization "
     "GroupNormalization BatchNormalization LpNormalization Elu Selu Softplus HardSigmoid HardSwish Mish "
-    "Trilu CumSum QuantizeLinear DequantizeLinear ScatterND ScatterElements DynamicQuantizeLinear "
+    "Trilu CumSum ScatterND ScatterElements "
     "BiasSoftmax QLinearSoftmax QLinearSigmoid RotaryEmbedding Hardmax Swish BiasDropout"
 ).split()
 SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_SAME, _like()),
+    **dict.fromkeys((*_SAME, *sorted(ROUNDS)), _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
                      "ReduceSumSquare", "ReduceLogSumExp"), reduce),
     "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],

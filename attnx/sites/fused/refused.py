@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from attnx.graph.load.nodes import op_name
@@ -35,6 +36,18 @@ REASONS = {
     "DisentangledAttention_TRT": "it is a plug-in of TensorRT: open the model as it was before",
     "ai.onnxruntime._fusion.SDPA": "it stands between two steps of an optimizer: open the model before or after it",
 }
+
+
+_NAMES = re.compile("attention|attn|mha|qkvtocontext", re.IGNORECASE)
+
+
+def by_name(node: NodeProto) -> Miss | None:
+    """Why an operator is not taken apart of which nothing but its name is known, where that speaks of attention."""
+    if not _NAMES.search(node.op_type):
+        return None
+    whose = f"of the domain {node.domain}" if node.domain else "that is none of ONNX's own"
+    reason = f"its name says attention, but it is an operator {whose}, and what it computes inside is not known"
+    return Miss(node.name, op_name(node), reason)
 
 
 def recognise(graph: Graph, node: NodeProto) -> Miss:

@@ -240,7 +240,7 @@ def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None
         finding.absent = (*finding.absent, "context")
         finding.notes.append("weights of several softmaxes or heads are combined before they weigh the value")
     elif rounded(use.way):
-        finding.notes.append("the weights are rounded to integers before they weigh the value")
+        finding.notes.append("the weights are quantised before they weigh the value")
     else:
         put.place("context", use.way.product.out, use.way.product.out_axes)
 

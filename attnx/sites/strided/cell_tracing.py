@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.moved import origin
 from attnx.graph.axes.paths import above, depends, scalar
 from attnx.graph.axes.product import find_product, float_source
+from attnx.graph.load.nodes import QUANTISES
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.shapes.index import Graph
 
-_ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul")
+_ROUNDS = QUANTISES | {"MatMulInteger", "QLinearMatMul", "QLinearAdd", "QLinearMul", "TRT_FP4QDQ"}
 FLOAT, FLOAT16, BFLOAT16 = 1, 10, 16
 
 
