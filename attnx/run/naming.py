@@ -41,7 +41,7 @@ def name_tokens(
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     seen = _Seen(run.attentions)
-    if any(array.ndim > 2 for array in feed.values()):  # the rest is of what is neither a token nor its mask
+    if any(feed[s.name].ndim > 2 and not is_past(s) for s in slots if s.name in feed):  # no token, mask, or cache
         seen = _seen(model, run, slots, whole)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
         memory = numbered(seen.states)  # another model's tokens, of which only the number is known
