@@ -39,11 +39,10 @@ FEW = 2
 
 
 def counts(table: HeadTable) -> list[str]:
-    """How many heads there are of each kind, one or two of a kind by name; and what sinks do besides."""
+    """How many heads there are of each kind, one or two of a kind by name; and what sinks do with the rest."""
     out = [f"{counted(sum(map(bool, sum(table.kinds, ()))), 'head')}: {_counted(table, table.kinds)}"]
-    sinks = sum(map(bool, sum(table.rest_kinds, ())))
-    if sinks:
-        out.append(f"the {counted(sinks, 'sink')} besides: {_counted(table, table.rest_kinds)}")
+    if any(map(bool, sum(table.rest_kinds, ()))):
+        out.append(f"sinks, by the rest of their weight: {_counted(table, table.rest_kinds)}")
     return out
 
 
