@@ -42,7 +42,7 @@ def counts(table: HeadTable) -> list[str]:
     """How many heads there are of each kind, one or two of a kind by name; and what sinks do with the rest."""
     out = [f"{counted(sum(map(bool, sum(table.kinds, ()))), 'head')}: {_counted(table, table.kinds)}"]
     if any(map(bool, sum(table.rest_kinds, ()))):
-        out.append(f"sinks, by the rest of their weight: {_counted(table, table.rest_kinds)}")
+        out.append(f"apart from the sink: {_counted(table, table.rest_kinds)}")
     return out
 
 

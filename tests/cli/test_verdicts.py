@@ -139,7 +139,7 @@ def test_heads_by_kind(attnx: Run) -> None:
         == """\
 minilm · 16 tokens · cpu
 72 heads: 56 sink, 9 broad, 5 mixed, 1 previous (L0 H2), 1 next (L1 H8)
-sinks, by the rest of their weight: 34 broad, 20 mixed, 2 previous (L1 H9, L2 H11)
+apart from the sink: 34 broad, 20 mixed, 2 previous (L1 H9, L2 H11)
 what each head does
 layer H0    H1    H2    H3    H4    H5    H6    H7    H8    H9    H10   H11
 L0    broad broad prev  broad ·     ·     broad broad broad*·     broad broad
