@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnx.errors import UnsupportedError
@@ -50,6 +50,8 @@ class Scaled:
     sweep: Measurement | None
     doubts: tuple[str, ...]
     """Notes on sites that were left out."""
+    layers: Mapping[str, int | None]
+    """Label -> layer, of every site that was measured."""
 
 
 def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
@@ -70,6 +72,7 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
     best, chosen = -1.0, (-1, -1)
     failed: UnsupportedError | None = None
     last: Trace | None = None
+    layers: dict[str, int | None] = {}
     for trace in read.traces():
         try:
             table = scaling.all_heads(trace, asked.as_if, asked.similarity)
@@ -80,6 +83,7 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
             read.leave_out(trace, error.message)
             continue
         tables.append(table)
+        layers |= {label: a.site.layer for label, a in zip(trace.labels, trace.attentions, strict=True)}
         counts.append(len(trace.attentions))
         if moved > best:
             best, chosen = moved, (trace.attentions[at].site.index, head)
@@ -93,7 +97,7 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
     shown = read.trace(_layer(read.sites, asked, chosen[0])) if last is None else last
     at, head, queries = _place(shown, asked, chosen)
     swept = joined_sweeps(sweeps) if asked.sweep else None
-    return Scaled(joined(tables, counts), shown, at, head, queries, swept, read.doubts)
+    return Scaled(joined(tables, counts), shown, at, head, queries, swept, read.doubts, layers)
 
 
 def _divisors(read: Stretches) -> list[float] | None:

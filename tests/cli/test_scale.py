@@ -140,9 +140,11 @@ def test_empty_short_and_long_texts(attnx: Run, text: str, model: str) -> None:
 @pytest.mark.parametrize("more", [["--sweep"], ["-q", "it"], ["-H", "3.2", "-l", "2-4"]])
 def test_a_long_text_is_read_a_layer_at_a_time(attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of all layers at once; the matrices of one layer are fetched by a run, and gone before the next."""
-    whole = attnx("scale", ANIMAL, *more, "--json").document
+    whole = attnx("scale", ANIMAL, *more, "--save", "whole.csv", "--json").document
     fetched = a_layer_at_a_time(monkeypatch)
-    apart = attnx("scale", ANIMAL, *more, "--json").document
+    apart = attnx("scale", ANIMAL, *more, "--save", "apart.csv", "--json").document
+    for one, two in zip(*(Path(f"{name}.csv").read_text().splitlines() for name in ("whole", "apart")), strict=True):
+        assert one.split(",")[:3] == two.split(",")[:3]
     assert len(fetched) == (4 if "-l" in more else 7)  # each layer, and that of the row again
     assert max(fetched) == min(fetched) <= 4
     for name in ("head", "query", "notes", "model"):

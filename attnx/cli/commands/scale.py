@@ -23,8 +23,8 @@ from attnx.cli.start import Start
 from attnx.numerals import counted
 
 if TYPE_CHECKING:
-    from attnx.measure.scaling import ScalingTable
-    from attnx.records import Measurement, Trace
+    from attnx.records import Measurement
+    from attnx.study.scaled import Scaled
 
 N = TypeVar("N", int, float)
 TOP = 5
@@ -161,22 +161,22 @@ def scale(
     hints = [f"{counted(left, 'more key')}, none with a larger weight, and every head: --all" if left else ""]
     hints += [] if explain else ["--explain: formulas, sources"]
     shown = [screen(*shown, said=len(said), every=every, hints=hints)]
-    columns = saving.columns_of(_rows(row, table, trace, (at, number, where, piece)))
+    columns = saving.columns_of(_rows(row, looked, (at, number, where, piece)))
     saving.give(shown, columns, whole, json=run.output.json, path=save, force=force)
 
 
-def _rows(row: Measurement, table: ScalingTable, trace: Trace, at: tuple[int, int, int, str]) -> list[dict[str, Any]]:
+def _rows(row: Measurement, looked: Scaled, at: tuple[int, int, int, str]) -> list[dict[str, Any]]:
     """A line for each value: of the keys of the row, then of every head, unscaled and scaled."""
     from attnx.cli.saving import rows_of
 
     site, head, query, piece = at
+    trace, table = looked.trace, looked.table
     of = {"layer": trace.attentions[site].site.layer, "layer_label": trace.labels[site]}
     of |= {"head": head, "head_label": f"H{head}"}
     out = rows_of(row, {**of, "query": query, "query_label": piece})
-    layers = {label: a.site.layer for label, a in zip(trace.labels, trace.attentions, strict=True)}
     measures = (table.spread, table.entropy, table.largest, table.saturated, table.gradient, table.divergence)
     of_heads = [one for measure in measures for one in rows_of(measure, {}, measure.name)]
-    return [*out, *({**one, "layer": layers[one["layer_label"]]} for one in of_heads)]
+    return [*out, *({**one, "layer": looked.layers[one["layer_label"]]} for one in of_heads)]
 
 
 def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
