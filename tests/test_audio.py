@@ -226,7 +226,7 @@ def test_wav_heads_that_cannot_be(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[34:36] = struct.pack("<H", 64)
     path.write_bytes(content)
-    with pytest.raises(InputError, match="of 64 bits"):
+    with pytest.raises(InputError, match="64 bits a sample"):
         read_wav(path)
 
 
