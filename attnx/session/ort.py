@@ -227,12 +227,10 @@ def open_session(
     # Fused quantised products also round activations; attnx shows what the graph itself computes.
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     # Threads that still wait for work of one session would keep another's from a processor: where sessions take turns,
-    # runs took twice as long.
+    # runs took twice as long. And behind a single run Python could use it.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if exact or not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if not thorough:  # a run or two: threads need not spin for the next, while Python could use the processor
-        options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads or THREADS:
         options.intra_op_num_threads = threads or THREADS
     if folder is not None:
