@@ -136,7 +136,6 @@ KEPT: dict[str, Sequence[str]] = {
     "cli/test_word.py::test_it_says_which_of_two": (),
     "cli/test_wording.py::test_arguments_that_are_named_exist": (),
     "cli/test_wording.py::test_the_core_names_no_option_and_no_command": (),
-    "cli/test_wording.py::test_what_another_error_said_is_put_in_whole": (),
     "explore/test_explore.py::test_a_text_is_edited_and_a_mistake_is_said": (),
     "explore/test_explore.py::test_another_size_is_drawn_as_if_it_had_been_the_first": (),
     "explore/test_explore.py::test_moves_stop_at_the_ends": (),

@@ -20,6 +20,17 @@ from attnx.view.json import schema
 
 PROGRAM = [sys.executable, "-m", "attnx"]
 HEAVY = ("onnxruntime", "onnx", "tokenizers", "numpy", "rich", "orjson")
+ONE_TEXT = {
+    "asyncio", "calendar", "concurrent.futures", "csv", "email", "http", "importlib.metadata", "logging", "socket",
+    "PIL", "huggingface_hub", "jinja2", "matplotlib", "onnx", "orjson", "pyarrow", "textual",
+    "attnx.cli.batch_run", "attnx.explore", "attnx.graph", "attnx.interventions", "attnx.scan", "attnx.sites",
+    "attnx.catalog.hub", "attnx.feed.audio", "attnx.feed.generation_config", "attnx.feed.patches", "attnx.feed.vision",
+    "attnx.run.batch", "attnx.run.decoding", "attnx.run.encdec", "attnx.run.generate", "attnx.run.joint",
+    "attnx.run.query_rows", "attnx.run.windows", "attnx.study.head_mean", "attnx.study.head_stats",
+    "attnx.study.layer_names", "attnx.study.overview_stats", "attnx.study.patchmap", "attnx.study.save",
+    "attnx.tokens.residues", "attnx.view.figure", "attnx.view.json", "attnx.view.save",
+}  # fmt: skip
+"""What a look at one short text does without, once its model was seen."""
 
 
 def test_help_and_version_load_nothing_heavy() -> None:
@@ -34,6 +45,18 @@ def test_help_and_version_load_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"{line} []\n" for line in lines)
+
+
+def test_a_look_at_one_text_loads_nothing_that_it_does_not_need(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["inspect", "The animal slept.", "-m", "tiny-gpt", "--device", "cpu"]
+    assert cli.run(line) == 0  # from now on the cache knows the model, and the graph that is run
+    capsys.readouterr()
+    code = f"import sys; from attnx.cli import app; app.run({line!r}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert {"rich", "onnxruntime", "attnx.view.overview"} <= loaded
+    assert loaded & ONE_TEXT == set()
+    assert len([name for name in loaded if name.startswith("attnx")]) <= 110
 
 
 def test_version() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, layers, left_out, mixed
+from attnx.measure.layered import EXPERIMENTAL, layers, left_out, mixed, uniform
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
@@ -40,7 +40,7 @@ def flow(
 
     Source: Abnar and Zuidema 2020, section 3 (flow); Dinic 1970.
     """
-    labels, matrices, uniform, text = layers(trace, tokens)
+    labels, matrices, text = layers(trace, tokens)
     if any(not 0 <= query < len(text) for query in queries):
         raise UsageError(f"there is no token {max(queries)}", f"Tokens run from 0 to {len(text) - 1}.")
     if len(labels) * len(text) ** 3 * len(queries) > FLOW_LIMIT:
@@ -52,7 +52,7 @@ def flow(
         )
     values = _flows([mixed(m, residual) for m in matrices], queries)
     if relative:
-        even = _flows([mixed(m, residual) for m in uniform], queries)
+        even = _flows([mixed(m, residual) for m in uniform(trace, text)], queries)
         values = np.where(even > _TINY, values / np.where(even > _TINY, even, 1.0), 0.0)
     return Measurement(
         name="attention flow",

@@ -18,8 +18,21 @@ EXPERIMENTAL = (
 """Said of the normalisation for causal models, on which there is no agreement."""
 
 
-def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array, Array, Tokens]:
-    """Labels, head means [S,n,n], uniform attention over the visible keys [S,n,n], and the text."""
+def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array, Tokens]:
+    """Labels, head means [S,n,n], and the text."""
+    groups, text = _groups(trace, tokens)
+    return tuple(label for label, _ in groups), np.stack([layer_mean(trace, group) for _, group in groups]), text
+
+
+def uniform(trace: Trace, tokens: Tokens | None) -> Array:
+    """Uniform attention over the visible keys, [S,n,n]: what `layers` would be if all heads looked everywhere."""
+    groups, _ = _groups(trace, tokens)
+    visible = [np.concatenate([read(trace, a).visible for a in group]) for _, group in groups]
+    return np.stack([normalise(average(cells, axis=0)) for cells in visible])
+
+
+def _groups(trace: Trace, tokens: Tokens | None) -> tuple[list[tuple[str, list[Attention]]], Tokens]:
+    """The sites of each layer over the text, and the layer's label; and the text."""
     text = tokens or trace.memory or trace.tokens
     found = [
         (label, a)
@@ -31,16 +44,12 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
             "no self-attention of this model is over that text, so nothing flows through it",
             Wording("<model.find()> lists what the model has."),
         )
-    names, means, uniform = [], [], []
     for label, attention in found:
         need_square(label, attention, len(text))
     labels = {id(a): label for label, a in found}
-    for group in by_layer([a for _, a in found]):
-        names.append(labels[id(group[0])] if len(group) == 1 else group[0].site.label)
-        means.append(layer_mean(trace, group))
-        even = [read(trace, a).visible for a in group]
-        uniform.append(normalise(average(np.concatenate(even), axis=0)))
-    return tuple(names), np.stack(means), np.stack(uniform), text
+    groups = by_layer([a for _, a in found])
+    names = [labels[id(group[0])] if len(group) == 1 else group[0].site.label for group in groups]
+    return list(zip(names, groups, strict=True)), text
 
 
 def need_square(label: str, attention: Attention, length: int) -> None:

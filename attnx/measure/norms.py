@@ -29,7 +29,13 @@ class Norms:
 
 
 def value_norms(
-    trace: Trace, site: int, output: Array | None = None, *, together: bool = True, sizes: Array | None = None
+    trace: Trace,
+    site: int,
+    output: Array | None = None,
+    *,
+    together: bool = True,
+    sizes: Array | None = None,
+    gram: Array | None = None,
 ) -> Norms:
     """Attention weighted by norms: ||a_ij v_j||, and with W_O ||a_ij v_j W_O||.
 
@@ -39,6 +45,7 @@ def value_norms(
         output: W_O as [H,Dv,E], the slice of the output projection that reads each head. Without it the norm is of the
             value vectors alone, and the Measurement says so.
         together: Whether to add the heads up behind W_O, which takes time that grows with Q K E.
+        gram: `gram_of(output)`, where it is known: it is the same for all texts.
         sizes: ||v W_O|| as [H,K], where the graph gave that instead of the value: `output` and `together` do not count.
 
     Returns:
@@ -62,7 +69,7 @@ def value_norms(
         value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
         if output is not None and output.shape[:2] != (heads, value.shape[-1]):
             raise InputError(f"W_O is {output.shape}, but {heads} heads of {value.shape[-1]} values read it")
-        sizes = _sizes(value, output)
+        sizes = _sizes(value, output, gram)
         if output is not None and together:
             value = np.matmul(value, output.astype(np.float64))
     elif sizes.shape != (heads, rows.weights.shape[-1]):
@@ -93,17 +100,22 @@ def value_norms(
     )
 
 
-def _sizes(value: Array, output: Array | None) -> Array:
+def gram_of(output: Array) -> Array:
+    """W W^T of each head's slice of W_O [H,Dv,E], float64 [H,Dv,Dv]."""
+    matrices = output.astype(np.float64)
+    return np.asarray(np.matmul(matrices, matrices.swapaxes(1, 2)))
+
+
+def _sizes(value: Array, output: Array | None, gram: Array | None) -> Array:
     """|v| of v [H,K,Dv], or |v W_O| behind W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
     if output is None:
         return np.asarray(np.linalg.norm(value, axis=-1))
-    matrices = output.astype(np.float64)
-    gram = np.matmul(matrices, matrices.swapaxes(1, 2))
+    gram = gram_of(output) if gram is None else gram
     squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
     whole = np.einsum("hkd,hkd->hk", value, value) * np.einsum("hdd->h", gram)[:, None]
     # Where too much of a vector cancels on the way, the squares do not tell what is left.
     unsure = ~(squares >= 1e-8 * whole).all(axis=1)
     out: Array = np.sqrt(np.maximum(squares, 0.0))
     for head in np.flatnonzero(unsure):
-        out[head] = np.linalg.norm(value[head] @ matrices[head], axis=-1)
+        out[head] = np.linalg.norm(value[head] @ output[head].astype(np.float64), axis=-1)
     return out

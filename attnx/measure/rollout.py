@@ -6,7 +6,7 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
-from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed, need_square
+from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed, need_square, uniform
 from attnx.measure.rows import head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -38,10 +38,10 @@ def rollout(
 
     Source: Abnar and Zuidema 2020, section 3, equation 1; `relative`: attnx.
     """
-    labels, matrices, uniform, text = layers(trace, tokens)
+    labels, matrices, text = layers(trace, tokens)
     values = _product(matrices, residual)
     if relative:
-        even = _product(uniform, residual)
+        even = _product(uniform(trace, text), residual)
         values = normalise(np.where(even > 0, values / np.where(even > 0, even, 1.0), 0.0))
     notes = (*left_out(trace, text), *((EXPERIMENTAL,) if relative else ()))
     return _measured(labels, text, values, "rollout", notes, residual)
@@ -66,7 +66,7 @@ def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Meas
 
     Source: Abnar and Zuidema 2020, appendix A.1.
     """
-    labels, matrices, _, text = layers(trace, tokens)
+    labels, matrices, text = layers(trace, tokens)
     if not 0 <= query < len(text):
         raise UsageError(f"there is no token {query}", f"Tokens run from 0 to {len(text) - 1}.")
     below = np.concatenate([np.eye(len(text))[None], _product(matrices, 0.5)[:-1]])

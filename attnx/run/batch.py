@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnx.errors import ModelError, RunError, UsageError
+from attnx.errors import RunError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.inputs import fixed_length, is_past, named, takes_target
-from attnx.feed.text import encode
+from attnx.feed.text import encode, padding
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Miss, Tokens, Trace
-from attnx.run.generate import sized
-from attnx.run.kvcache import is_static, slides
+from attnx.run.kvcache import is_static, sized, slides
 from attnx.run.passes import Pass, Passes, Steps
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -287,11 +286,7 @@ class Texts:
         """The tokens, padded to one length."""
         if len({len(tokens) for tokens in self.tokens}) == 1:
             return self.tokens
-        try:
-            pad_id, piece = model.tokenizer.pad_id, model.tokenizer.piece(model.tokenizer.pad_id)
-        except ModelError:
-            pad_id, piece = 0, "#0"
-        return pad(self.tokens, pad_id, piece)
+        return pad(self.tokens, *padding(model))
 
     def feed(self, model: OpenModel, tokens: Sequence[Tokens], wanted: Wanted) -> Passes[Batch]:
         """The one pass."""

@@ -11,7 +11,7 @@ from attnx.feed.recipes import read_recipe
 from attnx.feed.rules import RULES
 from attnx.feed.vision import picture_slot
 from attnx.records import Array
-from attnx.run.generate import sized
+from attnx.run.kvcache import sized
 from attnx.session.ort import Slot
 from attnx.session.protocol import OpenModel
 from attnx.tokens.files import read_processor

@@ -13,7 +13,7 @@ from attnx.feed.generation_config import Rules, numbers, read_rules, settings
 from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded, seen_by
 from attnx.records import Array, Tokens
 from attnx.run.encdec import Encoded, carried_states, for_inputs
-from attnx.run.kvcache import carry, pair, room, slides
+from attnx.run.kvcache import carry, pair, room, sized, slides
 from attnx.run.logits import next_logits, vocabulary
 from attnx.run.passes import Pass, Steps
 from attnx.run.steps import join_steps
@@ -163,15 +163,6 @@ class Text:
         if self.padding is not None:
             mask[:, : self.padding.shape[1]] = self.padding[:, : mask.shape[1]]
         return sized(Needs(new, mask, np.zeros_like(new), past=past), model)
-
-
-def sized(needs: Needs, model: OpenModel) -> Needs:
-    """The needs with the sizes of the model's caches, which their inputs may leave open."""
-    site = next((s for s in model.sites if s.kv_heads), None)
-    window = max((s.window for s in model.sites if s.window is not None), default=None)
-    if site is None:
-        return needs
-    return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)
 
 
 def _cached(model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Mapping[str, Array]) -> Steps[Decoded]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from attnx.feed.inputs import is_past
+from attnx.feed.inputs import Needs, is_past
 from attnx.records import Array
 from attnx.session.ort import Slot
+from attnx.session.protocol import OpenModel
 
 _MARK = re.compile(r"past_key_values?|present_key_values?|past|present|updated|new|out(put)?|in(put)?")
 
@@ -81,3 +83,12 @@ def room(slots: Sequence[Slot]) -> int | None:
 def slides(slots: Sequence[Slot]) -> bool:
     """Whether a cache is a ring buffer that only its operator can fill: its tokens are not in order."""
     return any("sliding" in str(d).lower() for s in slots if is_past(s) for d in s.shape)
+
+
+def sized(needs: Needs, model: OpenModel) -> Needs:
+    """The needs with the sizes of the model's caches, which their inputs may leave open."""
+    site = next((s for s in model.sites if s.kv_heads), None)
+    window = max((s.window for s in model.sites if s.window is not None), default=None)
+    if site is None:
+        return needs
+    return replace(needs, kv_heads=site.kv_heads, head_size=site.head_size, window=window)

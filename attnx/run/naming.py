@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.errors import InputError, ModelError
-from attnx.feed.inputs import is_past, takes_target
+from attnx.feed.inputs import is_ids, is_past, takes_target
 from attnx.records import Array, Attention, Tokens, Trace
-from attnx.run.axis_tokens import name_axes, read_tokens
+from attnx.run.axis_tokens import in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
@@ -40,12 +41,14 @@ def name_tokens(
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     seen = _Seen(run.attentions)
-    if any(array.ndim > 2 for array in feed.values()):  # the rest is of what is neither a token nor its mask
+    if any(feed[s.name].ndim > 2 and not is_past(s) for s in slots if s.name in feed):  # no token, mask, or cache
         seen = _seen(model, run, slots, whole)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
         memory = numbered(seen.states)  # another model's tokens, of which only the number is known
     attentions, past = seen.attentions, any(is_past(slot) for slot in slots)
-    apart = [*seen.windowed, *(a.site.index for a in attentions if a.site.over_channels)]
+    rows = max((prod(feed[s.name].shape[:-1]) for s in slots if s.name in feed and is_ids(s)), default=0)
+    blocks = in_blocks(attentions, rows, [len(side) for side in (tokens, memory) if side is not None])
+    apart = [*seen.windowed, *blocks, *(a.site.index for a in attentions if a.site.over_channels)]
     tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes)))

@@ -146,11 +146,12 @@ def _plain(
         tokens = padded(tokens, length, *padding(model))
     needs = feeding.batch_of([tokens])
     if any(is_past(s) for s in slots):
-        from attnx.run.generate import Plan, decoder_steps, sized
-        from attnx.run.kvcache import is_static
+        from attnx.run.kvcache import is_static, sized
 
         needs = sized(needs, model)
         if (length == 1 and len(tokens) > 1) or is_static(slots):  # one token at a time, or unused room in a cache
+            from attnx.run.generate import Plan, decoder_steps
+
             decoded = yield from decoder_steps(model, tokens.ids.tolist(), Plan(0), wanted, inputs=inputs)
             return name_tokens(model, decoded.run, tokens, None)
     run = yield Pass(model, feeding.derive(slots, needs, inputs), wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,9 @@ from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
+    from attnx.session.ort import Session
     from attnx.sites.recognise import Found
+    from attnx.taps.tap import Tapped
 
 OUTPUT = "output"
 """Name of the model's own output among the layers."""
@@ -51,24 +53,55 @@ def states(model: OpenModel, prompt: Prompt) -> States:
         UnsupportedError: No block's input could be identified with certainty.
         InputError: Nothing fills one of the model's inputs.
     """
+    return states_of(model, (prompt,))[0]
+
+
+def states_of(model: OpenModel, prompts: Sequence[Prompt]) -> list[States]:
+    """As `states` for each of a few prompts: the model is opened once for all of them."""
+    opened: dict[object, _Opened] = {}
+    return [_read(model, prompt, opened) for prompt in prompts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file opened to give what its attention blocks read."""
+
+    session: Session
+    tapped: Tapped
+    found: Found
+    sites: tuple[Site, ...]
+    """Those of which it is known what they read."""
+    notes: tuple[str, ...]
+
+
+def _open(file: OpenModel, feed: Mapping[str, Array]) -> _Opened:
     from attnx.session.ort import on_cuda, open_session
     from attnx.taps.tap import tap
 
-    file, feed, trace = _last_feed(model, prompt)
-    of_encoder = file is model.encoder
-    lookups.check(file, file.find(feed), feed)
     found = file.graph(feed)
     wanted, notes = _wanted(found)
     sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
     with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
-    wide = not on_cuda(file.device)
-    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=wide)
-    session = open_session(tapped.model, tapped.folder, file.device, exact=tapped.rounded)
-    values = session.run(feed)
+    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=not on_cuda(file.device))
+    thorough = not tapped.plain  # it is run a few times: as fast to open as can be
+    session = open_session(tapped.model, tapped.folder, file.device, thorough=thorough, exact=tapped.rounded)
+    return _Opened(session, tapped, found, tuple(site for site, _ in wanted), tuple(notes))
+
+
+def _read(model: OpenModel, prompt: Prompt, opened: dict[object, _Opened]) -> States:
+    file, feed, trace = _last_feed(model, prompt)
+    of_encoder = file is model.encoder
+    known = file.find(feed)
+    lookups.check(file, known, feed)
+    key = (of_encoder, known.branch)
+    if key not in opened:
+        opened[key] = _open(file, feed)
+    one = opened[key]
+    values = one.session.run(feed)
     text_tokens = trace.memory or trace.tokens
     vectors: dict[str, Array] = {}
-    for site, _ in wanted:
-        read = _by_token(values[tapped.taps[site.index]["query"]], len(text_tokens))
+    for site in one.sites:
+        read = _by_token(values[one.tapped.taps[site.index]["query"]], len(text_tokens))
         if read is not None:
             vectors[site.label] = read
     if not vectors:
@@ -78,13 +111,13 @@ def states(model: OpenModel, prompt: Prompt) -> States:
         )
     width = next(iter(vectors.values())).shape[1]
     # With encoder and decoder in one graph, the outputs are the decoder's and the text is the encoder's.
-    decoder = not of_encoder and any(site.kind == "cross" for site in found.sites)
-    for name in () if decoder else tapped.outputs:
+    decoder = not of_encoder and any(site.kind == "cross" for site in one.found.sites)
+    for name in () if decoder else one.tapped.outputs:
         last = _by_token(values[name], len(text_tokens))
         if last is not None and last.shape[1] == width:
             vectors[OUTPUT] = last
             break
-    return States(text_tokens, vectors, tuple(dict.fromkeys((*trace.notes, *notes))))
+    return States(text_tokens, vectors, tuple(dict.fromkeys((*trace.notes, *one.notes))))
 
 
 def _last_feed(model: OpenModel, prompt: Prompt) -> tuple[OpenModel, Mapping[str, Array], Trace]:

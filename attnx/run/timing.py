@@ -60,7 +60,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
             "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
     two_sided = takes_target(model.slots())
-    most = _most(model)
+    most, plain = _most(model), _plain(model)
     if beyond := [str(length) for length in lengths if most is not None and length > most]:
         notes.append(f"{', '.join(beyond)} tokens were not tried: the model takes {most} at most")
     for length in lengths:
@@ -68,7 +68,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
         if most is not None and length > most:
             rows.append(took)
             continue
-        tokens = _random(model, length)
+        tokens = _random(model, length, plain)
         try:
             if two_sided:
                 both = Encoded(tokens).needs(tokens.ids.tolist())
@@ -135,15 +135,21 @@ def _timed(model: OpenModel, feed: Mapping[str, Array]) -> tuple[float, float]:
     return statistics.median(seconds), memory
 
 
-def _random(model: OpenModel, length: int) -> Tokens:
-    """Tokens of random ids, always the same for a given length."""
-    draw = np.random.default_rng(length)
+def _plain(model: OpenModel) -> list[int]:
+    """Ids of the tokens that are not special; none where there is no tokenizer."""
     try:
         tokenizer = model.tokenizer
     except AttnxError:
+        return []
+    return [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
+
+
+def _random(model: OpenModel, length: int, plain: Sequence[int]) -> Tokens:
+    """Tokens of random ids among `plain`, always the same for a given length."""
+    draw = np.random.default_rng(length)
+    if not plain:
         return from_ids(draw.integers(1, 9, length).tolist())
-    plain = [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
-    return tokenizer.from_ids(draw.choice(plain, length).tolist())
+    return model.tokenizer.from_ids(draw.choice(plain, length).tolist())
 
 
 def _can_measure_memory() -> bool:

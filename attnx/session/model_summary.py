@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from attnx.session import cache
 from attnx.session.ort import Slot
 
 if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
     from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
     from attnx.taps.tap import Tapped
@@ -105,6 +106,20 @@ def save(summary: ModelSummary, found: Found) -> None:
         return
     if None not in summary.files:
         cache.write(summary.key, _write(summary))
+
+
+def parameters(summary: ModelSummary, graph: Callable[[], Graph]) -> int:
+    """How many numbers every token is multiplied with: kept, or counted in the graph."""
+    name = cache.key("parameters", summary.key)
+    entry = cache.read(name) if summary.key else None
+    if entry is not None:
+        return int(entry.head["count"])
+    from attnx.graph.axes.parameters import parameters as count_in
+
+    count = count_in(graph())
+    if summary.key:
+        cache.write(name, {"count": count})
+    return count
 
 
 def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:

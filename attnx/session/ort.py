@@ -31,6 +31,8 @@ _CODES = {
 }  # fmt: skip
 
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+"""Before onnxruntime is imported: 1.31 keeps a database in the user's cache folder of what was run, for its makers."""
 THREADS: int | None = None
 """Default number of threads inside an operator; onnxruntime's choice where None."""
 
@@ -157,8 +159,8 @@ def _run_error(error: Exception) -> RunError | InputError:
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
             f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
-            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, longer "
-            "than the model takes?",
+            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, too "
+            "long for the model?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
@@ -225,12 +227,10 @@ def open_session(
     # Fused quantised products also round activations; attnx shows what the graph itself computes.
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fused else "1")
     # Threads that still wait for work of one session would keep another's from a processor: where sessions take turns,
-    # runs took twice as long.
+    # runs took twice as long. And behind a single run Python could use it.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if exact or not thorough:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if not thorough:  # a run or two: threads need not spin for the next, while Python could use the processor
-        options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads or THREADS:
         options.intra_op_num_threads = threads or THREADS
     if folder is not None:

@@ -176,13 +176,7 @@ class SessionPool:
         """The session under that key, opened if necessary; the least recently used one is closed."""
         have = self._sessions.get(key)
         if have is None:
-            wide = not on_cuda(self.device)
-            extra = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
-            tapped = summaries.load_tapped(known, wanted, extra)
-            if tapped is None:
-                kept = None if outputs else ()
-                tapped = tap(self.graph(known.branch), wanted, outputs=kept, rows=rows, heads=heads, wide=wide)
-                summaries.save_tapped(known, wanted, extra, tapped)
+            tapped = self._tapped(known, wanted, outputs, rows, heads)
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
@@ -192,6 +186,24 @@ class SessionPool:
         while len(self._sessions) > KEPT:
             del self._sessions[next(iter(self._sessions))]
         return have
+
+    def _tapped(
+        self,
+        known: ModelSummary,
+        wanted: Mapping[int, Collection[str]],
+        outputs: bool,
+        rows: bool = False,
+        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    ) -> Tapped:
+        """The tapped graph, from the cache where it was made before."""
+        wide = not on_cuda(self.device)
+        extra = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
+        tapped = summaries.load_tapped(known, wanted, extra)
+        if tapped is None:
+            kept = None if outputs else ()
+            tapped = tap(self.graph(known.branch), wanted, outputs=kept, rows=rows, heads=heads, wide=wide)
+            summaries.save_tapped(known, wanted, extra, tapped)
+        return tapped
 
     def close(self, session: Session) -> None:
         """Release a session, and the weights that it holds."""
@@ -213,8 +225,11 @@ class SessionPool:
 
     def plain(self, known: ModelSummary) -> Session:
         """A session on the model without taps (CUDA-only operators are decomposed here too)."""
-        tapped = tap(self.graph(known.branch), {}, wide=not on_cuda(self.device))
-        return self._session_on(known, tapped, threads=self.threads)
+        return self._session_on(known, self._tapped(known, {}, True), threads=self.threads)
+
+    def parameters(self, known: ModelSummary) -> int:
+        """How many numbers every token is multiplied with; see `attnx.graph.axes.parameters`."""
+        return summaries.parameters(known, lambda: self.graph(known.branch).opened)
 
     def _open(self, known: ModelSummary, tapped: Tapped, many: bool, thorough: bool = False) -> _Open:
         thorough = thorough or many or not tapped.plain or self.fused

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from attnx.measure.norms import gram_of
 from attnx.records import Array, Site
 from attnx.session.protocol import OpenModel
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _READ: WeakKeyDictionary[OpenModel, dict[object, Array | None]] = WeakKeyDictionary()
-"""What `output_projection` read, for as long as its model is there."""
+"""What `output_projection` read, and products of it, for as long as its model is there."""
 
 
 def projections_of(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
@@ -28,11 +29,23 @@ def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] 
     """W_O as [H,Dv,E]; None where it was not found with certainty. Read once for a model."""
     from attnx.graph.axes.projections import output_weights
 
-    known = _READ.setdefault(model, {})
-    key = (model.find(inputs).branch, site.node, site.op, site.component, site.kind)
+    known, key = _READ.setdefault(model, {}), _key(model, site, inputs)
     if key not in known:
         known[key] = next((output_weights(graph, own) for graph, own in _graphs(model, site, inputs)), None)
     return known[key]
+
+
+def output_gram(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
+    """`gram_of` W_O, float64 [H,Dv,Dv]; None where W_O was not found. Worked out once for a model."""
+    known, key = _READ.setdefault(model, {}), ("gram", *_key(model, site, inputs))
+    if key not in known:
+        output = output_projection(model, site, inputs)
+        known[key] = None if output is None else gram_of(output)
+    return known[key]
+
+
+def _key(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> tuple[object, ...]:
+    return (model.find(inputs).branch, site.node, site.op, site.component, site.kind)
 
 
 def _graphs(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:

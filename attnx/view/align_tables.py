@@ -1,4 +1,4 @@
-"""What is aligned, as tables: links between words, and how far alignments are from gold ones."""
+"""Alignments as tables: links between words, and how far alignments are from gold ones."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
 
 
 def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str]) -> Columns:
-    """The spans of a prompt: each one's share of what was read of them, and that for its length."""
+    """The spans of a prompt: each one's share of the weight on all of them, and that share relative to its length."""
     total = sum(sizes)
     over = [share * total / size if size else np.nan for share, size in zip(shares, sizes, strict=True)]
     return columns(
@@ -135,10 +135,10 @@ def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int],
 
 
 def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str) -> Columns:
-    """The parts of an answer: the span that each leaned on, and where the rest of its weight went.
+    """The parts of an answer: the span that each relied on most, and where the rest of its weight went.
 
     Args:
-        rows: What each says; its weight on each span, on the rest of the prompt, on sinks and on the model's own words;
+        rows: Its text; its weight on each span, on the rest of the prompt, on sinks and on the model's own words;
             its lookback ratio.
         names: Of the spans.
         by: What the parts are.

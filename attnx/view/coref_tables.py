@@ -1,4 +1,4 @@
-"""What heads say of a pronoun, as tables: verdicts against baselines, heads, layers, a contrast, accuracy."""
+"""Where heads point from a pronoun, as tables: verdicts against baselines, heads, layers, a contrast, accuracy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name_of(one: Coreference, at: int | None) -> str:
 
 
 def answer(one: Coreference) -> str:
-    """What it comes to, in a sentence: the mean of all heads and the best head, beside chance and place."""
+    """The answer in one sentence: the mean of all heads and the best head, compared with chance and position."""
     named = {v.method: v for v in (*one.verdicts, *one.baselines)}
     mean, best = named.get("mean of all heads"), named.get("best head")
     others = len(one.candidates) - len(one.unseen)
@@ -49,7 +49,7 @@ def answer(one: Coreference) -> str:
 
 
 def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
-    """Each way of reading the attention, then what place and chance alone would say."""
+    """Each way of reading the attention, then what position and chance alone would say."""
     rows = [*one.verdicts, *one.baselines]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
     methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
@@ -70,7 +70,7 @@ def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
 
 
 def unseen(one: Coreference) -> Columns:
-    """Of a pronoun that sees none of its candidates: that, in place of tables without a number in them."""
+    """A note for a pronoun that sees none of its candidates, in place of empty tables."""
     return columns(
         f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?: no candidate can be seen",
         [

@@ -1,4 +1,4 @@
-"""What was found on a machine: a line each, with the remedy below what is bad."""
+"""Findings about a machine: one line each, with the remedy below each problem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Row = tuple[str, str, str, str, str]
 
 
 def health(rows: Sequence[Row]) -> Health:
-    """Write findings by part; the last line counts what is bad."""
+    """Write findings by part; the last line counts the problems."""
     return Health(tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """See `health`. What does not fit on a line goes on below where it began."""
+    """See `health`. Text that does not fit on a line continues below its beginning."""
 
     rows: tuple[Row, ...]
 

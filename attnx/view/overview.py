@@ -27,7 +27,7 @@ AROUND = 4
 ROWS = 50
 """Tokens that are listed where there is no terminal with so many lines."""
 NAME = 16
-"""Cells that a model's name keeps while anything else can give way in the first line."""
+"""Cells that a model's name keeps as long as anything else in the first line can give way."""
 FEWEST, ENOUGH = 5, 5
 """Lines that each part gets at least; lines of heads below which there is no map of all of them."""
 
@@ -77,7 +77,7 @@ def overview(
     height: int | None = None,
     rest: str = "",
 ) -> Overview:
-    """Put the first screen together from what was measured.
+    """Compose the first screen from the measurements.
 
     Args:
         trace: Gives model, tokens, layers, device.
@@ -260,7 +260,7 @@ def _sides(trace: Trace) -> tuple[Tokens, Tokens]:
 
 
 def _range(values: Sequence[int | None]) -> str:
-    """A number, "4–16", or "?" where nothing is known."""
+    """A number, "4–16", or "?" where unknown."""
     if not values:
         return "?"
     return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"

@@ -30,13 +30,13 @@ class Page:
     width: int
     """Columns."""
     height: int | None
-    """Lines that fit on one screen; None where nothing scrolls away (a pipe, a file)."""
+    """Lines that fit on one screen; None where there is no screen (a pipe, a file)."""
     depth: Depth
     ascii: bool
     """True where the encoding cannot write blocks, braille or CJK."""
 
     def spell(self, text: str) -> str:
-        """Write safe text with the characters that there are."""
+        """Write safe text with the available characters."""
         return in_ascii(text) if self.ascii else text
 
 
@@ -57,7 +57,7 @@ def page(console: Console, options: ConsoleOptions) -> Page:
 
 
 def depth_of(console: Console) -> Depth:
-    """Tell how many colours a console shows."""
+    """Find how many colours a console shows."""
     if console.no_color or console.color_system is None:
         return "none"
     return _DEPTHS.get(console.color_system, "16")
@@ -84,7 +84,7 @@ class Line:
     style: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Write it with the characters that there are."""
+        """Write it with the available characters."""
         yield Text(page(console, options).spell(safe(self.text)) if self.text else "", self.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:

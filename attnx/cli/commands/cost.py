@@ -46,7 +46,6 @@ def cost(
     from attnx.cli import output
     from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
-    from attnx.graph.axes.parameters import parameters
     from attnx.measure import cost as measure
     from attnx.numerals import whole
     from attnx.wording import Wording
@@ -56,11 +55,10 @@ def cost(
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    graph = opened.graph().opened
-    count = parameters(graph)
+    count = opened.sessions.parameters(opened.find())
     sites = [*opened.encoder_sites, *opened.sites]
     if opened.encoder is not None:
-        count += parameters(opened.encoder.graph().opened)
+        count += opened.encoder.sessions.parameters(opened.encoder.find())
     try:
         found = measure.cost(sites, sizes, parameters=count or None)
     except UnsupportedError:

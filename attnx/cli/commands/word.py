@@ -58,7 +58,7 @@ def word(
     from attnx.cli.option_groups import Source
     from attnx.errors import UsageError
     from attnx.measure.vectors import contexts
-    from attnx.run.states import states
+    from attnx.run.states import states_of
 
     if word is None:
         raise UsageError("which word?", 'attnx word "A river bank." "A savings bank." --word bank')
@@ -67,7 +67,7 @@ def word(
     (one,) = take(Source(text, inputs=inputs, target=target))
     (two,) = take(Source(other, inputs=other_inputs, target=target))
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
-    found = [states(opened, item.prompt(opened)) for item in (one, two)]
+    found = states_of(opened, [item.prompt(opened) for item in (one, two)])
     words = (word, other_word or word)
     mentions = [_mention(state, name) for state, name in zip(found, words, strict=True)]
     first, second = (state.vectors for state in found)
