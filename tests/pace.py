@@ -31,6 +31,7 @@ EVERY: dict[str, int] = {
     "cli/test_saved_views.py::test_every_view_is_saved_in_every_format": 20,
     "cli/test_scale.py::test_misuse": 3,
     "cli/test_sites.py::test_a_feed_by_the_template_runs": 3,
+    "cli/test_verdicts.py::test_the_answer_fits_one_screen": 3,
     "cli/test_word.py::test_misuse": 2,
     "explore/test_explore.py::test_screens_are_exactly_these": 3,
     "explore/test_explore.py::test_the_screen_holds_the_grid_the_head_and_the_row": 2,

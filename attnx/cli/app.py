@@ -148,6 +148,8 @@ def _root(
     """See what each token attends to, in any Transformer exported to ONNX.
 
     attnx "A text." is short for attnx inspect "A text."
+
+    What its terms mean: docs/reference/glossary.md
     """
 
 

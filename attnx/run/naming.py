@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.inputs import is_ids, is_past, takes_target
-from attnx.records import Array, Attention, Tokens, Trace
+from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
 from attnx.run.axis_tokens import in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
@@ -51,11 +51,21 @@ def name_tokens(
     apart = [*seen.windowed, *blocks, *(a.site.index for a in attentions if a.site.over_channels)]
     tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
-    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes)))
+    one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
+    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *_side_by_side(one_by_one))))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
     return replace(trace, notes=(*notes, *unseen(trace)))
+
+
+def _side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
+    """What is to be said of sites that attend within several sequences at once, of which one is shown."""
+    arrays = (next((x for q in QUANTITIES if (x := getattr(a, q)) is not None), None) for a in attentions)
+    most = max((array.shape[0] for array in arrays if array is not None), default=1)
+    if most < 2:
+        return ()
+    return (f"{most} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -117,7 +117,12 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
     )
 
 
-def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str]) -> Columns:
+_SPANS = "share of the weight on all spans; times its length: that share by its share of their tokens"
+
+
+def spans(
+    named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str], *, explain: bool = True
+) -> Columns:
     """The spans of a prompt: each one's share of the weight on all of them, and that share relative to its length."""
     total = sum(sizes)
     over = [share * total / size if size else np.nan for share, size in zip(shares, sizes, strict=True)]
@@ -130,11 +135,11 @@ def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int],
             column("tokens", [str(size) for size in sizes]),
             column("text", [" ".join(text.split()) for _, text in named]),
         ],
-        notes=["share of the weight on all spans; times its length: that share by its share of their tokens", *said],
+        notes=[_SPANS if explain else "", *said],
     )
 
 
-def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str) -> Columns:
+def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str, *, explain: bool = True) -> Columns:
     """The parts of an answer: the span that each relied on most, and where the rest of its weight went.
 
     Args:
@@ -157,12 +162,14 @@ def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: st
             column("own", [w[-1] for _, w, _ in rows], decimals=2),
             column("lookback", [ratio for *_, ratio in rows], decimals=2),
         ],
-        notes=["sinks: the first token and special tokens; own: what the model had written before"],
+        notes=["sinks: the first token and special tokens; own: what the model had written before"] if explain else [],
     )
 
 
-def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
-    """The heads that look back most, and least, over all steps."""
+def lookback(
+    ratios: Measurement, count: int, said: Sequence[str], more: Callable[[int], str], *, explain: bool = True
+) -> Columns:
+    """The heads that look back most, and least, over all steps; `more` says how the others are seen."""
     means = average(ratios.values, axis=-1)
     layers, heads = (axis.labels for axis in ratios.axes[:2])
     ranked = np.argsort(-np.nan_to_num(means, nan=-1.0), axis=None, kind="stable")
@@ -175,7 +182,7 @@ def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
         ],
-        notes=[f"{ratios.formula} ({ratios.source})", *said],
+        notes=[f"{ratios.formula} ({ratios.source})" if explain else "", *said, more(len(order) - len(kept))],
     )
 
 

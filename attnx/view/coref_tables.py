@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,9 +51,10 @@ def answer(one: Coreference) -> str:
 
 def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
     """Each way of reading the attention, then what position and chance alone would say."""
-    rows = [*one.verdicts, *one.baselines]
+    places = [v for v in one.baselines if explain or v.candidate is not None]  # chance names none, and `answer` has it
+    rows = [*one.verdicts, *places]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
-    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
+    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
     faint = range(len(one.verdicts), len(rows))
     told = ["share among the candidates; margin: first share less second"] if explain else []
     return columns(
@@ -81,8 +83,8 @@ def unseen(one: Coreference) -> Columns:
     )
 
 
-def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
-    """The heads with the largest margin: each candidate's weight and share."""
+def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: bool = False) -> Columns:
+    """The heads with the largest margin: each candidate's weight and share; `more` says how the others are seen."""
     layers, names = (axis.labels for axis in one.margin.axes)
     kept = one.ranked[:count]
     weights, shares = one.weights.values, one.shares.values
@@ -94,11 +96,12 @@ def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
         parts.append(column(name_of(one, at), cells, whole=True))
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
-    more = len(one.candidates) - len(chosen)
-    notes = [f"{more} more candidates have less weight" if more > 0 else ""]
+    few = len(one.candidates) - len(chosen)
+    notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
     if explain:
         notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
         notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
+    notes.append(more(len(one.ranked) - len(kept)))
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
     return columns(title, parts, notes=notes)
 
@@ -178,7 +181,7 @@ def accuracy(model: str, name: str, found: Accuracy, *, explain: bool = False) -
         *found.notes,
     ]
     return columns(
-        f"{model} on {name}: {found.examples} examples in {found.groups} groups",
+        f"{model} on {name}: {counted(found.examples, 'example')} in {counted(found.groups, 'group')}",
         [
             column("method", found.methods.axes[0].labels, whole=True),
             column("accuracy", values[:, 0], bar=(0.0, 1.0)),

@@ -20,6 +20,8 @@ from attnx.view.cells import in_ascii, safe
 Depth = Literal["true", "256", "16", "none"]
 """How many colours there are: 24 bits, the 256 of xterm, the 16 of the terminal's theme, none."""
 
+SCREEN = 24
+"""Lines of the smallest screen that an answer is to fit on; what a pipe gets is no longer."""
 _DEPTHS: dict[str, Depth] = {"truecolor": "true", "256": "256", "standard": "16", "windows": "16"}
 
 
@@ -54,6 +56,18 @@ def page(console: Console, options: ConsoleOptions) -> Page:
     if height is None and console.is_terminal:
         height = console.height
     return Page(options.max_width, height, depth_of(console), options.ascii_only)
+
+
+def screen_lines(console: Console, options: ConsoleOptions) -> int | None:
+    """Lines of the screen that an answer is to fit on, the prompt's included.
+
+    Returns:
+        Those that the layout grants, else the terminal's; `SCREEN` of a pipe; None of a file, which is recorded and
+        which nobody has to scroll back in.
+    """
+    if options.height is not None or console.record:
+        return options.height
+    return console.height if console.is_terminal else SCREEN
 
 
 def depth_of(console: Console) -> Depth:
