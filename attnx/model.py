@@ -202,7 +202,7 @@ class Model:
             image: A picture file.
             audio: A WAV file.
             generate: Let the decoder write this many tokens, and show them too.
-            layers: Only sites of these layers; all where None.
+            layers: Only sites of these layers, -1 being the last; all where None.
             quantities: Which arrays to keep ("weights", "scores", ...). Fewer is faster.
             outputs: Also give the model's own outputs.
             verify: Check the arrays against one another.
@@ -217,7 +217,7 @@ class Model:
         from attnx.run.prompt import Prompt
 
         wanted = Wanted(
-            layers_of(layers), quantities_of(quantities, outputs), outputs, verify, verify_outputs, required
+            self._layers(layers), quantities_of(quantities, outputs), outputs, verify, verify_outputs, required
         )
         files = path_of(image, "a picture"), path_of(audio, "a sound")
         return execute(
@@ -241,7 +241,7 @@ class Model:
         from attnx.run.batch import trace_many
 
         size = whole_of(size, "a batch")
-        return trace_many(self, texts, quantities_of(quantities), layers_of(layers), size=size, verify=verify)
+        return trace_many(self, texts, quantities_of(quantities), self._layers(layers), size=size, verify=verify)
 
     def rows(
         self,
@@ -261,7 +261,7 @@ class Model:
         from attnx.feed.text import tokens_for
         from attnx.run.query_rows import rows
 
-        wanted = positions_of(positions), quantities_of(quantities), layers_of(layers)
+        wanted = positions_of(positions), quantities_of(quantities), self._layers(layers)
         return rows(self, tokens_for(self, text, tokens_of(tokens, text)), *wanted, verify)
 
     def heads(
@@ -272,7 +272,7 @@ class Model:
         from attnx.run.prompt import Prompt
         from attnx.study.head_stats import heads
 
-        return heads(self, Prompt(tokens=tokens_for(self, text, tokens_of(tokens, text))), layers_of(layers))[0]
+        return heads(self, Prompt(tokens=tokens_for(self, text, tokens_of(tokens, text))), self._layers(layers))[0]
 
     def run_with(
         self,
@@ -316,6 +316,16 @@ class Model:
         from attnx.study.experiments import attribute
 
         return attribute(self, source, **asked)
+
+    def _layers(self, layers: Any) -> Collection[int] | None:
+        """Layers as their numbers, those below 0 counted from the end."""
+        found = layers_of(layers)
+        if found is None or min(found, default=0) >= 0:
+            return found
+        from attnx.study.inspect_run import all_sites
+        from attnx.study.layer_names import from_the_end
+
+        return from_the_end(found, all_sites(self))
 
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
         """Run the graph once on a feed, tapped for what is wanted."""

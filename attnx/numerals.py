@@ -91,6 +91,6 @@ def real_of(value: object, least: float = -math.inf, most: float = math.inf) -> 
     return number if math.isfinite(number) else None
 
 
-def counted(count: int, noun: str) -> str:
-    """As "1 token", "2 tokens"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, several: str = "") -> str:
+    """As "1 token", "2 tokens"; `several` where that is not the noun with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

@@ -9,6 +9,7 @@ scan is: corpus, model and result lie on the first machine, where the command an
 worker. Each has one processor, so that half of the work can only be done over the cable.
 
   whole        nothing happens to anybody
+  other        the second machine has another model under the same path, whose weights are those of the first reversed
   process      what measures on the second machine gets SIGKILL when a third of the parts are done
   machine      every process of the second machine does
 
@@ -48,6 +49,7 @@ PATIENCE = 300.0
 FIRST = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True: signal.pause()"
 """The first process of a machine: what ends there is forgotten."""
 RAY = "from ray.scripts.scripts import main; main()"
+CASES = "whole", "other", "process", "machine"
 T = TypeVar("T")
 
 
@@ -210,7 +212,7 @@ def check(happens: str, texts: int) -> str:
             raise SystemExit(f"FAILED: {happens}: the files differ\n{err}")
         size = one.path("cluster.parquet").stat().st_size
         left = sorted(path.name for path in one.path("").iterdir())
-    when = f"at {before} of {most} parts" if happens != "whole" else f"{most} parts"
+    when = f"at {before} of {most} parts" if happens in ("process", "machine") else f"{most} parts"
     return (
         f"{happens}: {when}, {took:.0f} s, the second machine measured for {busy:.1f} s of processor time by then; "
         f"{size} bytes, the same as of one process; {', '.join(left)}"
@@ -229,7 +231,7 @@ def main() -> None:
     """Check every way in which a cluster can fare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--texts", type=int, default=600)
-    parser.add_argument("--only", choices=("whole", "process", "machine"))
+    parser.add_argument("--only", choices=CASES)
     options = parser.parse_args()
     missing = [tool for tool in ("ip", "nsenter", "unshare") if shutil.which(tool) is None]
     missing += ["attnx[scan]"] if find_spec("ray") is None else []
@@ -237,7 +239,7 @@ def main() -> None:
         raise SystemExit(f"this makes namespaces: it takes Linux, root, and {', '.join(missing or ['iproute2'])}")
     if any(Path(p).is_relative_to(q) for p in (ROOT, sys.prefix) for q in PRIVATE):
         raise SystemExit(f"the programs must be on both machines, which have nothing of {', '.join(PRIVATE)} in common")
-    for happens in ("whole", "process", "machine"):
+    for happens in CASES:
         if options.only in (None, happens):
             print(check(happens, options.texts), flush=True)
 

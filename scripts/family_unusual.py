@@ -225,6 +225,46 @@ def _unblocked(weights: Any, padding: int) -> Any:
     return out[:, :, kept][..., [*range(extra), *(extra + at for at in kept)]]
 
 
+def longt5() -> Family:
+    """LongT5's encoder: three tokens to each side, by blocks and those beside them."""
+    return _long_t5("local")
+
+
+def longt5_global() -> Family:
+    """LongT5's encoder that sees a mean of every four tokens, too."""
+    return _long_t5("transient-global")
+
+
+def _long_t5(kind: str) -> Family:
+    import transformers
+
+    config = transformers.LongT5Config(
+        vocab_size=60, d_model=WIDTH, d_kv=SIZE, d_ff=WIDTH, num_layers=2, num_heads=HEADS, local_radius=3,
+        global_block_size=4, encoder_attention_type=kind, dropout_rate=0.0, relative_attention_num_buckets=8,
+    )  # fmt: skip
+    model = sharpen(transformers.LongT5EncoderModel(config))
+    feed = {"input_ids": _ids(16), "attention_mask": torch.ones(1, 16, dtype=torch.int64)}
+
+    def truth() -> list[Any]:
+        return [_beside(weights) for weights in model(**feed, output_attentions=True).attentions]
+
+    return Family(_Reader(model), feed, truth, [("self", "encoder", False)] * 2)
+
+
+def _beside(weights: Any) -> Any:
+    """Weights of blocks over three of them and what all see [B,N,H,size,3 size + G] over all tokens, [B,H,Q,Q + G]."""
+    batch, blocks, heads, size, keys = weights.shape
+    count = blocks * size
+    out = torch.zeros(batch, heads, count, count + keys - 3 * size)
+    for n in range(blocks):
+        rows = slice(n * size, (n + 1) * size)
+        for j in range(3 * size):
+            if 0 <= (n - 1) * size + j < count:
+                out[:, :, rows, (n - 1) * size + j] += weights[:, n, :, :, j]
+        out[:, :, rows, count:] = weights[:, n, :, :, 3 * size :]
+    return out
+
+
 def patchtst() -> Family:
     """PatchTST: patches of three series, each by itself."""
     import transformers
@@ -427,7 +467,8 @@ def informer() -> Family:
 
 _MADE: dict[str, Callable[[], Family]] = {
     "llama4": llama4, "qwen3-next": qwen3_next, "jamba": jamba, "minimax": minimax, "bigbird": bigbird,
-    "pegasus-x": pegasus_x, "patchtst": patchtst, "cait": cait, "shared-keys": shared_keys, "msa": msa,
+    "pegasus-x": pegasus_x, "longt5": longt5, "longt5-global": longt5_global,
+    "patchtst": patchtst, "cait": cait, "shared-keys": shared_keys, "msa": msa,
     "informer": informer,
 }  # fmt: skip
 _ONE = {"llama4": True, "bigbird": False, "patchtst": True}

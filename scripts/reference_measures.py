@@ -97,12 +97,13 @@ def _document(line: tuple[str, ...]) -> Any:
 
 
 def _measurements(found: Any) -> Iterator[dict[str, Any]]:
-    """Every measurement in a document, in order."""
+    """Every measurement in a document, in order; those of the rest of a head's weight say so in their names."""
     if isinstance(found, dict) and {"name", "unit", "axes", "values"} <= set(found):
         yield found
     elif isinstance(found, dict):
-        for one in found.values():
-            yield from _measurements(one)
+        for key, one in found.items():
+            of = "rest: " if key == "rest" else ""
+            yield from ({**measured, "name": f"{of}{measured['name']}"} for measured in _measurements(one))
     elif isinstance(found, list):
         for one in found:
             if not isinstance(one, int | float | str):

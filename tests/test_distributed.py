@@ -15,6 +15,7 @@ import attnx
 from attnx.errors import RunError, UsageError
 from attnx.scan.carried import Carried
 from attnx.scan.distributed import Elsewhere, Room, _room
+from attnx.scan.identity import software
 from attnx.scan.scanning import scan
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
@@ -116,7 +117,12 @@ def test_what_there_is_room_for() -> None:
 
 def test_an_actor_opens_the_same_model() -> None:
     model = attnx.open("minilm", device="cpu")
-    again = Elsewhere(Carried(model.elsewhere()), "cpu", attnx.__version__, 1).open()
+    again = Elsewhere(Carried(model.elsewhere()), "cpu", software(), 1).open()
     assert (again.name, again.path, again.sessions.threads) == ("minilm", model.path.resolve(), 1)
-    with pytest.raises(RunError, match=r"has attnx .*, and the command 0\.0$"):
-        Elsewhere(Carried(model.elsewhere()), "cpu", "0.0", 1).open()
+
+
+@pytest.mark.parametrize("name", ["attnx", "onnxruntime", "tokenizers"])
+def test_an_actor_of_other_software_measures_nothing(name: str) -> None:
+    model = attnx.open("minilm", device="cpu")
+    with pytest.raises(RunError, match=rf"has {name} .*, and the command 0\.0$"):
+        Elsewhere(Carried(model.elsewhere()), "cpu", {**software(), name: "0.0"}, 1).open()

@@ -285,6 +285,19 @@ def test_homes_and_caches_that_are_not_there(environment: dict[str, str | None],
 
 
 @posix
+def test_a_run_leaves_nothing_at_home(tmp_path: Path) -> None:
+    """onnxruntime's telemetry keeps its database there, from 1.31 on."""
+    keep = {k: v for k, v in os.environ.items() if k not in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")}
+    done = subprocess.run(
+        [*PROGRAM, "inspect", "it was", *SMALL], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        env=keep | {"HOME": str(tmp_path), "ATTNX_CACHE": "off"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert list(tmp_path.rglob("*")) == []
+
+
+@posix
 @pytest.mark.parametrize(
     "args", [["inspect", TEXT, *SMALL], ["inspect", TEXT, "--json"], ["sites", "minilm"], ["--help"]]
 )

@@ -12,7 +12,8 @@ from attnx.records import Attention
 from attnx.run import batch as batching
 from attnx.run.batch import Batch
 from attnx.session.protocol import Wanted
-from attnx.study.batch_head_stats import LONG, NAMES, measure
+from attnx.study.batch_head_stats import LONG, NAMES, REST_NAMES, measure
+from attnx.study.head_table import REST
 
 WORDS = "the animal did not cross a wide street , because it was too tired to walk ; and so it sat .".split()
 TEXTS = ["", "it", "it it", ". , .", *(" ".join(WORDS[at % 7 :] + WORDS[: at * 5 % 19]) for at in range(12))]
@@ -50,12 +51,14 @@ def batch(request: pytest.FixtureRequest) -> Batch:
 
 
 def test_each_measure_is_that_of_the_text_alone(batch: Batch) -> None:
-    found = measure(batch, NAMES)
+    found = measure(batch, (*NAMES, *REST_NAMES))
     assert found is not None
-    assert tuple(found) == NAMES
+    assert tuple(found) == (*NAMES, *REST_NAMES)
     for at, trace in enumerate(batch.traces()):
         gathered = sinks.sinks(trace)
-        for one in (*describe_heads(trace).measures, gathered.strongest, gathered.token):
+        whole = describe_heads(trace)
+        left = [replace(one, name=f"{REST}{one.name}") for one in whole.rest]
+        for one in (*whole.measures, gathered.strongest, gathered.token, *left):
             got = found[one.name][at]
             assert np.array_equal(np.isnan(got), np.isnan(one.values)), (one.name, trace.tokens.text)
             np.testing.assert_allclose(got, one.values, rtol=2e-6, atol=1e-6, err_msg=one.name)

@@ -47,16 +47,18 @@ def same(got: attnx.Measurement, want: attnx.Measurement) -> None:
 @pytest.mark.parametrize("text", [ANIMAL, REPEATS, "a"])
 def test_heads_of_an_encoder(minilm: Model, text: str) -> None:
     want, got = describe_heads(minilm.trace(text)), minilm.heads(text)
-    for one, other in zip(got.measures, want.measures, strict=True):
+    for one, other in zip((*got.measures, *got.rest), (*want.measures, *want.rest), strict=True):
         same(one, other)
+    assert got.rest_kinds == want.rest_kinds
     assert got.kinds == want.kinds
 
 
 @pytest.mark.parametrize("count", [1, 2, 40, 130])
 def test_heads_of_a_decoder(decoder: Model, count: int) -> None:
     want, got = describe_heads(decoder.trace(tokens=ids(count))), decoder.heads(tokens=ids(count))
-    for one, other in zip(got.measures, want.measures, strict=True):
+    for one, other in zip((*got.measures, *got.rest), (*want.measures, *want.rest), strict=True):
         same(one, other)
+    assert got.rest_kinds == want.rest_kinds
 
 
 def test_no_matrix_leaves_the_session(minilm: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
 from attnx.version import __version__
 from attnx.wording import Wording
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Options that show the help: of a command too, which keeps the names that it is first asked with."""
 WIDE = 9
 """Cells of the longest command's name, so that the panels of commands line up."""
 
@@ -38,7 +40,7 @@ def command(name: str) -> Any:
     """The command of a name, as the option parser needs it. Its file is imported the first time."""
     module = import_module(f"attnx.cli.commands.{name}")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name, cls=_Command)(getattr(module, name))
+    one.command(name, cls=_Command, context_settings=HELP)(getattr(module, name))
     return panels.arrange(strict(typer.main.get_command(one)))
 
 
@@ -127,7 +129,7 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 
 
@@ -146,6 +148,8 @@ def _root(
     """See what each token attends to, in any Transformer exported to ONNX.
 
     attnx "A text." is short for attnx inspect "A text."
+
+    What its terms mean: docs/reference/glossary.md
     """
 
 

@@ -93,14 +93,14 @@ def rows_of(one: Mattering) -> list[dict[str, Any]]:
     ]
 
 
-def show(matters: Sequence[Mattering], top: int) -> list[Any]:
+def show(matters: Sequence[Mattering], top: int, *, explain: bool) -> list[Any]:
     """The answer first, then the heads."""
     from attnx.view import mattering_tables as tables
     from attnx.view.page import line
 
     shown: list[Any] = []
     for one in matters:
-        shown += ["", line(tables.answer(one)), "", tables.heads(one, top)]
+        shown += ["", line(tables.answer(one)), "", tables.heads(one, top, explain=explain)]
     return shown
 
 

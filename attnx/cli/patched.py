@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx.interventions.plan import Where
+from attnx.numerals import counted
 from attnx.study.patching import By
 from attnx.study.path_patching import Into
 
@@ -58,19 +59,30 @@ class Asked:
     reading: Reading
 
 
-def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | None, force: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How much is shown."""
+
+    top: int
+    """Patches that are listed."""
+    every: bool
+    """List them all, and give the map in numbers."""
+    explain: bool
+
+
+def show(clean: Start, corrupt: Start, asked: Asked, shown: Shown, *, save: Path | None, force: bool) -> None:
     """Run both, patch, and show it.
 
     Args:
         clean: The options of the clean text.
         corrupt: The options of the corrupt text.
         asked: What is patched.
-        top: How many patches are listed.
+        shown: How much is shown.
         save: A file to write the result to.
         force: Replace the file if it exists.
     """
     from attnx.cli import output, saving
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import named, plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.patch_metric import meter
     from attnx.study.selection import position
@@ -90,8 +102,9 @@ def show(clean: Start, corrupt: Start, asked: Asked, *, top: int, save: Path | N
     found = _patched(running, measured, plans[0], asked)
     notes = list(dict.fromkeys([*plans[0].trace.notes, *plans[1].trace.notes, *found.notes]))
     output.notes(notes)
+    plans = named(model, clean.prompt, plans[0]), plans[1]
     body = _document(plans, differ, found, running.device, notes)
-    views = _views(plans, differ, found, running.device, top)
+    views = [_screen(plans, differ, found, running.device, shown, len(notes))]
     saving.give(views, found.columns(), body, json=clean.output.json, path=save, force=force)
 
 
@@ -124,20 +137,27 @@ def _what(found: Patching) -> str:
     return f"{of} {found.quantity} patched into the {into} run"
 
 
-def _views(
-    plans: tuple[Planned, Planned], differ: Sequence[Difference], found: Patching, device: str, top: int
-) -> list[Any]:
+def _screen(
+    plans: tuple[Planned, Planned], differ: Sequence[Difference], found: Patching, device: str, shown: Shown, said: int
+) -> Any:
     """The texts and where they differ, the patches that restore most, and a map."""
+    from attnx.view.headmap import headmap
     from attnx.view.page import line
     from attnx.view.reporting import opening
+    from attnx.view.screen import choice, screen
     from attnx.view.table import table
 
     views: list[Any] = [*opening(plans[0].trace, what=_what(found), device=device)]
-    views += [line(_differing(plans, differ)), "", _table(found, top)]
+    views += [line(_differing(plans, differ)), "", _table(found, shown)]
     made = found.map()
     if made is not None:
-        views += ["", table(replace(made, formula="", source=""), diverging=bool((made.values < -0.05).any()))]
-    return views
+        made = replace(made, formula="", source="")
+        numbers = table(made, diverging=bool((made.values < -0.05).any()))
+        views.append(choice(["", numbers], ["", headmap(made, decimals=2)], [], instead="the map in numbers: --all"))
+    left = len(found.effects) - (len(found.effects) if shown.every else shown.top)
+    hints = [f"{counted(left, 'more patch', 'more patches')}, each smaller: --all, or --top K" if left > 0 else ""]
+    hints += [] if shown.explain else ["--explain: formulas"]
+    return screen(*views, said=said, every=shown.every, hints=hints)
 
 
 def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> str:
@@ -153,11 +173,11 @@ def _differing(plans: tuple[Planned, Planned], differ: Sequence[Difference]) -> 
     return f"clean → corrupt: {', '.join(shown)}{more}"
 
 
-def _table(found: Patching, top: int) -> Any:
+def _table(found: Patching, shown: Shown) -> Any:
     """The clean and the corrupt run, then the patches that move the patched run furthest."""
     from attnx.view.columns import column, columns
 
-    ranked = found.ranked[:top]
+    ranked = found.ranked if shown.every else found.ranked[: shown.top]
     spots = [one.spot for one in ranked]
     labels = [
         s.label if s.position is None else replace(s, position=None).label + f" @{found.place(s.position)}"
@@ -168,8 +188,6 @@ def _table(found: Patching, top: int) -> Any:
     shares: list[float | None] = [None, None, *(one.share for one in ranked)]
     known = [share for share in shares if share is not None and share == share]
     bounds = (min([0.0, *known]), max([1.0, *known]))
-    left = len(found.effects) - len(ranked)
-    more = f" · {left} more, each smaller: --top K" if left else ""
     return columns(
         f"{found.meter.name}: share {found.heading}",
         [
@@ -179,8 +197,10 @@ def _table(found: Patching, top: int) -> Any:
         ],
         notes=[
             f"{found.heading}: (patched - corrupt) / (clean - corrupt) of {found.meter.formula} "
-            f"(Heimersheim and Nanda 2024){more}"
-        ],
+            "(Heimersheim and Nanda 2024)"
+        ]
+        if shown.explain
+        else [],
     )
 
 
@@ -222,4 +242,4 @@ def _document(
     return document("attnx/patch", body)
 
 
-__all__ = ["Asked", "Paths", "Reading", "show"]
+__all__ = ["Asked", "Paths", "Reading", "Shown", "show"]

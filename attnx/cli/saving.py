@@ -10,8 +10,11 @@ from attnx.cli.unused_options import refuse
 from attnx.errors import UsageError
 
 if TYPE_CHECKING:
+    from attnx.records import Measurement
     from attnx.view.save import Numbers
 
+WHAT = ("column", "step", "vector", "way")
+"""Axes that say what is measured, not where."""
 DRAWN = (".png", ".pdf")
 
 
@@ -42,6 +45,31 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     for values in out.values():
         words = any(isinstance(value, str) for value in values)
         values[:] = [("" if words else float("nan")) if value is None else value for value in values]
+    return out
+
+
+def rows_of(measure: Measurement, at: Mapping[str, Any], name: str = "") -> list[dict[str, Any]]:
+    """A line for each value of a measurement that is there.
+
+    Args:
+        measure: Any rank; of its axes the one called "column", "step", "vector" or "way" says what is measured.
+        at: What holds of all of it, such as the head.
+        name: What its value is called besides; its own name where nothing else names it.
+    """
+    import numpy as np
+
+    out = []
+    for where in np.ndindex(measure.values.shape):
+        value = float(measure.values[where])
+        if value != value:
+            continue
+        row, said = dict(at), [name] if name else []
+        for axis, place in zip(measure.axes, where, strict=True):
+            if axis.name in WHAT:
+                said.append(axis.labels[place])
+            else:
+                row |= {axis.name: place, f"{axis.name}_label": axis.labels[place]}
+        out.append(row | {"measure": ", ".join(said) or measure.name, "value": value})
     return out
 
 
@@ -108,4 +136,4 @@ def save(
     return ()
 
 
-__all__ = ["check", "columns_of", "give", "save"]
+__all__ = ["check", "columns_of", "give", "rows_of", "save"]

@@ -35,6 +35,7 @@ class Asked:
     spans: str = "sentence"
     view: str = "table"
     top: int | None = None
+    explain: bool = False
 
 
 def trace_back(run: Start, model: Model, asked: Asked) -> None:
@@ -69,6 +70,7 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     from attnx.view import align_tables as tables
     from attnx.view.page import line
     from attnx.view.prompt_strip import Part, prompt_strip
+    from attnx.view.screen import choice, screen
 
     where = named(found, asked)
     prompt = f"prompt of {counted(found.prompt, 'token')}"
@@ -84,11 +86,20 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
                  for span, share in zip(found.spans, shares, strict=True)]  # fmt: skip
         return [head, "", prompt_strip(blocks, found.prompt, parts, "what was read while writing", said)]
     sizes = [len(span.tokens) for span in found.spans]
-    spans = tables.spans([(span.name, span.text) for span in found.spans], shares, sizes, said)
+    spans = tables.spans([(span.name, span.text) for span in found.spans], shares, sizes, said, explain=asked.explain)
     rows = [(unit.text, part, ratio) for unit, part, ratio in units(found, asked)]
-    answered = tables.units(rows, [span.name for span in found.spans], asked.by)
-    ratios = tables.lookback(found.lookback, asked.top or BEST, [found.notes[-1]])
-    return [head, "", spans, "", answered, "", ratios]
+    answered = tables.units(rows, [span.name for span in found.spans], asked.by, explain=asked.explain)
+    ways = [
+        ["", tables.lookback(found.lookback, count, [found.notes[-1]], _more, explain=asked.explain)]
+        for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2))
+    ]
+    hints = [] if asked.explain else ["--explain: formulas, sources"]
+    # Of many spans and parts all are shown: they are the answer, and by what it is cut up is chosen.
+    return [screen(head, "", spans, "", answered, choice(*ways), said=len(found.notes) - 1, hints=hints)]
+
+
+def _more(left: int) -> str:
+    return f"{counted(left, 'more head')}: --top K" if left else ""
 
 
 def named(found: Answer, asked: Asked) -> str:

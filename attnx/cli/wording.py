@@ -70,7 +70,9 @@ def worded_within(document: Any) -> Any:
 
 
 def worded_fields(view: Any) -> Any:
-    """A view with its own texts, and the lines under it, in the command line's terms."""
+    """A view with its own texts, the lines under it, and the views that it is made of, in the command line's words."""
+    from attnx.view.screen import Choice, Screen
+
     if not dataclasses.is_dataclass(view) or isinstance(view, type):
         return view
     changed: dict[str, Any] = {}
@@ -80,7 +82,14 @@ def worded_fields(view: Any) -> Any:
             changed[field.name] = worded(value)
         elif isinstance(value, tuple) and any(isinstance(one, Wording) for one in value):
             changed[field.name] = worded_all(value)
+        elif isinstance(view, Screen | Choice) and isinstance(value, tuple):
+            changed[field.name] = tuple(_worded_part(one) for one in value)
     return dataclasses.replace(view, **changed) if changed else view
+
+
+def _worded_part(part: Any) -> Any:
+    """A part of a screen, or a way of showing it, which is several."""
+    return tuple(map(_worded_part, part)) if isinstance(part, tuple) else worded_fields(part)
 
 
 class Options(Reader):

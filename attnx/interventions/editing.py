@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -68,6 +68,7 @@ def edit(
     take: Sequence[Point] = (),
     measure: Sequence[Point] = (),
     begin: str | None = None,
+    enter: Callable[[ModelProto], None] | None = None,
 ) -> Edited:
     """Write hooks into a model; without values in them it computes what the file does.
 
@@ -78,6 +79,7 @@ def edit(
         take: Points whose tensors become outputs, as they are changed.
         measure: Points whose shapes become outputs.
         begin: A tensor that is an input instead, of its own name: what it is made of is not run.
+        enter: Changes the copy before hooks are written.
 
     Raises:
         UnsupportedError: A mean over queries that stand on no axis of their own.
@@ -90,6 +92,8 @@ def edit(
     writer = _Hooks(wide, proto)
     if begin is not None:
         writer.begin(begin)
+    if enter is not None:
+        enter(proto)
     order = ("fill", "hide", "mean", "set")
     after: dict[Key, str] = {}
     by_key: dict[tuple[str, tuple[str, ...] | None], list[Hook]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnx.errors import UnsupportedError
 from attnx.feed.inputs import is_ids
@@ -66,4 +66,9 @@ def positions_of(model: OpenModel, prompt: Prompt, planned: Planned) -> Tokens:
     return execute(model, prompt, wanted).tokens
 
 
-__all__ = ["Planned", "plan_run", "positions_of"]
+def named(model: OpenModel, prompt: Prompt, planned: Planned) -> Planned:
+    """The same run with its positions named, as they are shown: of a picture, its patches; see `positions_of`."""
+    return replace(planned, trace=replace(planned.trace, tokens=positions_of(model, prompt, planned)))
+
+
+__all__ = ["Planned", "named", "plan_run", "positions_of"]

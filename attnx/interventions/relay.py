@@ -196,17 +196,41 @@ class Relay:
         among = {(hook.point.key, hook.mode) for hook in section.hooks}
         size = 1 if self._batch is None else self._size(section, narrow)
         size = -(-len(order) // -(-len(order) // size))  # as many batches, each about as long
+        entering = {i: entry.number for entry in section.entries for i in entry.interventions}
         for start in range(0, len(order), size):
-            some = order[start : start + size]
+            wanted = order[start : start + size]
+            some = sorted(wanted, key=lambda i: -1 if i is None else entering.get(i, -1))
+            if start and not entering.keys().isdisjoint(some):
+                some.insert(0, None)  # what enters goes on from it
             rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]
-            given = {**self._feed(len(some), narrow), **filled(self._of, section.hooks, rows)}
+            begun = [i for i in some if i not in entering]
+            given = {
+                **self._feed(len(begun), narrow),
+                **filled(self._of, section.before, rows[: len(begun)]),
+                **self._entering(section, some, rows, len(begun)),
+            }
             if section.begin is not None:
                 axis = batch_axis(section.begin)
                 assert axis is not None
-                given[section.begin.place.value] = np.concatenate([streams.get(i, streams[None]) for i in some], axis)
+                given[section.begin.place.value] = np.concatenate([streams.get(i, streams[None]) for i in begun], axis)
             got = part.run(given, names)
             pieces = [self._apart(section, *both, len(some), narrow) for both in zip(names, got, strict=True)]
-            yield from zip(some, zip(*pieces, strict=True), strict=True)
+            found = dict(zip(some, zip(*pieces, strict=True), strict=True))
+            yield from ((i, found[i]) for i in wanted)
+
+    def _entering(
+        self, section: Section, some: Sequence[int | None], rows: Sequence[Mapping[Slip, Row]], count: int
+    ) -> dict[str, Array]:
+        """What the entries of a section take: which row each goes on from, and what is changed behind."""
+        given: dict[str, Array] = {}
+        block = np.arange(self._all.batch(self._name))
+        for entry in section.entries:
+            new = sum(i in entry.interventions for i in some)
+            where = np.concatenate([np.arange(count), np.zeros(new, np.int64)])
+            given[entry.rows] = (where[:, None] * len(block) + block).ravel()
+            count += new
+            given |= filled(self._of, entry.hooks, rows[:count])
+        return given
 
     def _apart(self, section: Section, name: str, array: Array, times: int, narrow: bool) -> list[Array]:
         """What each of several runs gave."""
@@ -243,6 +267,7 @@ class Relay:
                 take=() if section.end is None else (section.end,),
                 measure=[hook.point for hook in section.hooks],
                 begin=None if section.begin is None else section.begin.place.value,
+                enter=lambda proto: section.enter(self._all.points.wide.graph, proto, self.outputs),
             )
             self._parts.opened[key] = Part(edited, self._all.open(edited))
         return self._parts.opened[key]
@@ -260,6 +285,7 @@ class Relay:
         for hook in section.hooks:
             if hook.mask in ranks:
                 given |= untouched(hook, ranks[hook.mask])
+        given |= {entry.rows: np.arange(self._all.batch(self._name)) for entry in section.entries}
         if begin is not None and stream is not None:
             given[begin.place.value] = stream
         names = [part.edited.shapes[hook.point.key] for hook in missing]

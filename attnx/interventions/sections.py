@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import above, depends, reaches
 from attnx.interventions.changes import Changes
 from attnx.interventions.editing import Hook
+from attnx.interventions.entering import Entry, enter
 from attnx.interventions.points import Point
+from attnx.interventions.rows import Batch, batch_of
 from attnx.interventions.stream import LostError, Stack
 from attnx.layout import parse
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from attnx.graph.shapes.index import Graph
     from attnx.interventions.unedited import Unedited
 
 OPENING = 1e9
 """Operations that opening one more session takes as long as, about."""
+MANY = 1 << 30
+"""A layer that no model has."""
 MOST = 12
 """Sections at most: more save little."""
 AGAIN = 0.1
@@ -37,6 +44,21 @@ class Section:
     hooks: tuple[Hook, ...]
     interventions: tuple[int, ...]
     """Those whose first change lies in it; they join the others here."""
+    entries: tuple[Entry, ...] = ()
+    """Where in it they do; at its beginning where there are none."""
+    rows: int = 0
+    """What stands for the number of rows in shapes; 0 where there are no entries."""
+
+    @property
+    def before(self) -> tuple[Hook, ...]:
+        """Hooks before any entry."""
+        later = {hook for entry in self.entries for hook in entry.hooks}
+        return tuple(hook for hook in self.hooks if hook not in later)
+
+    def enter(self, graph: Graph, proto: ModelProto, outputs: Collection[str]) -> None:
+        """Write the entries into a copy of the model; see `attnx.interventions.entering.enter`."""
+        ends = outputs if self.end is None else (self.end.place.value,)
+        enter(proto, graph, self.entries, ends, self.rows, {hook.point.place.value for hook in self.before})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +100,20 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
     out = stack.layers[-1].out
     if tail and out is not None:
         cuts.append(_Cut(len(stack.layers), Point("stream", "residual", out, "bqd")))
-    holds: list[_Cut] = []
     by_layer = changes.hooks_by(lambda site: stack_layer(stack, site))
+    lows = _rows_of(all_, name)
+    if all_.small and lows is not None:
+        # Held whole, a model need not be cut: runs enter it where they differ.
+        ends = [
+            cut
+            for cut in cuts
+            if cut.layer == len(stack.layers) and _cuts(all_, cut.point, _all(by_layer), (), weights)
+        ]
+        whole = _between(ends, by_layer, first, len(stack.layers))
+        entered = [_entered(all_, section, by_layer, first, lows) for section in whole]
+        if entered[0].entries:
+            return entered
+    holds: list[_Cut] = []
     for cut in cuts:
         before = [h for n, hooks in by_layer.items() if n < cut.layer for h in hooks]
         behind = [h for n, hooks in by_layer.items() if n >= cut.layer for h in hooks]
@@ -87,15 +121,73 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
             holds.append(cut)
     if not holds:
         return []
+    found = _between(holds, by_layer, first, len(stack.layers))
+    return found if lows is None else [_entered(all_, section, by_layer, first, lows) for section in found]
+
+
+def _between(
+    cuts: Sequence[_Cut], hooks: Mapping[int, Sequence[Hook]], first: Sequence[int], layers: int
+) -> list[Section]:
+    """The sections between cuts.
+
+    Args:
+        cuts: In order.
+        hooks: By layer.
+        first: The first layer that each intervention changes.
+        layers: How many there are.
+    """
     found: list[Section] = []
     begin: Point | None = None
     low = 0
-    for end, high in [*((cut.point, cut.layer) for cut in holds), (None, len(stack.layers) + 1)]:
-        inside = tuple(h for n, hooks in sorted(by_layer.items()) if low <= n < high for h in hooks)
+    for end, high in [*((cut.point, cut.layer) for cut in cuts), (None, layers + 1)]:
+        inside = tuple(h for n, some in sorted(hooks.items()) if low <= n < high for h in some)
         mine = tuple(i for i, layer in enumerate(first) if low <= layer < high)
         found.append(Section(begin, end, inside, mine))
         begin, low = end, high
     return found
+
+
+def _entered(
+    all_: Unedited, section: Section, hooks: Mapping[int, Sequence[Hook]], first: Sequence[int], rows: int
+) -> Section:
+    """A section whose runs enter it where they change something; as it is where they cannot.
+
+    Args:
+        all_: The model.
+        section: Part of it.
+        hooks: By layer.
+        first: The first layer that each intervention changes.
+        rows: What stands for the number of rows in shapes.
+    """
+    layers = sorted({first[i] for i in section.interventions})
+    entries = []
+    for number, (layer, following) in enumerate(pairwise([*layers, MANY])):
+        later = [h for n, some in sorted(hooks.items()) if layer < n < following for h in some if h in section.hooks]
+        mine = tuple(i for i in section.interventions if first[i] == layer)
+        entries.append(Entry(number, tuple(hooks[layer]), tuple(h for h in later if h not in hooks[layer]), mine))
+    made = replace(section, entries=tuple(entries), rows=rows)
+    points = [hook.point for hook in section.hooks]
+    values = [point.place.value for point in points] + [p.place.value for p in (section.begin, section.end) if p]
+    wide = all_.points.wide
+    try:
+        made.enter(wide.graph, wide.opened(values, [p.site for p in points if p.site is not None]), all_.outputs)
+    except LostError:
+        return section
+    return made if entries else section
+
+
+def _rows_of(all_: Unedited, name: str) -> int | None:
+    """What stands for the number of rows in the shapes of the graph; None where nothing does."""
+    batch, graph = batch_of(all_.slots, all_.feed(name)), all_.points.wide.graph
+    if not isinstance(batch, Batch):
+        return None
+    found = {(graph.shape(name) or ())[axis : axis + 1] for name, axis in batch.axes.items()}
+    size = found.pop() if len(found) == 1 else ()
+    return size[0] if size and isinstance(size[0], int) and size[0] > 1 else None
+
+
+def _all(hooks: Mapping[int, Sequence[Hook]]) -> list[Hook]:
+    return [hook for some in hooks.values() for hook in some]
 
 
 def stack_layer(stack: Stack, site: int) -> int:

@@ -34,11 +34,12 @@ WANTS = {"induction": f"{REPEATS} tokens or more that repeat", "duplicate": "a t
 """What a text must have to give a value of a measure; those that are not named here ask for nothing special."""
 
 
-def describe_heads(trace: Trace) -> HeadTable:
+def describe_heads(trace: Trace, *, rest: bool = True) -> HeadTable:
     """Every measure of every head of a trace, and a named kind for each head.
 
     Args:
         trace: With weights [B,H,Q,K] at every site; masked tells hidden keys from keys of no weight.
+        rest: Also measure what each head does with the weight that the first token leaves.
 
     Returns:
         One [S,H] measure each: entropy, entropy share, mean distance, locality, confidence, largest weight, previous,
@@ -47,7 +48,18 @@ def describe_heads(trace: Trace) -> HeadTable:
     Raises:
         UnsupportedError: A site has no weights.
     """
-    from attnx.measure import confidence, distance, duplicate, entropy, heads, induction, offsets, sinks, special
+    from attnx.measure import (
+        confidence,
+        distance,
+        duplicate,
+        entropy,
+        heads,
+        induction,
+        offsets,
+        remainder,
+        sinks,
+        special,
+    )
 
     return heads.table(
         (
@@ -66,7 +78,8 @@ def describe_heads(trace: Trace) -> HeadTable:
             sinks.sink(trace),
             duplicate.duplicate(trace),
             induction.induction(trace, REPEATS),
-        )
+        ),
+        remainder.remainder(trace, special.is_punctuation, REPEATS) if rest else (),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.measure.resampling import halves, redrawn
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 from attnx.tokens.text_file import read_text
 from attnx.wording import Wording
@@ -178,7 +179,7 @@ def errors(
     axis = Axis("layer", tuple(layers))
     of_heads = Axis("head", tuple(f"H{at}" for at in range(heads.shape[2])))
     total = int(sure.sum())
-    notes = [f"{level:.0%} intervals: {draws} bootstrap draws over {len(sentences)} sentences, seed {seed}"]
+    notes = [f"{level:.0%} intervals: {draws} bootstrap draws over {counted(len(sentences), 'sentence')}, seed {seed}"]
     if len(sentences) > 1:
         notes.append("the best of many over all sentences is chosen after the fact: trust the one chosen on a half")
     else:

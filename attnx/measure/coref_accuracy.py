@@ -10,6 +10,7 @@ import numpy as np
 from attnx.errors import InputError
 from attnx.formula import average
 from attnx.measure.resampling import halves, redrawn
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 
 SOURCE = "Clark et al. 2019, section 4.3 (accuracy of a head); the split and the intervals: attnx"
@@ -100,7 +101,7 @@ def accuracy(
         examples=len(examples),
         groups=len(names),
         notes=(
-            f"{level:.0%} intervals: {draws} bootstrap draws over {len(names)} groups, seed {seed}",
+            f"{level:.0%} intervals: {draws} bootstrap draws over {counted(len(names), 'group')}, seed {seed}",
             "the best of many heads over all examples is chosen after the fact: trust the one chosen on the other half",
         ),
     )

@@ -12,6 +12,7 @@ from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.measure.choice import Verdict, margin, shares, verdict
 from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import Mention
 from attnx.wording import Wording
@@ -175,7 +176,9 @@ def _site(
     heads, _, keys = rows.weights.shape
     shift = keys - len(rows.keys)
     if shift < 0 or min(queries) < 0:
-        raise InputError(f"{rows.attention.site.label} has {keys} keys where the text has {len(rows.keys)} tokens")
+        raise InputError(
+            f"{rows.attention.site.label} has {keys} keys where the text has {counted(len(rows.keys), 'token')}"
+        )
     kept = rows.real[:, queries]
     line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
     hub = np.nan_to_num(rows.importance(queries, HUB_ROWS), nan=0.0) > SINK
@@ -210,7 +213,7 @@ def _from_map(
 ) -> Array:
     """Weight to each candidate by a map [Q,K] over the text."""
     if matrix.shape != (len(text) if trace.rows is None else len(trace.rows), len(text)):
-        raise InputError(f"the map {name!r} is {matrix.shape}, the text has {len(text)} tokens")
+        raise InputError(f"the map {name!r} is {matrix.shape}, the text has {counted(len(text), 'token')}")
     line = np.asarray(matrix, np.float64)[rows_at(trace, pronoun.pieces)].mean(axis=0)
     sums = np.array([line[list(one.pieces)].sum() for one in candidates])
     return np.where(seen, sums, np.nan)
@@ -266,7 +269,7 @@ def _notes(
         notes.append("a causal model reads the pronoun before what follows it, so a later clue cannot count")
     if parked:
         named = ", ".join(f"{head} {value:.2f} on {piece}" for value, head, piece in sorted(parked, reverse=True)[:3])
-        count = "1 head" if len(parked) == 1 else f"{len(parked)} heads"
+        count = counted(len(parked), "head")
         more = ", ..." if len(parked) > 3 else ""
         notes.append(f"set aside as a hub, since other queries look there as well, in {count}: {named}{more}")
     return tuple(notes)

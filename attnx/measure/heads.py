@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import UsageError
+from attnx.measure.remainder import LEFT
 from attnx.measure.rows import SINK
 from attnx.records import Axis, Measurement
 
-MIXED = "mixed"
+MIXED, NOTHING, REST = "mixed", "nothing", "rest"
 KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
     {
         "previous-token": ("previous", 0.5, "Clark et al. 2019, section 3.1: over half on the previous token"),
@@ -37,11 +38,16 @@ class HeadTable:
     kinds: tuple[tuple[str, ...], ...]
     """[S][H]: a name of `KINDS`, "mixed" where no threshold is passed, "" where a layer has no such head."""
     thresholds: tuple[str, ...]
-    """One line a kind, as shown under the table."""
+    """One line a kind, as shown under the table, and one of the rest."""
     texts: int = 1
     """Over how many texts the measures are means."""
     spread: tuple[Measurement, ...] = ()
     """Standard deviation of each measure over the texts, in the same order; empty for one text."""
+    rest: tuple[Measurement, ...] = ()
+    """What a head does with the weight its first token leaves (see `remainder`), each [S,H]; () where not measured."""
+    rest_kinds: tuple[tuple[str, ...], ...] = ()
+    """[S][H], of each sink: a name of `KINDS` that fits what is left, "mixed" where none does, "nothing" where nothing
+    is left; "" of other heads. () where the rest was not measured."""
 
     def measure(self, name: str) -> Measurement:
         """The measure of that name.
@@ -55,11 +61,12 @@ class HeadTable:
         raise UsageError(f"no measure is called {name!r}", f"Choose from: {', '.join(m.name for m in self.measures)}.")
 
 
-def table(measures: Sequence[Measurement]) -> HeadTable:
+def table(measures: Sequence[Measurement], rest: Sequence[Measurement] = ()) -> HeadTable:
     """Put measures of heads side by side and name each head.
 
     Args:
         measures: Each [S,H] with the same axes (entropy, mean distance, previous, ...).
+        rest: The same of what the first token leaves, by the same names.
 
     Returns:
         The measures with a kind a head; a kind whose measure is absent or NaN is never given.
@@ -69,8 +76,8 @@ def table(measures: Sequence[Measurement]) -> HeadTable:
 
     Source: thresholds in `KINDS`, each with its source.
     """
-    _same_axes(measures)
-    return HeadTable(tuple(measures), _kinds(measures), thresholds())
+    _same_axes((*measures, *rest))
+    return _table(measures, rest)
 
 
 class Means:
@@ -96,15 +103,15 @@ class Means:
         """
         if self._first is None:
             self._first = one
-            self._notes, self._none = [{} for _ in one.measures], [0] * len(one.measures)
-        if [m.name for m in one.measures] != [m.name for m in self._first.measures]:
+            self._notes, self._none = [{} for _ in _all(one)], [0] * len(_all(one))
+        if [m.name for m in _all(one)] != [m.name for m in _all(self._first)]:
             raise UsageError("the texts were measured differently, so their means cannot be taken")
-        _same_axes((*self._first.measures, *one.measures))
-        for at, measure in enumerate(one.measures):
+        _same_axes((*self._first.measures, *_all(one)))
+        for at, measure in enumerate(_all(one)):
             for note in measure.notes:
                 self._notes[at][note] = self._notes[at].get(note, 0) + 1
             self._none[at] += bool(np.isnan(measure.values).all())
-        values = np.stack([measure.values for measure in one.measures]).astype(np.float64)
+        values = np.stack([measure.values for measure in _all(one)]).astype(np.float64)
         there = ~np.isnan(values)
         self.texts += 1
         self._count = self._count + there
@@ -127,7 +134,7 @@ class Means:
             raise UsageError("there are no texts to take a mean over")
         mean = np.where(self._count > 0, self._mean, np.nan)
         deviation = np.sqrt(np.where(self._count > 1, self._squares / np.maximum(self._count - 1, 1), np.nan))
-        firsts = self._first.measures
+        firsts, count = _all(self._first), len(self._first.measures)
         means = tuple(
             replace(m, values=values, notes=self._notes_of(at, m.name))
             for at, (m, values) in enumerate(zip(firsts, mean, strict=True))
@@ -136,7 +143,7 @@ class Means:
             replace(m, values=values, bounds=(0.0, None), formula="standard deviation over texts", notes=())
             for m, values in zip(firsts, deviation, strict=True)
         )
-        return HeadTable(means, _kinds(means), thresholds(), texts=self.texts, spread=spread)
+        return replace(_table(means[:count], means[count:]), texts=self.texts, spread=spread[:count])
 
     def _notes_of(self, at: int, name: str) -> tuple[str, ...]:
         """What all texts have a measure say, and in how many texts it could not be had."""
@@ -166,12 +173,13 @@ def over_texts(tables: Iterable[HeadTable]) -> HeadTable:
     return means.table()
 
 
-def with_measure(table: HeadTable, measure: Measurement) -> HeadTable:
+def with_measure(table: HeadTable, measure: Measurement, rest: Measurement | None = None) -> HeadTable:
     """The table with one measure in place of that of the same name, and the kinds that follow from it.
 
     Args:
         table: Any.
         measure: [S,H] with the same axes, such as induction on a probe.
+        rest: The same of what the first token leaves.
 
     Returns:
         A table; the replaced measure has no spread.
@@ -188,22 +196,44 @@ def with_measure(table: HeadTable, measure: Measurement) -> HeadTable:
         replace(one, values=np.full_like(one.values, np.nan)) if one.name == measure.name else one
         for one in table.spread
     )
-    return replace(table, measures=measures, kinds=_kinds(measures), spread=spread)
+    others = tuple(rest if rest is not None and one.name == rest.name else one for one in table.rest)
+    made = _table(measures, others)
+    return replace(table, measures=measures, kinds=made.kinds, spread=spread, rest=others, rest_kinds=made.rest_kinds)
 
 
 def thresholds() -> tuple[str, ...]:
-    """One line a kind: the measure, what it must pass, and where that comes from."""
-    return tuple(f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
+    """One line a kind: the measure, what it must pass, and where that comes from; the last line is of the rest."""
+    named = (f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
+    return (*named, f"{REST}: of a sink, its weights without the first token, each row scaled to sum to 1; rows count "
+            f"of which over {LEFT:g} is left, and the thresholds are the same (attnx)")  # fmt: skip
 
 
-def _kinds(measures: Sequence[Measurement]) -> tuple[tuple[str, ...], ...]:
-    """The first kind in `KINDS` whose threshold is passed, for every head."""
+def _all(table: HeadTable) -> tuple[Measurement, ...]:
+    return (*table.measures, *table.rest)
+
+
+def _table(measures: Sequence[Measurement], rest: Sequence[Measurement]) -> HeadTable:
+    kinds = _kinds(measures)
+    others = _kinds(rest, nothing=NOTHING) if rest else ()
+    only = (
+        tuple(
+            tuple(other if kind == "sink" else "" for kind, other in zip(*row, strict=True))
+            for row in zip(kinds, others, strict=True)
+        )
+        if others
+        else ()
+    )
+    return HeadTable(tuple(measures), kinds, thresholds(), rest=tuple(rest), rest_kinds=only)
+
+
+def _kinds(measures: Sequence[Measurement], nothing: str = "") -> tuple[tuple[str, ...], ...]:
+    """The first kind in `KINDS` whose threshold is passed, for every head; `nothing` where none has a value."""
     shape = measures[0].values.shape
     named = {measure.name: measure.values for measure in measures}
     there = np.zeros(shape, bool)
     for values in named.values():
         there |= ~np.isnan(values)
-    out = np.where(there, MIXED, "").astype(object)
+    out = np.where(there, MIXED, nothing).astype(object)
     for kind, (name, limit, _) in reversed(list(KINDS.items())):
         if name in named:
             # NaN > limit is False, so a measure that does not exist names nothing.

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.measure.rows import Rows, share_by_head
+from attnx.numerals import counted
 from attnx.records import Array, Measurement, Tokens, Trace
 
 LENGTH, REPEATS = 25, 4
@@ -59,7 +60,7 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     )
     if not few:
         return found
-    count = "1 token repeats" if max(few) == 1 else f"{max(few)} tokens repeat"
+    count = counted(max(few), "token repeats", "tokens repeat")
     note = f"{count}, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
     return replace(found, notes=(*found.notes, note))
 

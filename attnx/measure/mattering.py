@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.measure.resampling import redrawn
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 from attnx.tokens.spans import Mention
 
@@ -167,7 +168,8 @@ def mattered(
     axes = (Axis("layer", tuple(layers)), Axis("head", numbers))
     pairs = [(float(one.weights[one.pointing]), one.other_weight) for one in examples]
     notes = (
-        f"{level:.0%} intervals: {draws} bootstrap draws over {len(names)} groups, seed {seed}; of the share, Wilson's",
+        f"{level:.0%} intervals: {draws} bootstrap draws over {counted(len(names), 'group')}, seed {seed}; "
+        "of the share, Wilson's",
     )
     return Mattered(
         Measurement(

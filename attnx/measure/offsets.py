@@ -31,7 +31,7 @@ def offset(trace: Trace, delta: int) -> Measurement:
     def compute(rows: Rows) -> Array:
         if rows.position is None:
             return rows.none()
-        return rows.mean(_at(rows, rows.position + delta))
+        return rows.mean(rows.at(rows.position + delta))
 
     return share_by_head(
         trace,
@@ -65,7 +65,7 @@ def offset_argmax(trace: Trace, delta: int) -> Measurement:
             return rows.none()
         target = rows.position + delta
         hit = (np.argmax(rows.weights, axis=-1) == target).astype(np.float64)
-        return rows.mean(np.where(_inside(rows, target), hit, np.nan))
+        return rows.mean(np.where(rows.inside(target), hit, np.nan))
 
     return share_by_head(
         trace,
@@ -95,27 +95,8 @@ def first(trace: Trace) -> Measurement:
         # Left padding is no token: the first key is the first real one.
         real = rows.key_flags(rows.keys.mask)
         start = int(np.argmax(real)) if real.any() else 0
-        return rows.mean(_at(rows, np.full(rows.weights.shape[1], start)))
+        return rows.mean(rows.at(np.full(rows.weights.shape[1], start)))
 
     return share_by_head(
         trace, compute, name="first", formula="mean over queries of a(i, first)", source="Xiao et al. 2023, section 3.1"
     )
-
-
-def _inside(rows: Rows, target: Array) -> Array:
-    """Whether (bool [Q]) the target key exists and is no padding."""
-    keys = rows.weights.shape[2]
-    inside = (target >= 0) & (target < keys)
-    if keys == len(rows.keys):
-        inside &= np.asarray(rows.keys.mask, bool)[np.clip(target, 0, max(keys - 1, 0))]
-    return np.asarray(inside)
-
-
-def _at(rows: Rows, target: Array) -> Array:
-    """Weight of each query on its target key, [H,Q]; NaN where there is none."""
-    inside = _inside(rows, target)
-    if not inside.any():
-        return np.full(rows.weights.shape[:2], np.nan)
-    safe = np.where(inside, target, 0)
-    picked = rows.weights[:, np.arange(rows.weights.shape[1]), safe].astype(np.float64)
-    return np.where(inside, picked, np.nan)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.formula import average, visible
+from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 
@@ -119,6 +120,23 @@ class Rows:
         earlier = np.tri(count, k=-distance, dtype=bool)
         return np.asarray((ids[:, None] == ids[None, :]) & earlier & plain[:, None] & plain[None, :])
 
+    def inside(self, target: Array) -> Array:
+        """Whether the target key of each query (int [Q]) exists and is no padding, bool [Q]."""
+        keys = self.weights.shape[2]
+        inside = (target >= 0) & (target < keys)
+        if keys == len(self.keys):
+            inside &= np.asarray(self.keys.mask, bool)[np.clip(target, 0, max(keys - 1, 0))]
+        return np.asarray(inside)
+
+    def at(self, target: Array) -> Array:
+        """Weight of each query on its target key (int [Q]), [H,Q]; NaN where there is none."""
+        inside = self.inside(target)
+        if not inside.any():
+            return np.full(self.weights.shape[:2], np.nan)
+        safe = np.where(inside, target, 0)
+        picked = self.weights[:, np.arange(self.weights.shape[1]), safe].astype(np.float64)
+        return np.where(inside, picked, np.nan)
+
     def none(self) -> Array:
         """NaN for every head, [H]."""
         return np.full(self.weights.shape[0], np.nan)
@@ -207,7 +225,10 @@ def by_head(
     rows = [read(trace, attention) for attention in trace.attentions]
     columns = [np.asarray(compute(row), np.float64) for row in rows]
     broken = sum(row.broken for row in rows)
-    said = (*notes, *((f"{broken} rows hold NaN and are left out",) if broken else ()))
+    said = (
+        *notes,
+        *((f"{counted(broken, 'row holds NaN and is', 'rows hold NaN and are')} left out",) if broken else ()),
+    )
     return Measurement(
         name=name,
         unit=unit,

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnx.errors import UsageError
 from attnx.measure.rows import read
+from attnx.numerals import counted
 from attnx.records import HIDES, Array, Attention, Axis, Measurement, Trace
 
 
@@ -180,7 +181,7 @@ def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibili
 def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> Visibility:
     """The mask in words."""
     pattern, padding = cells.named(bool(attention.site.causal), attention.site.window)
-    parts = [str(pattern), *([f"padding at {len(padding)} keys"] if len(padding) else [])]
+    parts = [str(pattern), *([f"padding at {counted(len(padding), 'key')}"] if len(padding) else [])]
     parts.append(f"{cells.hidden} of {cells.union.size} cells hidden")
     parts += [f"by {stand_in:g}"] if stand_in is not None else []
     return Visibility(
@@ -300,5 +301,5 @@ def _notes(attention: Attention, pattern: Pattern, padding: Array, cells: Cells)
     if cells.differ:
         notes.append("heads differ in what they see")
     if cells.empty:
-        notes.append(f"{len(cells.empty)} queries see nothing at all")
+        notes.append(f"{counted(len(cells.empty), 'query sees', 'queries see')} nothing at all")
     return tuple(notes)

@@ -35,6 +35,25 @@ def lengths(attention: Attention) -> tuple[int, int] | None:
     return None
 
 
+def in_blocks(attentions: Sequence[Attention], rows: int, whole: Collection[int]) -> list[int]:
+    """Sites of which each row of the batch is a block of a text, whose keys are then a block's too.
+
+    Args:
+        attentions: The sites.
+        rows: How many texts were fed.
+        whole: How many tokens these have.
+
+    Returns:
+        Their indices.
+    """
+    found = []
+    for a in attentions:
+        array = a.weights if a.weights is not None else a.masked
+        if array is not None and rows and array.shape[0] > rows and array.shape[0] % rows == 0:
+            found += [a.site.index] * (array.shape[2] not in whole)
+    return found
+
+
 def read_tokens(
     slots: Sequence[Slot], feed: Mapping[str, Array], from_ids: FromIds
 ) -> tuple[Tokens | None, Tokens | None]:

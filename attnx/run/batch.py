@@ -173,6 +173,7 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
     if done is None:
         done = one(next(cut))
     yield done
+    cut = reversed(list(cut))  # the longest texts first: what runs last, beside nothing else, is short
     lanes = sessions.lanes() if done.device == "cpu" else 1
     if lanes == 1:
         yield from map(one, cut)
@@ -182,7 +183,8 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
     try:
         for part in cut:
             ahead.append(pool.submit(one, part))
-            if len(ahead) > lanes:
+            # One more than run at once, and one more while a batch is looked at: no lane waits for that.
+            if len(ahead) > lanes + 1:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()

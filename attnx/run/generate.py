@@ -11,6 +11,7 @@ from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.generation_config import Rules, numbers, read_rules, settings
 from attnx.feed.inputs import Needs, fixed_length, is_past, own_mask, padded, seen_by
+from attnx.numerals import counted
 from attnx.records import Array, Tokens
 from attnx.run.encdec import Encoded, carried_states, for_inputs
 from attnx.run.kvcache import carry, pair, room, sized, slides
@@ -195,8 +196,8 @@ def _cached(model: OpenModel, text: Text, plan: Plan, wanted: Wanted, inputs: Ma
             continue
         full = next((n for n in (size, plan.limit) if n is not None and done >= n), None)
         if ended or full is not None:
-            if not ended:
-                notes.append(f"stopped at {full} tokens, which is all that the model takes")
+            if not ended and full is not None:
+                notes.append(f"stopped at {counted(full, 'token')}, which is all that the model takes")
             break
         ids.append(choose(next_logits(run.outputs, plan.vocabulary, -1), len(ids), plan, draw, ids))
         ended = ids[-1] in plan.stop or len(ids) - start == plan.count
@@ -228,7 +229,7 @@ def _recomputed(
 
     while not ended:
         if largest is not None and len(ids) >= largest:
-            notes.append(f"stopped at {largest} tokens, which is all that the model takes")
+            notes.append(f"stopped at {counted(largest, 'token')}, which is all that the model takes")
             break
         run = yield Pass(model, feed(), NOTHING)
         if states := carried_states(slots, list(run.outputs)):
@@ -313,6 +314,6 @@ def say(decoded: Decoded, plan: Plan, tokens: Tokens) -> tuple[str, ...]:
     first = len(decoded.ids) - decoded.new
     ended = f"; ended by {tokens.pieces[-1]}" if decoded.new and decoded.ids[-1] in plan.stop else ""
     return (
-        f"wrote {decoded.new} tokens, positions {first} to {len(decoded.ids) - 1} ({how}; {way}{ended})",
+        f"wrote {counted(decoded.new, 'token')}, positions {first} to {len(decoded.ids) - 1} ({how}; {way}{ended})",
         *decoded.notes,
     )

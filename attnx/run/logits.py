@@ -9,6 +9,7 @@ import numpy as np
 from attnx.errors import ModelError, UnsupportedError
 from attnx.feed.generation_config import settings
 from attnx.feed.inputs import is_ids
+from attnx.numerals import counted
 from attnx.records import Array
 from attnx.session.protocol import OpenModel
 
@@ -62,7 +63,8 @@ def logits_at(logits: Array, position: int, name: str = "logits") -> Array:
         logits = logits.transpose(1, 0, 2)  # the sequence axis comes before the batch
     if logits.ndim == 3 and logits.shape[1] not in (1, position + 1) and position >= logits.shape[1]:
         raise UnsupportedError(
-            f"output {name} has {logits.shape[1]} positions, and the token after position {position} is needed",
+            f"output {name} has {counted(logits.shape[1], 'position')}, and the token after position {position} is "
+            "needed",
             "Export the model so that it gives logits for every position, or for the last.",
         )
     row = logits[0] if logits.ndim == 3 else logits

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.errors import InputError, ModelError
-from attnx.feed.inputs import is_past, takes_target
-from attnx.records import Array, Attention, Tokens, Trace
-from attnx.run.axis_tokens import name_axes, read_tokens
+from attnx.feed.inputs import is_ids, is_past, takes_target
+from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
+from attnx.run.axis_tokens import in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
@@ -45,14 +46,26 @@ def name_tokens(
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
         memory = numbered(seen.states)  # another model's tokens, of which only the number is known
     attentions, past = seen.attentions, any(is_past(slot) for slot in slots)
-    apart = [*seen.windowed, *(a.site.index for a in attentions if a.site.over_channels)]
+    rows = max((prod(feed[s.name].shape[:-1]) for s in slots if s.name in feed and is_ids(s)), default=0)
+    blocks = in_blocks(attentions, rows, [len(side) for side in (tokens, memory) if side is not None])
+    apart = [*seen.windowed, *blocks, *(a.site.index for a in attentions if a.site.over_channels)]
     tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
-    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes)))
+    one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
+    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *_side_by_side(one_by_one))))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
     return replace(trace, notes=(*notes, *unseen(trace)))
+
+
+def _side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
+    """What is to be said of sites that attend within several sequences at once, of which one is shown."""
+    arrays = (next((x for q in QUANTITIES if (x := getattr(a, q)) is not None), None) for a in attentions)
+    most = max((array.shape[0] for array in arrays if array is not None), default=1)
+    if most < 2:
+        return ()
+    return (f"{most} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnx.errors import InputError
+from attnx.numerals import counted
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.check import attentions as checked
 from attnx.run.dry_run import DryRun, dry_run, reduce
@@ -47,7 +48,7 @@ def rows(
     bad = [at for at in positions if not 0 <= at < len(tokens)]
     if bad or not positions:
         what = f"there is no token {bad[0]}" if bad else "no positions were given"
-        raise InputError(f"{what}: the text has {len(tokens)} tokens, from 0")
+        raise InputError(f"{what}: the text has {counted(len(tokens), 'token')}, from 0")
     prompt = Prompt(tokens=tokens)
     planned = dry_run(model, prompt)
     if planned is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnx.feed.patches import Frame
+from attnx.numerals import counted
 from attnx.records import STAGES, Array, Attention
 
 LARGEST = 1600
@@ -115,7 +116,7 @@ def put_back(
         out.append(attention if found is None else _whole(attention, found, batch))
     notes = [f"windows of {done} site{'s' * (done > 1)} put back to their place on the picture"] if done else []
     if left:
-        which = f"{left} sites attend" if left > 1 else "1 site attends"
+        which = counted(left, "site attends", "sites attend")
         notes.append(f"{which} in windows that are shown as they are, the first one of each")
     return tuple(out), tuple(notes)
 

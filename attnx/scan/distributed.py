@@ -25,9 +25,9 @@ from attnx.installed import pip
 from attnx.numerals import whole
 from attnx.scan.carried import Carried, Fetch, carried
 from attnx.scan.chunks import Chunk, Corpus
+from attnx.scan.identity import software
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Engine, Made, made_of, there
-from attnx.version import __version__
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Elsewhere:
 
     model: Carried
     device: str
-    version: str
-    """attnx's where the command runs."""
+    software: Mapping[str, str]
+    """What computes where the command runs (`attnx.scan.identity.software`)."""
     threads: int | None
     """Processors that an actor may use; onnxruntime's choice where None."""
 
@@ -63,16 +63,17 @@ class Elsewhere:
             fetch: Reads a file on the machine where the command runs; None on that machine.
 
         Raises:
-            RunError: Another version of attnx is installed here, which might measure otherwise; or the model is not
-                here and cannot be brought.
+            RunError: Another version of attnx, or of what it computes with, is installed here and might measure
+                otherwise; or the model is not here and cannot be brought.
         """
         from attnx.model import Model
 
-        if __version__ != self.version:
-            raise RunError(
-                f"a machine of the cluster has attnx {__version__}, and the command {self.version}",
-                "Install the same version everywhere.",
-            )
+        for name, here in software().items():
+            if here != self.software.get(name):
+                raise RunError(
+                    f"a machine of the cluster has {name} {here}, and the command {self.software.get(name)}",
+                    "Install the same version everywhere.",
+                )
         model = Model(**self.model.arguments(fetch), device=self.device)
         for one in (model, model.encoder):
             if one is not None:
@@ -196,7 +197,7 @@ def _made(
     room = _room(ray.cluster_resources(), model.device, workers)
     device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
     parted = Carried(model.elsewhere()) if alone else carried(model)
-    elsewhere = Elsewhere(parted, device, __version__, None if room.gpu else room.processors)
+    elsewhere = Elsewhere(parted, device, software(), None if room.gpu else room.processors)
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus and the model are
     given = pickle.dumps((corpus, folder.resolve(), str(Path.cwd())))
     parts = ray.data.from_items([{"corpus": given}]).map_batches(_read, batch_size=1, num_cpus=0, label_selector=here)

@@ -23,10 +23,9 @@ _VERSION = 3
 """Of what is written to a part."""
 
 
-def _runtime() -> str:
-    """Which onnxruntime computes: its distribution (for CUDA or not) and version."""
-    found = [name for name in ("onnxruntime", "onnxruntime-gpu") if _installed(name)]
-    return ", ".join(f"{name} {_installed(name)}" for name in found)
+def _runtime() -> dict[str, str]:
+    """Which onnxruntime computes: the version of its distribution, for CUDA or not."""
+    return {name: version for name in ("onnxruntime", "onnxruntime-gpu") if (version := _installed(name))}
 
 
 def _installed(name: str) -> str:
@@ -34,6 +33,15 @@ def _installed(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def software() -> dict[str, str]:
+    """What computes, by version: another one may round otherwise, or cut a text into other tokens.
+
+    Which distribution of onnxruntime it is does not count: the machine of the command may have no GPU.
+    """
+    runtime = ", ".join(sorted(set(_runtime().values())))
+    return {"attnx": __version__, "onnxruntime": runtime, "tokenizers": _installed("tokenizers")}
 
 
 def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
@@ -44,8 +52,8 @@ def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
     """
     tokenizer = [cache.identity(file) for file in shaping_files(model.tokenizer.path, model.path)]
     return {
-        "version": _VERSION, "attnx": __version__,
-        "onnxruntime": _runtime(), "tokenizers": _installed("tokenizers"),
+        "version": _VERSION, **software(),
+        "onnxruntime": ", ".join(f"{name} {version}" for name, version in _runtime().items()),
         "model": cache.identity(model.path), "weights": list(model.find().files), "tokenizer": tokenizer,
         "device": model.device,
         "corpus": [cache.identity(file) for file in corpus.files], "field": corpus.field,

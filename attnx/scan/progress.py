@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from attnx.numerals import counted
 from attnx.scan.scanning import Progress
 
 EVERY = 10.0
@@ -23,7 +24,7 @@ def clock(seconds: float) -> str:
 
 def line(progress: Progress) -> str:
     """The same in words: "1024 texts, 512 kept from before, 40 % read, 178.3 texts/s, 0:07 left"."""
-    parts = [f"{progress.texts} texts"]
+    parts = [f"{counted(progress.texts, 'text')}"]
     if progress.kept:
         parts.append(f"{progress.kept} kept from before")
     if progress.total:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attnx.errors import UsageError
+from attnx.numerals import counted
 from attnx.scan.parts import write
 from attnx.wording import Wording
 
@@ -108,7 +109,7 @@ def _files_differ(before: Sequence[Any], now: Sequence[Any]) -> list[str]:
     new = [f"{name} was not read" for name in have if name not in had]
     changed = [f"{name} has changed" for name in have if name in had and have[name] != had[name]]
     out = changed + new + gone
-    return ([*out[:3], f"{len(out) - 3} more files"] if len(out) > 3 else out) or ["the order of the files"]
+    return ([*out[:3], f"{counted(len(out) - 3, 'more file')}"] if len(out) > 3 else out) or ["the order of the files"]
 
 
 def _shown(value: Any) -> str:

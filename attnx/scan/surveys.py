@@ -65,7 +65,7 @@ SURVEYS: Mapping[str, Survey] = {
             "entropy", "entropy share", "mean distance", "locality", "confidence", "largest weight", "previous", "next",
             "self", "first", "special", "punctuation", "sink", "duplicate", "induction",
         ),
-        lambda trace: describe_heads(trace).measures,
+        lambda trace: describe_heads(trace, rest=False).measures,
     ),
     "coref": Survey(
         "weight from a pronoun to candidates; fields pronoun, candidates, and answer where it is known",

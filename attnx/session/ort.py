@@ -31,6 +31,8 @@ _CODES = {
 }  # fmt: skip
 
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+"""Before onnxruntime is imported: 1.31 keeps a database in the user's cache folder of what was run, for its makers."""
 THREADS: int | None = None
 """Default number of threads inside an operator; onnxruntime's choice where None."""
 
@@ -157,8 +159,8 @@ def _run_error(error: Exception) -> RunError | InputError:
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
             f"the model looks up number {beyond[1]} in a table of {int(beyond[2]) + 1}",
-            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, "
-            "longer than the model takes?",
+            "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, too "
+            "long for the model?",
         )
     if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnx.measure import REPEATS
+from attnx.measure.remainder import FORMULAS, RowSums, shares
 from attnx.measure.special import is_punctuation
 from attnx.records import Array, Attention, Tokens
 from attnx.run.batch import Batch
+from attnx.study.head_table import REST
 
 LONG = 256
 """Tokens up to which a batch is measured so; of longer texts the cells' shares would take as much as the weights."""
@@ -45,7 +47,7 @@ def measure(batch: Batch, names: Collection[str]) -> dict[str, Array] | None:
 
     Args:
         batch: With weights.
-        names: Names of `NAMES`.
+        names: Names of `NAMES` and `REST_NAMES`.
 
     Returns:
         float64 [B,S,H] each, NaN where a value does not exist; None where the texts or sites need to be measured one by
@@ -120,6 +122,7 @@ def _plain(attention: Attention, texts: _Batch, seen: Array) -> bool:
 def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], buffer: Array) -> dict[str, Array]:
     """Measures that are no sums over fixed cells: entropies, largest weights, the key that gathers most."""
     out: dict[str, Array] = {}
+    rest = [name for name in names if name in REST_NAMES]
 
     def mean(values: Array, rows: Array) -> Array:
         """Over the rows that count, [B,H,n] and bool [B,n] to [B,H]; NaN where there is none."""
@@ -127,7 +130,7 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
         sums = (values * rows[:, None]).sum(axis=-1, dtype=np.float64)
         return np.asarray(sums / np.where(number > 0, number, np.nan))
 
-    if not {"entropy", "entropy share"}.isdisjoint(names):
+    if rest or not {"entropy", "entropy share"}.isdisjoint(names):
         total = np.matmul(weights, np.ones((weights.shape[-1], 1), np.float32))[..., 0]
         logs = np.log(np.maximum(weights, _TINY, out=buffer), out=buffer)
         safe = np.where(texts.real[:, None], total, 1.0).astype(np.float64)
@@ -136,6 +139,8 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
         visible = seen.sum(axis=-1)
         most = np.log(np.maximum(visible, 2))[:, None]
         out["entropy share"] = mean(rows / most, visible >= 2)
+        if rest:
+            out |= _rest(weights, logs, texts, seen)
     if "largest weight" in names:
         out["largest weight"] = mean(_largest(weights), texts.real)
     if "confidence" in names:
@@ -146,6 +151,39 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
         out["strongest key"] = keys.max(axis=-1) / keys.sum(axis=-1)
         out["strongest key position"] = keys.argmax(axis=-1).astype(np.float64)
     return out
+
+
+def _rest(weights: Array, logs: Array, texts: _Batch, seen: Array) -> dict[str, Array]:
+    """What the first token leaves, measured; with the logarithms of the weights, [B,H,n,n]."""
+    shape, size = weights.shape[:3], weights.shape[-1]
+    real = texts.real[:, None]
+    cells = {}
+    for name, delta in (("previous", -1), ("next", 1), ("self", 0)):
+        found = np.full(shape, np.nan)
+        start = max(1 - delta, 0)  # before it, the key is the first token, or none
+        stop = size - max(delta, 0)
+        if start < stop:
+            found[..., start:stop] = weights[..., np.arange(start, stop), np.arange(start, stop) + delta]
+        there = np.zeros(texts.real.shape, bool)
+        there[:, start:stop] = texts.real[:, start + delta : stop + delta]
+        cells[name] = np.where(there[:, None], found, np.nan)
+    dots = texts.punctuation.copy()
+    dots[:, 0] = False
+    cells["punctuation"] = np.matmul(weights, dots[:, None, :, None].astype(np.float32))[..., 0]
+    after = np.zeros_like(copies := _earlier(texts, 2))
+    after[:, :, 1:] = copies[:, :, :-1]
+    repeated = after.any(axis=2)
+    repeated &= (repeated.sum(axis=1) >= REPEATS)[:, None]
+    cells["induction"] = np.full(shape, np.nan)
+    if repeated.any():
+        on = np.einsum("bhqk,bqk->bhq", weights, after.astype(np.float32))
+        cells["induction"] = np.where(repeated[:, None], on, np.nan)
+    left = np.matmul(weights[..., 1:], np.ones((size - 1, 1), np.float32))[..., 0]
+    sums = RowSums(
+        np.where(real, weights[..., 0] + left, 0.0), left, np.einsum("bhqk,bhqk->bhq", weights[..., 1:], logs[..., 1:]),
+        seen.sum(axis=-1)[:, None], seen[:, None, :, 0], cells,
+    )  # fmt: skip
+    return {f"{REST}{name}": values for name, values in shares(sums).items()}
 
 
 def _largest(array: Array) -> Array:
@@ -234,3 +272,5 @@ NAMES = (
     "first", "special", "punctuation", "sink", "duplicate", "induction", "strongest key", "strongest key position",
 )  # fmt: skip
 """What can be measured so."""
+REST_NAMES = tuple(f"{REST}{name}" for name in FORMULAS)
+"""And of what the first token leaves."""

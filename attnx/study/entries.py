@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from attnx.errors import InputError, ModelError, UsageError
 from attnx.feed.generation_config import settings
+from attnx.numerals import counted
 from attnx.session.protocol import OpenModel
 from attnx.tokens import visible
 from attnx.wording import Wording
@@ -67,7 +68,7 @@ class Vocabulary(Mapping[int, str]):
                 return own[0]
         pieces = ", ".join(piece for piece, special in zip(tokens.pieces, tokens.special, strict=True) if not special)
         raise UsageError(
-            f"{visible(text)!r} is {len(own)} tokens: {pieces}",
+            f"{visible(text)!r} is {counted(len(own), 'token')}: {pieces}",
             Wording(f"A token is meant: give the first of them, or another word (<{argument}=>)."),
         )
 

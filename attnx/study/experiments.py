@@ -14,6 +14,8 @@ from attnx.records import Tokens
 from attnx.run.arguments import choice_of, heads_of, layers_of, position_of, whole_of
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
+from attnx.study.inspect_run import all_sites
+from attnx.study.layer_names import from_the_end, layers_and_heads
 from attnx.study.patch_metric import Meter, meter
 from attnx.study.patch_places import sides_of, tokens_of
 from attnx.study.selection import each_position, position
@@ -23,6 +25,8 @@ Source = str | Mapping[str, Any]
 """A text; what `Model.trace` takes by name (text, target, tokens, inputs ...); or an array for each graph input."""
 Token = int | str
 """A position, or a token as the command line names it: "it", "it@10"."""
+Head = tuple[int, int]
+"""Layer and head; a layer of -1 is the last."""
 
 
 def ablate(
@@ -31,6 +35,8 @@ def ablate(
     *,
     queries: Sequence[Token] | None = None,
     edges: Sequence[tuple[Token, Token]] = (),
+    heads: Sequence[Head] = (),
+    layers: Sequence[int] | None = None,
     **asked: Any,
 ) -> ablation.Ablation:
     """Ablate heads, or knock edges out of them, and read what the model says; see `attnx.study.ablation.ablate`.
@@ -40,12 +46,11 @@ def ablate(
         source: What it is run on.
         queries: Where heads are ablated; everywhere where None.
         edges: Query and key of edges that are knocked out, in place of an ablation.
-        asked: component, heads, layers, method, means, answer, foil, position.
+        heads: Those that are ablated, each by itself; of edges, those in which they are knocked out.
+        layers: Layers that are ablated whole, -1 being the last.
+        asked: component, method, means, answer, foil, position.
     """
-    if asked.get("heads") is not None:
-        asked["heads"] = heads_of(asked["heads"])
-    if asked.get("layers") is not None:
-        asked["layers"] = layers_of(asked["layers"])
+    pairs, layers = _chosen(model, heads, layers, asked.get("component"))
     choice_of(asked.get("method", "zero"), METHODS, "method")
     prompt = prompt_of(model, source)
     made = plan_run(model, prompt)
@@ -55,8 +60,9 @@ def ablate(
     where = None if queries is None else [_position(looking, token, "queries") for token in queries]
     cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in map(_pair, edges)]
     return ablation.ablate(
-        model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, **asked
-    )
+        model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, heads=pairs,
+        layers=layers, **asked,
+    )  # fmt: skip
 
 
 def lens(
@@ -113,7 +119,7 @@ def patch(
     quantity: str = "context",
     by: patching.By | None = None,
     component: Where | None = None,
-    heads: Sequence[tuple[int, int]] = (),
+    heads: Sequence[Head] = (),
     layers: Sequence[int] | None = None,
     at: Sequence[Token] | str | None = None,
     noising: bool = False,
@@ -128,20 +134,20 @@ def patch(
         quantity: context, value, query, key, weights, attention, mlp or residual.
         by: "head", "position" or "layer": what is patched by itself.
         component: "encoder", "decoder" or "cross".
-        heads: Layer and head of those that are patched; all where there are none.
-        layers: Only these layers.
+        heads: Those that are patched; all where there are none.
+        layers: Only these layers, -1 being the last.
         at: Only these positions or tokens; all where None.
         noising: Whether corrupt activations go into the clean run.
         reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token that is read).
     """
     if by is not None:
         choice_of(by, patching.BY, "by")
+    pairs, layers = _chosen(model, heads, layers, component)
     made, running, measured = _two(model, clean, corrupt, **reading)
     tokens, memory = made.tokens, made.trace.memory
     there = tokens_of(running, component, quantity, tokens, memory)
-    heads, layers = heads_of(heads), layers_of(layers)
     return patching.patch(
-        running, measured, quantity=quantity, by=by, component=component, heads=heads, layers=layers,
+        running, measured, quantity=quantity, by=by, component=component, heads=pairs, layers=layers,
         at=_positions(there, at), tokens=tokens, memory=memory, noising=noising,
     )  # fmt: skip
 
@@ -151,8 +157,8 @@ def patch_paths(
     clean: Source,
     corrupt: Source,
     *,
-    from_: Sequence[tuple[int, int]] = (),
-    to: Sequence[tuple[int, int]] = (),
+    from_: Sequence[Head] = (),
+    to: Sequence[Head] = (),
     into: path_patching.Into = "query",
     component: Where | None = None,
     freeze_mlps: bool = False,
@@ -165,19 +171,26 @@ def patch_paths(
         model: The model.
         clean: The text whose answer is restored.
         corrupt: One of as many tokens.
-        from_: Layer and head of each sender; every head where there are none.
-        to: Layer and head of the receivers; the answer where there are none.
+        from_: The senders; every head where there are none.
+        to: The receivers; the answer where there are none.
         into: "query", "key" or "value" of the receivers.
         component: "encoder", "decoder" or "cross".
         freeze_mlps: Whether MLPs between them are held too.
         noising: Whether corrupt activations go into the clean run.
         reading: As of `patch`.
     """
+    ends = [_heads(model, given, component, name) for name, given in (("from_", from_), ("to", to))]
     _, running, measured = _two(model, clean, corrupt, **reading)
     return path_patching.patch_paths(
-        running, measured, from_=heads_of(from_, "from_"), to=heads_of(to, "to"), into=into, component=component,
-        freeze_mlps=freeze_mlps, noising=noising,
-    )  # fmt: skip
+        running,
+        measured,
+        from_=ends[0],
+        to=ends[1],
+        into=into,
+        component=component,
+        freeze_mlps=freeze_mlps,
+        noising=noising,
+    )
 
 
 def _two(
@@ -189,6 +202,20 @@ def _two(
     running = Intervening(model, {RUN: one.feed, OTHER: two.feed})
     here = None if read is None else _position(one.tokens, read, "read")
     return one, running, meter(model, running.base(RUN), running.base(OTHER), one.tokens, at=here, **asked)
+
+
+def _heads(model: OpenModel, given: Sequence[Head], sort: Where | None, argument: str) -> list[tuple[int, int]]:
+    return layers_and_heads(heads_of(given, argument), lambda: all_sites(model), sort)
+
+
+def _chosen(
+    model: OpenModel, heads: Sequence[Head], layers: Sequence[int] | None, sort: Where | None
+) -> tuple[list[tuple[int, int]], list[int] | None]:
+    """Heads and layers by number."""
+    pairs, wanted = _heads(model, heads, sort, "heads"), layers_of(layers)
+    if wanted is not None and min(wanted, default=0) < 0:
+        wanted = from_the_end(wanted, all_sites(model), sort)
+    return pairs, None if wanted is None else list(wanted)
 
 
 def _position(tokens: Tokens, token: Token, argument: str) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnx.measure import confidence, describe_heads
 from attnx.measure.looks import Look, columns_of, gathered_of, looks, mass_of, strongest_pair
+from attnx.numerals import counted
 from attnx.records import Axis, Measurement
 from attnx.study.inspection import Inspection, Pick
 from attnx.tokens.spans import axis_labels
@@ -29,7 +30,7 @@ def findings(shown: Inspection) -> dict[str, Any]:
     last = len(trace.attentions) - 1
     glance = shown.glance
     if glance is None:
-        sharp, kinds = confidence.confidence(trace), describe_heads(trace).kinds
+        sharp, kinds = confidence.confidence(trace), describe_heads(trace, rest=False).kinds
         columns, looked = columns_of(trace), looks(trace, last)
     else:
         sharp, kinds, columns, looked = (
@@ -105,7 +106,7 @@ def ranking_measure(shown: Inspection) -> Measurement:
         axes=(Axis("head", tuple(f"{pick.label:<{wide}} → {key_name(shown, key)}" for pick, key, _ in best)),),
         values=np.array([value for _, _, value in best]),
         bounds=(0.0, 1.0) if shown.request.stage == "weights" else (None, None),
-        notes=(f"the largest of each of {len(shown.picks)} heads, special tokens left out",),
+        notes=(f"the largest of each of {counted(len(shown.picks), 'head')}, special tokens left out",),
     )
 
 

@@ -187,10 +187,10 @@ def rows_sum_to_one(some: Attention, total: Array) -> Check:
 def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
     """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
     from attnx.measure import describe_heads
-    from attnx.study.batch_head_stats import measure
+    from attnx.study.batch_head_stats import REST_NAMES, measure
 
     traces = list(batch.traces())
-    names = [one.name for one in asked()]
+    names = [*(one.name for one in asked()), *REST_NAMES]
     values = measure(batch, names) if all(a.trusted for a in batch.attentions) else None
     if values is None:
         kept = [choose(trace) for trace in traces]

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.formula import average
+from attnx.measure.remainder import RowSums, shares
 from attnx.measure.rows import head_axes, stack
+from attnx.measure.special import is_punctuation
+from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Site, Tokens, Trace
 from attnx.study.key_masks import WITHIN, Cells, repeats
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
 
+REST = "rest: "
+"""What the name of a measure of what the first token leaves begins with, among those of a site."""
 TOGETHER = 1 << 18
 """Numbers of one statistic up to which sites are measured together: of a short text numpy's calls take the time, of a
 long one their arrays the memory."""
@@ -39,8 +44,11 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
         axes: Of layers and heads.
         repeats: How many tokens repeat.
     """
-    from attnx.measure import REPEATS, heads
+    from attnx.measure import REPEATS, heads, remainder
 
+    left = {name: stack([column[f"{REST}{name}"] for column in columns]) for name in remainder.FORMULAS}
+    if repeats < REPEATS:
+        left["induction"] = np.full_like(left["induction"], np.nan)
     out = []
     for measure in asked():
         values = stack([column[measure.name] for column in columns])
@@ -48,12 +56,12 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
         if measure.name == "induction":
             if repeats < REPEATS:
                 values = np.full_like(values, np.nan)
-                said = f"{repeats} tokens repeat" if repeats != 1 else "1 token repeats"
+                said = counted(repeats, "token repeats", "tokens repeat")
                 notes = tuple(note.replace("0 tokens repeat", said) for note in notes)
             else:
                 notes = tuple(note for note in notes if "tokens repeat" not in note)
         out.append(replace(measure, axes=axes, values=values, notes=notes))
-    return heads.table(out)
+    return heads.table(out, remainder.measurements(left, axes))
 
 
 @cache
@@ -65,7 +73,7 @@ def asked() -> tuple[Measurement, ...]:
     cells = np.full((1, 1, 2, 2), 0.5, np.float32)
     site = Site(0, 0, "encoder", "self", "Softmax", "", 1, 1, None, None)
     one = Attention(site, weights=cells, masked=np.zeros_like(cells))
-    return describe_heads(Trace("", "cpu", two, None, (one,))).measures
+    return describe_heads(Trace("", "cpu", two, None, (one,)), rest=False).measures
 
 
 def _columns(kept: Sequence[tuple[Site, Mapping[str, Array]]], tokens: Tokens, cells: Cells) -> list[dict[str, Array]]:
@@ -115,7 +123,16 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
         away = stats["away"].astype(np.float64) if "away" in stats else places * total - marks[3]
         distance = np.where(real, away, 0.0).sum(axis=1)
     nothing = np.full(len(total), np.nan)
-    return {
+    cells_left = {"previous": near[WITHIN - 1], "next": near[WITHIN + 1], "self": near[WITHIN]}
+    cells_left = {name: values.copy() for name, values in cells_left.items()}
+    for name, query in (("previous", 1), ("self", 0)):
+        cells_left[name][:, query : query + 1] = np.nan  # it is the first token
+    dots = marks[1] - marks[2] if is_punctuation(tokens)[0] else marks[1]
+    own = marks[2] * np.log(np.where(marks[2] > 0, marks[2], 1.0))
+    others = {**cells_left, "punctuation": dots, "induction": repeated}
+    sums = RowSums(total, total - marks[2], stats["entropy"] - own, seen, sees_first, others)
+    left = {f"{REST}{name}": values for name, values in shares(sums).items()}
+    return left | {
         "entropy": mean(np.where(real, entropy + 0.0, np.nan)),
         "entropy share": mean(np.where(seen >= 2, entropy / np.log(np.maximum(seen, 2)), np.nan)),
         "mean distance": distance / np.where(weight > 0, weight, np.nan),

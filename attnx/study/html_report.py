@@ -148,12 +148,14 @@ def _heads(trace: Trace) -> HeadTable:
     """`describe_heads`, of a long text a few heads at a time, so that what it makes on the way stays small."""
     shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
     if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
-        return describe_heads(trace)
+        return describe_heads(trace, rest=False)
     ((count, queries, keys),) = shapes
     step = max(1, CELLS // (queries * keys))
     if step >= count:
-        return describe_heads(trace)
-    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
+        return describe_heads(trace, rest=False)
+    tables = [
+        describe_heads(_some(trace, slice(at, min(at + step, count))), rest=False) for at in range(0, count, step)
+    ]
     joined = []
     for parts in zip(*(one.measures for one in tables), strict=True):
         axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from attnx.errors import UsageError
 from attnx.records import Site
@@ -43,6 +43,38 @@ def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
         match = _PART.fullmatch(part)
         parts.append(part if match is None else "-".join(_number(end, layers) for end in match.groups() if end))
     return ",".join(parts)
+
+
+def from_the_end(layers: Collection[int], sites: Sequence[Site], sort: str | None = None) -> list[int]:
+    """Layers as their numbers, those below 0 counted from the end: -1 is the last.
+
+    Args:
+        layers: Whole numbers.
+        sites: Those of the model.
+        sort: The sort of attention that is meant, where one was asked for.
+
+    Raises:
+        UsageError: The model's layers are not known, differ between its parts, or are fewer than that.
+    """
+    if min(layers, default=0) >= 0:
+        return list(layers)
+    return [int(_number(str(layer), _layers(sites, sort))) for layer in layers]
+
+
+def layers_and_heads(
+    heads: Sequence[tuple[int, int]], sites: Callable[[], Sequence[Site]], sort: str | None = None
+) -> list[tuple[int, int]]:
+    """Pairs of layer and head, the layers as their numbers; see `from_the_end`.
+
+    Args:
+        heads: Layer and head of each.
+        sites: Gives those of the model; called only where a layer counts from the end.
+        sort: The sort of attention that is meant, where one was asked for.
+
+    Raises:
+        UsageError: As for `from_the_end`.
+    """
+    return [(from_the_end([layer], sites(), sort)[0] if layer < 0 else layer, head) for layer, head in heads]
 
 
 def numbered_pairs(
@@ -91,4 +123,4 @@ def _number(layer: str, layers: tuple[int, ...]) -> str:
     return str(layers[-back])
 
 
-__all__ = ["from_end", "numbered", "numbered_pairs"]
+__all__ = ["from_end", "from_the_end", "layers_and_heads", "numbered", "numbered_pairs"]

@@ -11,6 +11,7 @@ from attnx.interventions.running import Intervening
 from attnx.records import Site, Tokens
 from attnx.session.protocol import OpenModel
 from attnx.tokens.spans import axis_labels
+from attnx.wording import Wording
 
 BY_KEY = ("key", "value")
 """Quantities whose positions are those of keys, and whose heads are key/value heads."""
@@ -97,7 +98,7 @@ def reachable(
             trusted.append(site)
     if not trusted and refused:
         raise refused[0]
-    return trusted, tuple(f"left out: {error.message}" for error in refused)
+    return trusted, tuple(Wording("left out: {what}", what=error.message) for error in refused)
 
 
 def count_of(site: Site, keyed: bool) -> int:

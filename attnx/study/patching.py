@@ -223,8 +223,8 @@ def told(
         )
     elif abs(apart) < BARELY[meter.metric]:
         notes.append(
-            f"clean and corrupt barely differ in {meter.name} ({clean:.4g} and {corrupt:.4g}): shares of so little are "
-            "mostly chance"
+            f"clean and corrupt barely differ in {meter.name} ({clean + 0.0:.4g} and {corrupt + 0.0:.4g}): shares of "
+            "so little are mostly chance"
         )
     shares = [(value - corrupt) / apart if abs(apart) >= NOTHING else float("nan") for value in values]
     effects = tuple(Patched(*one) for one in zip(spots, values, shares, strict=True))

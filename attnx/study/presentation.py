@@ -12,6 +12,7 @@ from attnx.measure.looks import Look
 from attnx.study.findings import findings, key_name, pair, query_name, ranked, ranking_measure, row_table
 from attnx.study.inspection import Inspection, Pick
 from attnx.view.matrix import Matrix
+from attnx.view.page import SCREEN
 
 TALL, FEW = 32, {"most on one token": 1, "most confident": 1, "parked": 1}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
@@ -19,11 +20,18 @@ NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
 
 
-def render(shown: Inspection, next_step: str = "", rest: str = "") -> list[Any]:
-    """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn."""
+def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: bool = False) -> list[Any]:
+    """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn.
+
+    Args:
+        shown: What is shown.
+        next_step: What to ask next.
+        rest: How what does not fit on a first screen is seen.
+        every: Whether the first screen lists everything, however many lines that takes.
+    """
     view, asked = shown.request.view, shown.request
     if view == "overview":
-        return [_overview(shown, next_step, rest), *_notes(shown)]
+        return [_overview(shown, next_step, rest, every), *_notes(shown)]
     if view == "grid":
         from attnx.view.grid import grid
 
@@ -80,7 +88,7 @@ def _notes(shown: Inspection) -> list[Any]:
     return [Text(safe(note), "bold red" if "NOT TRUSTED" in note else "dim") for note in shown.notes]
 
 
-def _overview(shown: Inspection, next_step: str, rest: str) -> Any:
+def _overview(shown: Inspection, next_step: str, rest: str, every: bool) -> Any:
     from attnx.view import overview as first_screen
 
     trace, found = shown.trace, findings(shown)
@@ -93,7 +101,7 @@ def _overview(shown: Inspection, next_step: str, rest: str) -> Any:
         for group in found["looks"]
     ]
     worth = []
-    few = 0 < get_terminal_size((80, 0)).lines < TALL
+    few = not every and get_terminal_size((80, SCREEN)).lines < TALL
     for name, group in found["worth"].items():
         for look in group[: FEW[name] if few else None]:
             worth.append(
@@ -103,7 +111,17 @@ def _overview(shown: Inspection, next_step: str, rest: str) -> Any:
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
     left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
     hints = (left, next_step) if next_step else (left,)
-    return first_screen.overview(trace, targets, worth, mass=found["mass"], heads=heads, hints=hints, rest=rest)
+    return first_screen.overview(
+        trace,
+        targets,
+        worth,
+        mass=found["mass"],
+        heads=heads,
+        hints=hints,
+        rest=rest,
+        every=every,
+        below=len(shown.notes),
+    )
 
 
 def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:

@@ -50,7 +50,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
         asked.view in ("heatmap", "table") and len(shown.picks) == 1 and shown.query is None
     )
     if ending == ".svg" and axes and find_spec("matplotlib") is None:
-        saving.save(path, view=Group(*render(shown)), force=force)
+        saving.save(path, view=Group(*render(shown, every=True)), force=force)
         return (f"drawn as a terminal shows it: a figure with axes needs matplotlib, {pip('figures')}",)
     if ending in DRAWN and axes:
         from attnx.view.figure import grid_figure, heatmap_figure
@@ -62,7 +62,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
     elif ending in (".png", ".pdf"):
         from attnx.view.portrait import portrait
 
-        figure = portrait(Group(*render(shown)), ending)
+        figure = portrait(Group(*render(shown, every=True)), ending)
     else:
         wanted = numbers(shown) if ending in saving.NUMBERS else None
         if wanted is not None and ending != ".npz" and wanted.values.size > MOST:
@@ -70,7 +70,7 @@ def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
                 f"{wanted.values.size:,} values are too many for one per line in {ending}",
                 Wording("Save .npz, or choose <layers>, <heads> or <query>."),
             )
-        saving.save(path, view=Group(*render(shown)), numbers=wanted, force=force, more=(".json",))
+        saving.save(path, view=Group(*render(shown, every=True)), numbers=wanted, force=force, more=(".json",))
         return ()
     saving.write(path, figure.data, force=force)
     return figure.notes

@@ -13,6 +13,7 @@ from attnx.formula import average
 from attnx.measure import alignment_error, links
 from attnx.measure.alignment_error import Counted, Errors, Gold
 from attnx.measure.words import merge
+from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.run.encdec import target_tokens
 from attnx.run.generate import Plan
@@ -167,7 +168,7 @@ def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None =
     if layers is not None or every:
         flat = weights[kept].reshape(-1, *weights.shape[2:])
         count = int((~np.isnan(flat).all(axis=(1, 2))).sum())
-        where = labels[kept[0]] if len(kept) == 1 else f"{count} heads of {len(kept)} layers"
+        where = labels[kept[0]] if len(kept) == 1 else f"{counted(count, 'head')} of {counted(len(kept), 'layer')}"
         return Chosen(average(flat, axis=0), where)
     means = average(weights, axis=1)
     agreed = links.agreement(means)

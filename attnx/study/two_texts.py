@@ -61,7 +61,7 @@ def _apart(one: Tokens, two: Tokens) -> str:
     end = next((n for n in range(most) if one.ids[len(one) - 1 - n] != two.ids[len(two) - 1 - n]), most)
     start = max(0, begin - AROUND)
     named = [_named(tokens.pieces[start : min(len(tokens), len(tokens) - end + AROUND)]) for tokens in (one, two)]
-    return f"from position {start} on, {named[0]!r} against {named[1]!r}"
+    return f"from position {start} on, '{named[0]}' against '{named[1]}'"
 
 
 def _named(pieces: Sequence[str]) -> str:

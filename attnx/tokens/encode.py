@@ -11,6 +11,7 @@ from unicodedata import category
 import numpy as np
 
 from attnx.errors import InputError, UsageError
+from attnx.numerals import counted
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.jamo import in_text, letters
@@ -208,7 +209,7 @@ class Tokenizer:
             for name, part, end in zip(("text", "pair"), texts, reached, strict=True)
             if part and part[end:].strip()
         ]
-        return f"cut to {longest} tokens ({why}); left out: {' and '.join(lost) or 'its end'}"
+        return f"cut to {counted(longest or 0, 'token')} ({why}); left out: {' and '.join(lost) or 'its end'}"
 
     def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
         """A note on control and format characters that are in no token; text that was cut off has its own note."""
@@ -231,7 +232,7 @@ class Tokenizer:
         shown = [f"{visible(character)} at {at}" for character, at in gone[:_SHOWN_UNKNOWN]]
         if len(gone) > _SHOWN_UNKNOWN:
             shown.append(f"and {len(gone) - _SHOWN_UNKNOWN} more")
-        count = "1 character" if len(gone) == 1 else f"{len(gone)} characters"
+        count = counted(len(gone), "character")
         return [f"the tokenizer drops {count} of the text: {', '.join(shown)} (counted in characters)"]
 
     def _erases(self, character: str) -> bool:
@@ -248,7 +249,7 @@ class Tokenizer:
         shown = [f"{visible(shorten(text[slice(*offsets[i])]))} at {i}" for i in at[:_SHOWN_UNKNOWN]]
         if len(at) > _SHOWN_UNKNOWN:
             shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
-        count = "1 piece is" if len(at) == 1 else f"{len(at)} pieces are"
+        count = counted(len(at), "piece is", "pieces are")
         return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}"]
 
 

@@ -23,7 +23,7 @@ _ALONE = {
 
 def letters(piece: str) -> str:
     """A piece with its syllables composed, and the remaining letters as standalone letters."""
-    if not any(ord(character) in _ALONE for character in piece):
+    if piece.isascii() or not any(ord(character) in _ALONE for character in piece):
         return piece
     return unicodedata.normalize("NFC", piece).translate(_ALONE)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 
 from attnx.records import Tokens
 from attnx.tokens.pieces import visible
@@ -29,11 +30,13 @@ def _is_letter(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
+@lru_cache(4096)
 def _is_mark(character: str) -> bool:
     """Whether a character belongs to the one before it: accents, vowel signs, variation selectors, skin tones."""
     return unicodedata.category(character)[0] == "M" or "\U0001f3fb" <= character <= "\U0001f3ff"
 
 
+@lru_cache(4096)
 def _is_spaceless(character: str) -> bool:
     return any(start <= ord(character) <= stop for start, stop in _SPACELESS)
 

@@ -1,8 +1,8 @@
-"""What is aligned, as tables: links between words, and how far alignments are from gold ones."""
+"""Alignments as tables: links between words, and how far alignments are from gold ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -117,8 +117,13 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
     )
 
 
-def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str]) -> Columns:
-    """The spans of a prompt: each one's share of what was read of them, and that for its length."""
+_SPANS = "share of the weight on all spans; times its length: that share by its share of their tokens"
+
+
+def spans(
+    named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int], said: Sequence[str], *, explain: bool = True
+) -> Columns:
+    """The spans of a prompt: each one's share of the weight on all of them, and that share relative to its length."""
     total = sum(sizes)
     over = [share * total / size if size else np.nan for share, size in zip(shares, sizes, strict=True)]
     return columns(
@@ -130,15 +135,15 @@ def spans(named: Sequence[tuple[str, str]], shares: Array, sizes: Sequence[int],
             column("tokens", [str(size) for size in sizes]),
             column("text", [" ".join(text.split()) for _, text in named]),
         ],
-        notes=["share of the weight on all spans; times its length: that share by its share of their tokens", *said],
+        notes=[_SPANS if explain else "", *said],
     )
 
 
-def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str) -> Columns:
-    """The parts of an answer: the span that each leaned on, and where the rest of its weight went.
+def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: str, *, explain: bool = True) -> Columns:
+    """The parts of an answer: the span that each relied on most, and where the rest of its weight went.
 
     Args:
-        rows: What each says; its weight on each span, on the rest of the prompt, on sinks and on the model's own words;
+        rows: Its text; its weight on each span, on the rest of the prompt, on sinks and on the model's own words;
             its lookback ratio.
         names: Of the spans.
         by: What the parts are.
@@ -157,12 +162,14 @@ def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: st
             column("own", [w[-1] for _, w, _ in rows], decimals=2),
             column("lookback", [ratio for *_, ratio in rows], decimals=2),
         ],
-        notes=["sinks: the first token and special tokens; own: what the model had written before"],
+        notes=["sinks: the first token and special tokens; own: what the model had written before"] if explain else [],
     )
 
 
-def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
-    """The heads that look back most, and least, over all steps."""
+def lookback(
+    ratios: Measurement, count: int, said: Sequence[str], more: Callable[[int], str], *, explain: bool = True
+) -> Columns:
+    """The heads that look back most, and least, over all steps; `more` says how the others are seen."""
     means = average(ratios.values, axis=-1)
     layers, heads = (axis.labels for axis in ratios.axes[:2])
     ranked = np.argsort(-np.nan_to_num(means, nan=-1.0), axis=None, kind="stable")
@@ -175,7 +182,7 @@ def lookback(ratios: Measurement, count: int, said: Sequence[str]) -> Columns:
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
         ],
-        notes=[f"{ratios.formula} ({ratios.source})", *said],
+        notes=[f"{ratios.formula} ({ratios.source})" if explain else "", *said, more(len(order) - len(kept))],
     )
 
 

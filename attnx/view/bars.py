@@ -25,7 +25,7 @@ def bars(measurement: Measurement, *, top: int | None = None, decimals: int = 2)
 
     Args:
         measurement: One axis.
-        top: Only the largest so many, in order; all in their own order where None.
+        top: Show only this many, the largest first; None shows all, in their own order.
         decimals: Digits after the point.
 
     Returns:
@@ -88,5 +88,5 @@ class Bars:
                 yield Text(here.spell(safe(text)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
-        """Say what widths make sense."""
+        """Report the possible widths."""
         return Extent(min(24, options.max_width), min(options.max_width, LABEL + BAR + 10))

@@ -97,7 +97,7 @@ def safe(piece: str) -> str:
         elif kind == "Zs":
             out.append(" " if cell_len(char) == 1 else "␣")
         elif cell_len(char) == 0 and (kind[0] != "M" or at == 0 or not out or out[-1] in (" ", "↵", "⇥")):
-            # A combining mark with nothing to sit on would sit on the border of the table.
+            # A combining mark without a base would attach to the border of the table.
             out.append("◌" + char if kind[0] == "M" else f"<U+{ord(char):04X}>")
         else:
             out.append(char)
@@ -203,5 +203,5 @@ def number(value: float, decimals: int = 2) -> str:
 
 
 def small(value: float) -> str:
-    """A difference in few characters, however small: "1.2e-05", "0.013", "0", "-" for none."""
+    """A difference in a few characters, however small: "1.2e-05", "0.013", "0", "-" for none."""
     return "-" if value != value else "0" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Arrays as whole numbers and a step, deflated, in base64: the codes that a page reads back."""
+"""Arrays as integers times a step, deflated, in base64, as a page reads them back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attnx.records import Array
 FINE, COARSE = 32767, 2047
 """Steps on either side of 0."""
 MISSING = -32768
-"""Stands for NaN."""
+"""The code for NaN."""
 ROOTS = 254
-"""Steps of the square root of a weight, where weights are kept in a byte each; the next code stands for NaN."""
+"""Steps of the square root of a weight, where weights are kept in one byte each; the next code means NaN."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Blobs:
     _where: dict[bytes, int] = field(default_factory=dict)
 
     def put(self, *parts: bytes) -> int:
-        """Deflate bytes and keep them, parts one after the other with codes of their own; gives their number."""
+        """Deflate bytes, each part with codes of its own, and keep them; returns their number."""
         squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
         packed = b"".join(squeeze.compress(part) + squeeze.flush(zlib.Z_BLOCK) for part in parts) + squeeze.flush()
         if packed not in self._where:
@@ -36,7 +36,7 @@ class Blobs:
         return self._where[packed]
 
     def forget(self, known: int) -> None:
-        """Drop everything but the first `known`."""
+        """Drop all but the first `known`."""
         del self.texts[known:]
         self._where = {packed: at for packed, at in self._where.items() if at < known}
 

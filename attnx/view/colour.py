@@ -1,4 +1,4 @@
-"""Colour scales that are even to the eye and safe for the colour-blind, down to a terminal without any colour.
+"""Colour scales that are perceptually even and safe for colour-blind readers, down to a terminal without colours.
 
 A place on a scale is a number from 0 to 1. `cell` turns it into a character and a Rich style for the colours that
 there are: 24 bits, the nearest of xterm's 256 (kept in order of lightness), shade characters tinted with the theme's
@@ -19,7 +19,7 @@ from attnx.view.page import Depth
 
 RGB = tuple[int, int, int]
 LEVELS = 256
-"""Steps that a scale is cut into; finer than an eye or an 8-bit channel can tell."""
+"""Levels of a scale; finer than an eye or an 8-bit channel can distinguish."""
 
 _VIRIDIS = (
     "440154 470d60 48186a 482374 472d7b 453781 424086 3e4989 3b528b 375b8d 33638d",
@@ -30,7 +30,7 @@ _VIRIDIS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp:
-    """A colour scale. Compared by identity: a cell's colour is looked up by it, and hashing its colours is slow."""
+    """A colour scale. Compared by identity: cells look up their colours by it, and hashing all its colours is slow."""
 
     name: str
     diverging: bool
@@ -100,7 +100,7 @@ def _two_sided() -> tuple[RGB, ...]:
     away = np.abs(np.linspace(-1, 1, LEVELS))[:, None]
     left = np.linspace(-1, 1, LEVELS)[:, None] < 0
     lab = middle + away * (np.where(left, blue, orange) - middle)
-    lab[:, 1:] *= away**-0.3  # hue shows before lightness does, so that small differences have a side
+    lab[:, 1:] *= away**-0.3  # hue changes before lightness, so that the sign of small differences shows
     return tuple((int(r), int(g), int(b)) for r, g, b in _srgb(lab))
 
 

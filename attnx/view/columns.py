@@ -1,4 +1,4 @@
-"""Columns side by side: names, numbers, and bars beside the numbers; what a list of findings is shown as."""
+"""Lists of findings as columns side by side: names, numbers, and bars beside the numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attnx.view.page import Page, page
 from attnx.view.strokes import bar
 
 TEXT, BAR, FEWEST = 26, 16, 6
-"""Text longer than that gives way to bars; the widest bar; below so many cells a bar shows nothing and is left out."""
+"""Text longer than this is cut before bars shrink; the widest bar; the narrowest bar, below which it is left out."""
 LEAST = 8
-"""Text is not cut shorter than that while it can be avoided."""
+"""Text is not cut shorter than this if that can be avoided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Column:
 
     name: str
     values: tuple[str | float | None, ...]
-    """Text stands on the left, numbers on the right; None is an empty cell, NaN a "-"."""
+    """Text is left-aligned, numbers right-aligned; None is an empty cell, NaN a "-"."""
     decimals: int = 3
     bar: tuple[float, float] | None = None
     """Ends of the scale of the bar drawn after each number; None for no bar."""
     whole: bool = False
     """Whether its text must not be cut: numbers written out, two in a cell."""
     spare: bool = False
-    """Whether it is left out, and named under the table, where the width does not take it."""
+    """Whether it may be left out, and named under the table, if the width is too small."""
 
     @property
     def is_text(self) -> bool:
@@ -110,7 +110,7 @@ class Columns:
         if self.title:
             yield Text(here.spell(safe(self.title)), "bold")
         parts, left = self._chosen(here)
-        there = bool(self.parts) and len(self.parts[0].values) > 0  # headings alone say nothing
+        there = bool(self.parts) and len(self.parts[0].values) > 0  # headings alone are useless
         for at, block in enumerate(self._blocks(parts, here) if there else []):
             if at:
                 yield Text("")
@@ -137,7 +137,7 @@ class Columns:
     def _blocks(self, parts: Sequence[Column], here: Page) -> list[list[_Fitted]]:
         """Columns with the widths of their text and of their bars, in as many blocks as the width requires.
 
-        What is too wide gives way in this order: very long text, bars, other text, columns that go below.
+        If too wide, these give way in order: very long text, bars, other text; then columns move below.
         """
         whole = [(part, _wide(part, here), BAR if part.bar is not None else 0) for part in parts]
         whole = self._shorten(whole, here, TEXT)
@@ -210,7 +210,7 @@ def _cell(part: Column, value: str | float | None, here: Page) -> str:
 
 
 def _wide(part: Column, here: Page) -> int:
-    """What a column takes: its widest cell, and the longest word of its heading."""
+    """The width of a column: its widest cell, and the longest word of its heading."""
     cells = max((cell_len(_cell(part, value, here)) for value in part.values), default=1)
     words = max((cell_len(here.spell(word)) for word in safe(part.name).split()), default=1) if part.name else 1
     whole = cell_len(here.spell(safe(part.name))) if part.name else 1
@@ -218,7 +218,7 @@ def _wide(part: Column, here: Page) -> int:
 
 
 def _least(part: Column, here: Page, least: int) -> int:
-    """What a column takes where its text is cut to so many cells."""
+    """The width of a column if its text is cut to so many cells."""
     wide = _wide(part, here)
     return min(wide, least) if part.is_text and not part.whole else wide
 

@@ -61,7 +61,7 @@ def precision(heads: Measurement, mean: tuple[str, Array], chance: float, contac
     Args:
         heads: [L,H,3].
         mean: The name of the map that is shown, and its precisions [3].
-        chance: What a map that knows nothing gives.
+        chance: The precision of a random map.
         contacts: Real contacts that count.
         count: How many heads are listed.
     """

@@ -1,4 +1,4 @@
-"""The JSON that scripts rely on: of a model's sites, and of a run."""
+"""The JSON for scripts: a model's sites, and a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trace_document(trace: Trace, saved: Path | None = None) -> dict[str, Any]:
 
 
 def _attention_object(attention: Attention) -> dict[str, Any]:
-    """The site's own fields, with what the run gave beside them."""
+    """The site's own fields, with the results of the run."""
     out: dict[str, Any] = tidy(attention.site)
     out["arrays"] = {
         q: {

@@ -1,7 +1,8 @@
-"""What heads say of a pronoun, as tables: verdicts against baselines, heads, layers, a contrast, accuracy."""
+"""Where heads point from a pronoun, as tables: verdicts against baselines, heads, layers, a contrast, accuracy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ def name_of(one: Coreference, at: int | None) -> str:
 
 
 def answer(one: Coreference) -> str:
-    """What it comes to, in a sentence: the mean of all heads and the best head, beside chance and place."""
+    """The answer in one sentence: the mean of all heads and the best head, compared with chance and position."""
     named = {v.method: v for v in (*one.verdicts, *one.baselines)}
     mean, best = named.get("mean of all heads"), named.get("best head")
     others = len(one.candidates) - len(one.unseen)
@@ -49,10 +50,11 @@ def answer(one: Coreference) -> str:
 
 
 def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
-    """Each way of reading the attention, then what place and chance alone would say."""
-    rows = [*one.verdicts, *one.baselines]
+    """Each way of reading the attention, then what position and chance alone would say."""
+    places = [v for v in one.baselines if explain or v.candidate is not None]  # chance names none, and `answer` has it
+    rows = [*one.verdicts, *places]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
-    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in one.baselines)]
+    methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
     faint = range(len(one.verdicts), len(rows))
     told = ["share among the candidates; margin: first share less second"] if explain else []
     return columns(
@@ -70,7 +72,7 @@ def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
 
 
 def unseen(one: Coreference) -> Columns:
-    """Of a pronoun that sees none of its candidates: that, in place of tables without a number in them."""
+    """A note for a pronoun that sees none of its candidates, in place of empty tables."""
     return columns(
         f"{one.pronoun.text}@{one.pronoun.pieces[0]} → ?: no candidate can be seen",
         [
@@ -81,8 +83,8 @@ def unseen(one: Coreference) -> Columns:
     )
 
 
-def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
-    """The heads with the largest margin: each candidate's weight and share."""
+def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: bool = False) -> Columns:
+    """The heads with the largest margin: each candidate's weight and share; `more` says how the others are seen."""
     layers, names = (axis.labels for axis in one.margin.axes)
     kept = one.ranked[:count]
     weights, shares = one.weights.values, one.shares.values
@@ -94,11 +96,12 @@ def heads(one: Coreference, count: int, *, explain: bool = False) -> Columns:
         parts.append(column(name_of(one, at), cells, whole=True))
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
-    more = len(one.candidates) - len(chosen)
-    notes = [f"{more} more candidates have less weight" if more > 0 else ""]
+    few = len(one.candidates) - len(chosen)
+    notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
     if explain:
         notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
         notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
+    notes.append(more(len(one.ranked) - len(kept)))
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
     return columns(title, parts, notes=notes)
 
@@ -178,7 +181,7 @@ def accuracy(model: str, name: str, found: Accuracy, *, explain: bool = False) -
         *found.notes,
     ]
     return columns(
-        f"{model} on {name}: {found.examples} examples in {found.groups} groups",
+        f"{model} on {name}: {counted(found.examples, 'example')} in {counted(found.groups, 'group')}",
         [
             column("method", found.methods.axes[0].labels, whole=True),
             column("accuracy", values[:, 0], bar=(0.0, 1.0)),

@@ -19,7 +19,7 @@ LAYERS = 4
 
 
 def verdict(found: Difference, name: str, *, texts: bool = False) -> str:
-    """What a comparison comes to, in a sentence.
+    """The result of a comparison, in one sentence.
 
     Args:
         found: The comparison.
@@ -105,7 +105,7 @@ def layers(found: Difference, *, few: bool = False, explain: bool = False) -> Co
     parts = [column("layer", [labels[at] for at in kept], whole=True)]
     for at, stage in enumerate(found.stages.axes[1].labels):
         if np.isnan(found.stages.values[:, at]).all():
-            continue  # one of the two has it nowhere
+            continue  # one of the two models does not have it at all
         told = [small(value) for value in found.stages.values[kept, at]]
         parts.append(column(stage, told, whole=True, spare=at in (1, 2)))
     largest = np.where(np.isnan(found.divergence.values), -1.0, found.divergence.values).max(axis=1)

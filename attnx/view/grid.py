@@ -23,7 +23,7 @@ from attnx.view.page import Page, page
 from attnx.view.thumbs import Cells, dotted, draw
 
 LEAST, MOST = 3, 16
-"""Columns of the narrowest thumbnail in which a pattern can be made out, and of the widest that is of use."""
+"""Columns of the narrowest thumbnail that still shows a pattern, and of the widest useful one."""
 PANELS = 6
 AROUND = 4
 """Lines besides the thumbnails: title, legend, notes, the prompt."""
@@ -183,7 +183,7 @@ class Grid:
         low = min((float(part.min()) for part in there if part.size), default=0.0)
         high = max((float(part.max()) for part in there if part.size), default=0.0)
         if self.kind == "log" and low < 0:
-            scale.choose(np.array([low, high]), "log")  # refuses, and says why
+            scale.choose(np.array([low, high]), "log")  # raises an error that says why
         return [None if part is None else self._places(part, low, high) for part in small], high, sizes
 
     def _places(self, part: Array, low: float, high: float) -> Array:

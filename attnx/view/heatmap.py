@@ -1,4 +1,4 @@
-"""A matrix as a picture: a cell a query-key pair, in full cells, in half blocks, or in shade characters."""
+"""A matrix as a picture: one cell per query-key pair, as full cells, half blocks, or shade characters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from attnx.view.picture import Picture, label_width, marks, range_width
 
 Fit = Literal["auto", "window", "blocks"]
 STACK, SHORT = 8, 4
-"""The tallest that a token is written above its column, and the tallest where lines are few."""
+"""The most lines for a token above its column, and the most where lines are few."""
 AROUND = 3
 """Lines above and below the picture and its headings: the title, the legend, the prompt."""
 NARROWEST = 8
-"""Rows and columns that are drawn even where the screen is smaller than them."""
+"""Rows and columns that are drawn even on a smaller screen."""
 
 
 def heatmap(
@@ -116,7 +116,7 @@ class Heatmap:
             yield Text(here.spell(safe(note)), "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
-        """Say what widths make sense."""
+        """Report the possible widths."""
         labels = label_width(self.matrix.queries, options.max_width)
         most = labels + 2 * len(self.matrix.keys) + labels
         return Extent(min(options.max_width, 40), min(options.max_width, max(40, most)))
@@ -161,6 +161,6 @@ class Heatmap:
 
 
 def _muted(side: Side, mute: Collection[int]) -> Array:
-    """Which columns stand for muted positions alone."""
+    """Which columns consist of muted positions only."""
     stops = [*side.at[1:], side.at[-1] + side.block] if side.at else []
     return np.array([all(at in mute for at in range(a, b)) for a, b in zip(side.at, stops, strict=True)], bool)

@@ -1,4 +1,4 @@
-"""A trace as other visualisers take it: the arguments of bertviz's and CircuitsVis's entry points.
+"""A trace for other visualisers: the arguments of bertviz's and CircuitsVis's entry points.
 
 Neither library is needed here. Both import torch; bertviz also wants its tensors, which a function of the caller's
 makes of the arrays (`torch.as_tensor`), so that attnx need not.
@@ -145,7 +145,7 @@ def _pieces(tokens: Tokens) -> list[str]:
 
 
 def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> list[Array]:
-    """The first sequence's weights, [1,H,Q,K] each, held against the tokens that are to stand beside them."""
+    """The first sequence's weights, [1,H,Q,K] each, checked against the tokens beside them."""
     out = []
     for attention in attentions:
         weights = attention.need("weights")[:1]

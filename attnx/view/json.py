@@ -21,7 +21,7 @@ from attnx.errors import UsageError
 from attnx.records import QUANTITIES, Array, Attention, Check, Measurement, Site
 
 VERSION = 1
-"""Of every schema, until one changes; a field that is added does not change it."""
+"""The version of every schema until one changes; an added field does not change it."""
 SHARED = "records"
 """Name of the schema with the definitions that all others refer to."""
 
@@ -56,7 +56,7 @@ def dumps(found: Mapping[str, Any], *, indent: bool = False) -> bytes:
 
 
 _UNSAFE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
-"""What JSON lets pass in a text, and a terminal obeys: DEL, C1 control characters, bidirectional overrides."""
+"""Characters that JSON allows in a text but a terminal obeys: DEL, C1 control characters, bidirectional overrides."""
 
 
 def _spelled(match: re.Match[bytes]) -> bytes:

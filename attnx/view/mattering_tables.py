@@ -41,7 +41,7 @@ def answer(one: Mattering) -> str:
     return f"{found}."
 
 
-def heads(one: Mattering, count: int) -> Columns:
+def heads(one: Mattering, count: int, *, explain: bool = False) -> Columns:
     """The heads in which the cut moves most."""
     layers, names = (axis.labels for axis in one.moved.axes)
     kept = one.ranked[:count]
@@ -63,13 +63,15 @@ def heads(one: Mattering, count: int) -> Columns:
         "heads that point more move it more" if one.correlation > 0 else "heads that point more do not move it more"
     )
     notes = [
-        f"moves: {one.moved.name}: {one.moved.formula}",
+        f"moves: {one.moved.name}: {one.moved.formula}" if explain else "",
         f"{points}: rank correlation of weight and effect over {counted(len(one.ranked), 'head')} "
         f"{number(one.correlation, 2)}",
-        "other words: about as much weight cut to other words of the same head instead, special tokens left out",
+        "other words: about as much weight cut to other words of the same head instead, special tokens left out"
+        if explain
+        else "",
         f"{one.second.name} unedited: {number(one.unedited, 4)}" if one.second and one.unedited is not None else "",
-        f"{left} more, each smaller" if left else "",
-        one.moved.source,
+        one.moved.source if explain else "",
+        f"{counted(left, 'more head')}, each smaller: --top K" if left else "",
     ]
     title = f"from {one.word.text}@{one.word.pieces[0]}: the edge to {one.to.text} cut, a head at a time"
     return columns(title, parts, notes=[note for note in notes if note])

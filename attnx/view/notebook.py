@@ -30,7 +30,7 @@ def bundle(record: Any) -> dict[str, str]:
 
     view = _view(record)
     settings: dict[str, Any] = {"width": WIDTH, "height": 1000, "legacy_windows": False, "_environ": {}}
-    settings["force_jupyter"] = False  # else rich shows in the notebook what is drawn here, once more each time
+    settings["force_jupyter"] = False  # otherwise rich would show it in the notebook again each time
     drawn = Console(file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor", **settings)
     drawn.print(view)
     bare = Console(file=io.StringIO(), record=True, force_terminal=False, color_system=None, no_color=True, **settings)
@@ -56,7 +56,7 @@ def _view(record: Any) -> Any:
             from attnx.view.table import table
 
             return table(record)
-    except AttnxError as error:  # nothing to draw: an object must show itself all the same
+    except AttnxError as error:  # nothing to draw: its heading and the reason are shown instead
         return Text(f"{_heading(record)}\n{error.message}")
     raise TypeError(f"a {type(record).__name__} has no view")
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from attnx.numerals import counted
-from attnx.records import Array, Measurement, Tokens, Trace
-from attnx.view import colour, scale
+from attnx.records import Measurement, Tokens, Trace
+from attnx.view import colour
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
-from attnx.view.page import Page, length, page
+from attnx.view.headmap import headmap_lines
+from attnx.view.page import Page, length, page, screen_lines
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 22, 10
@@ -24,10 +24,8 @@ TWO_COLUMNS = 76
 """From this width on both parts stand side by side."""
 AROUND = 4
 """Lines besides the two parts, the mass and the hints: the header and the prompt."""
-ROWS = 50
-"""Tokens that are listed where there is no terminal with so many lines."""
 NAME = 16
-"""Cells that a model's name keeps while anything else can give way in the first line."""
+"""Cells that a model's name keeps as long as anything else in the first line can give way."""
 FEWEST, ENOUGH = 5, 5
 """Lines that each part gets at least; lines of heads below which there is no map of all of them."""
 
@@ -76,8 +74,10 @@ def overview(
     hints: Sequence[str] = (),
     height: int | None = None,
     rest: str = "",
+    every: bool = False,
+    below: int = 0,
 ) -> Overview:
-    """Put the first screen together from what was measured.
+    """Compose the first screen from the measurements.
 
     Args:
         trace: Gives model, tokens, layers, device.
@@ -86,13 +86,15 @@ def overview(
         mass: Rank 1: where the weight goes ("[CLS]", "[SEP]", "punctuation", "words"), shares.
         heads: Rank 2, layer by head: a small map beside the list.
         hints: What to type next, a line each.
-        height: Lines that may be used; the terminal's where None.
-        rest: How tokens that do not fit are seen, said after their number.
+        height: Lines that may be used; the terminal's where None, and of a pipe those of the smallest screen.
+        rest: How what does not fit is seen, said after its number.
+        every: List every token and head, however many lines that takes.
+        below: Lines that are shown under it, on the same screen.
 
     Returns:
         A renderable of 80 x 24 at its smallest best; narrower terminals get the two parts below each other.
     """
-    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height, rest)
+    return Overview(trace, tuple(looks), tuple(worth), mass, heads, tuple(hints), height, rest, every, below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +109,17 @@ class Overview:
     hints: tuple[str, ...]
     height: int | None
     rest: str
+    every: bool
+    below: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write header, both parts, mass and hints."""
         here = page(console, options)
-        if self.height is not None:
-            here = replace(here, height=self.height)
+        height = screen_lines(console, options) if self.height is None else self.height
+        here = replace(here, height=None if self.every else height)
         yield from self._header(here)
         mass = [] if self.mass is None else _mass(self.mass, here)
-        used = AROUND + len(mass) + len(self.hints)
+        used = AROUND + len(mass) + len(self.hints) + self.below
         room = None if here.height is None else max(FEWEST, here.height - used)
         if here.width >= TWO_COLUMNS:
             gap = 3
@@ -178,8 +182,7 @@ class Overview:
         length = max(0, min(BAR, spare - each - 1)) if count == 1 else 0
         out = Text(no_wrap=True, overflow="ellipsis").append("where each token looks", "bold")
         out.append("  its largest weight" if count == 1 else "  its largest weights", "dim")
-        room = ROWS + 2 if room is None else room
-        rows = self.looks if len(self.looks) <= room - 1 else self.looks[: room - 2]
+        rows = self.looks if room is None or len(self.looks) <= room - 1 else self.looks[: room - 2]
         for look in rows:
             special = queries.special[look.query]
             out.append(f"\n{look.query:>{digits}} ", "dim")
@@ -194,14 +197,16 @@ class Overview:
                     out.append_text(bar(target.weight, length, here)).append(" ")
                 out.append(fit(here.spell(target.place), place), "dim")
         if len(rows) < len(self.looks):
-            more = f"and {len(self.looks) - len(rows)} more tokens{self.rest}"
+            more = f"and {counted(len(self.looks) - len(rows), 'more token')}{self.rest}"
             out.append(f"\n{' ' * digits} {'...' if here.ascii else '…'} {more}", "dim")
         return out
 
     def _worth(self, here: Page, room: int | None) -> Text:
         """The right part: heads, why, and the map of all of them."""
         out = Text(no_wrap=True, overflow="ellipsis").append("heads worth a look", "bold")
-        chart = [] if self.heads is None else _map(self.heads, here, None if room is None else room - 1 - ENOUGH)
+        chart = (
+            [] if self.heads is None else headmap_lines(self.heads, here, None if room is None else room - 1 - ENOUGH)
+        )
         limit = None if room is None else max(2, room - 1 - len(chart))
         place = max((len(w.place) for w in self.worth), default=0)
         used, before, left = 0, "", len(self.worth)
@@ -260,7 +265,7 @@ def _sides(trace: Trace) -> tuple[Tokens, Tokens]:
 
 
 def _range(values: Sequence[int | None]) -> str:
-    """A number, "4–16", or "?" where nothing is known."""
+    """A number, "4–16", or "?" where unknown."""
     if not values:
         return "?"
     return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
@@ -268,44 +273,3 @@ def _range(values: Sequence[int | None]) -> str:
 
 def _width(pieces: Sequence[str]) -> int:
     return min(LABEL, max((cell_len(safe(piece)) for piece in pieces), default=1))
-
-
-def _map(heads: Measurement, here: Page, room: int | None) -> list[Text]:
-    """Draw layer by head as a small map with its scale; nothing where it does not fit.
-
-    Where lines are few and colours are many, a line holds two layers in half blocks.
-    """
-    choice = scale.choose(heads.values)
-    places = choice.places(heads.values)
-    down, across = places.shape
-    names = max((len(name) for name in heads.axes[0].labels), default=1)
-    wide = 2 if names + 1 + 2 * across <= here.width else 1
-    half = room is not None and down + 2 > room and colour.smooth(here.depth)
-    if names + 1 + wide * across > here.width or (room is not None and -(-down // (1 + half)) + 2 > room):
-        return []
-    title = Text(here.spell(f"{safe(heads.name)}  "), no_wrap=True, overflow="ellipsis")
-    title.append(f"{number(choice.low, 1)} ", "dim").append_text(scale.bar(choice.ramp, here, 5))
-    title.append(f" {number(choice.high, 1)}", "dim")
-    lines = [Text(), title]
-    for at in range(0, down, 1 + half):
-        line = Text(no_wrap=True).append(f"{heads.axes[0].labels[at]:>{names}} ")
-        for head in range(across):
-            pair = places[at : at + 1 + half, head]
-            if half:
-                char, style = _halves(choice.ramp, pair, here)
-            elif np.isnan(pair[0]):
-                char, style = " ", Style.null()
-            else:
-                char = " " if colour.smooth(here.depth) else colour.shade(choice.ramp, pair[0], ascii_only=here.ascii)
-                style = colour.ink(choice.ramp, pair[0], here.depth)
-            line.append(char * wide, style)
-        lines.append(line)
-    return lines
-
-
-def _halves(ramp: colour.Ramp, pair: Array, here: Page) -> tuple[str, Style]:
-    """The half block and its style for one layer over another; what is missing stays empty."""
-    upper, lower = (None if np.isnan(p) else colour.colour(ramp, p, here.depth) for p in (*pair, np.nan)[:2])
-    if upper is None:
-        return (" ", Style.null()) if lower is None else ("▄", Style(color=lower))
-    return "▀", Style(color=upper, bgcolor=lower)

@@ -1,4 +1,4 @@
-"""Attention packed for a page: whole numbers and a step, deflated, in base64, held against the trace before it is used.
+"""Attention packed for a page: integers times a step, deflated, in base64; checked against the trace before use.
 
 What is packed is the least that a page can rebuild every stage from: query and key where the text is long, scores
 where it is short, the masked scores or the weights alone where the earlier stages do not lead to the weights that the
@@ -17,11 +17,11 @@ from attnx.records import Array, Attention
 from attnx.view.codes import FINE, Blobs, numbers, plane, square_roots, squares, whole_numbers
 
 LIMIT = 0.002
-"""A way of packing whose weights are further off than this is not taken."""
+"""A way of packing whose weights differ by more than this is not used."""
 MANY = 1 << 21
-"""A site with more weights than this has them kept in a byte each, where they must be kept at all."""
+"""If a site has more weights than this, and they must be kept, they are kept in one byte each."""
 NOISE = 1e-3
-"""In logits: what float rounding may leave between masked and capped scores where there is no mask and no bias."""
+"""In logits: how far rounding may separate masked from capped scores where there is no mask and no bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _starts(attention: Attention, way: str, blobs: Blobs, levels: int, fields: d
         scores = _scores(attention)
         packed = [whole_numbers(scores(head), levels) for head in range(len(weights))]
     else:
-        # Hidden cells would take all the steps: a mask may add -1e9.
+        # Hidden cells would use up all the steps: a mask may add -1e9.
         packed = [
             whole_numbers(np.where(visible(line, None, own), line, np.nan).astype(np.float32), levels)
             for line, own in zip(attention.need("masked")[0], weights, strict=True)
@@ -200,7 +200,7 @@ def _hidden_only(attention: Attention, blobs: Blobs) -> dict[str, Any]:
 
 
 def _softmax(masked: Array, seen: Array | None, sink: float | None) -> Array:
-    """As the page does it: hidden cells 0, a sink in the denominator, a row that sees nothing all 0."""
+    """Softmax as the page computes it: hidden cells 0, a sink in the denominator, a fully hidden row all 0."""
     if seen is not None:
         masked = np.where(seen, masked, -np.inf)
     top = masked.max(axis=-1, keepdims=True)

@@ -20,6 +20,8 @@ from attnx.view.cells import in_ascii, safe
 Depth = Literal["true", "256", "16", "none"]
 """How many colours there are: 24 bits, the 256 of xterm, the 16 of the terminal's theme, none."""
 
+SCREEN = 24
+"""Lines of the smallest screen that an answer is to fit on; what a pipe gets is no longer."""
 _DEPTHS: dict[str, Depth] = {"truecolor": "true", "256": "256", "standard": "16", "windows": "16"}
 
 
@@ -30,13 +32,13 @@ class Page:
     width: int
     """Columns."""
     height: int | None
-    """Lines that fit on one screen; None where nothing scrolls away (a pipe, a file)."""
+    """Lines that fit on one screen; None where there is no screen (a pipe, a file)."""
     depth: Depth
     ascii: bool
     """True where the encoding cannot write blocks, braille or CJK."""
 
     def spell(self, text: str) -> str:
-        """Write safe text with the characters that there are."""
+        """Write safe text with the available characters."""
         return in_ascii(text) if self.ascii else text
 
 
@@ -56,8 +58,20 @@ def page(console: Console, options: ConsoleOptions) -> Page:
     return Page(options.max_width, height, depth_of(console), options.ascii_only)
 
 
+def screen_lines(console: Console, options: ConsoleOptions) -> int | None:
+    """Lines of the screen that an answer is to fit on, the prompt's included.
+
+    Returns:
+        Those that the layout grants, else the terminal's; `SCREEN` of a pipe; None of a file, which is recorded and
+        which nobody has to scroll back in.
+    """
+    if options.height is not None or console.record:
+        return options.height
+    return console.height if console.is_terminal else SCREEN
+
+
 def depth_of(console: Console) -> Depth:
-    """Tell how many colours a console shows."""
+    """Find how many colours a console shows."""
     if console.no_color or console.color_system is None:
         return "none"
     return _DEPTHS.get(console.color_system, "16")
@@ -84,7 +98,7 @@ class Line:
     style: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Write it with the characters that there are."""
+        """Write it with the available characters."""
         yield Text(page(console, options).spell(safe(self.text)) if self.text else "", self.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:

@@ -1,4 +1,4 @@
-"""matplotlib as figures for papers need it: imported late, with fonts for the tokens, and files that repeat."""
+"""matplotlib for figures in papers: imported late, with fonts for the tokens and reproducible files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnx.view.matrix import Side
 FORMATS = (".png", ".svg", ".pdf")
 DPI = 200
 TICKS = 64
-"""Tokens written along an axis; of more, every so many."""
+"""The most tokens written along an axis; of more, only every n-th."""
 FLAT = 20_000
 """Cells that are drawn as vectors; more go into an image, with vector axes round it."""
 _FONTS = (
@@ -30,7 +30,7 @@ _FONTS = (
     "Noto Sans Arabic", "Noto Sans Thai", "Noto Sans Hebrew", "Noto Sans Symbols 2", "Noto Emoji", "Symbola",
     "Segoe UI Symbol",
 )  # fmt: skip
-"""Asked for in this order, after matplotlib's own, where they are installed."""
+"""Fonts tried in this order after matplotlib's own, if installed."""
 _BOX = "□"
 
 
@@ -40,7 +40,7 @@ class Figure:
 
     data: bytes
     notes: tuple[str, ...]
-    """What the user should know: averaged blocks, characters that no font has."""
+    """Notes: averaged blocks, characters that no font has."""
 
 
 class Plot:
@@ -102,7 +102,7 @@ class Plot:
         """Draw the cells: vectors where they are few."""
         cmap: Any = self.colors.ListedColormap(np.array(choice.ramp.colours) / 255, name=choice.ramp.name)
         if choice.ramp.diverging:
-            cmap = self.matplotlib.colormaps["PuOr_r"]  # light in the middle, as paper is
+            cmap = self.matplotlib.colormaps["PuOr_r"]  # light in the middle, like paper
         low, high = (0.0, 1.0) if kind == "row" else (choice.low, choice.high)
         if kind == "row" and choice.ramp.diverging:
             values, low = values * 2 - 1, -1.0
@@ -124,7 +124,7 @@ class Plot:
         return axes.imshow(data, cmap=cmap, norm=norm, interpolation="nearest", aspect="equal")
 
     def ticks(self, axis: Any, side: Side, inches: float) -> None:
-        """Write the tokens along an axis; of many, every so many, with their positions."""
+        """Write the tokens along an axis; of many, only every n-th, with positions."""
         step = max(1, -(-len(side) // TICKS))
         at = list(range(0, len(side), step))
         names = [side.labels[i].strip() or side.labels[i] for i in at]

@@ -1,4 +1,4 @@
-"""A view as it looks in a terminal, drawn by matplotlib: for .png and .pdf of views that are no matrix.
+"""A view as it looks in a terminal, drawn by matplotlib: for .png and .pdf files of views that are not matrices.
 
 Blocks and braille dots are drawn as shapes, not as letters: no font decides whether they meet.
 """

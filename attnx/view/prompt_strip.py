@@ -1,4 +1,4 @@
-"""A prompt from its first token to its last as a strip: how much each stretch of it was read, and where spans begin."""
+"""A prompt as a strip, from its first token to its last: how much weight each stretch got, and where spans begin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part:
     start: int
     """Its first token."""
     weight: float
-    """Of all that was given to the prompt's spans."""
+    """Its share of the weight on all spans of the prompt."""
 
 
 def prompt_strip(

@@ -197,7 +197,7 @@ def _side(sides: list[dict[str, Any]], tokens: Tokens, size: int) -> int:
 
 
 def _piece(piece: str) -> str:
-    """A token as it is shown: without the blanks around it unless it is nothing else."""
+    """A token as shown: without surrounding blanks, unless it consists of blanks."""
     return safe(piece.strip() or piece)
 
 
@@ -207,7 +207,7 @@ def _thumbs(attention: Attention) -> tuple[Array, int, int]:
     down, across = edges(weights.shape[1], THUMB), edges(weights.shape[2], THUMB)
     out = np.zeros((len(weights), len(down), len(across)), np.uint8)
     for head, line in enumerate(weights):
-        # Where no weight is 0, nothing is hidden: asking is slow.
+        # Where no weight is 0, nothing is hidden; the exact check is slow.
         if attention.masked is not None and not line.all():
             start = None if attention.capped is None else attention.capped[0, head]
             line = np.where(visible(attention.masked[0, head], start, line), line, np.nan)

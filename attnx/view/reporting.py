@@ -1,4 +1,4 @@
-"""What every report of a measuring command has: a heading, a line of formula and source, the same first JSON fields."""
+"""Parts that all measuring commands share: a heading, a line with formula and source, the first JSON fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnx.tokens.spans import axis_labels
 from attnx.view.page import Line, length, line
 
 LONG = 400
-"""Characters of a text that is not shown whole."""
+"""The most characters shown of a long text."""
 SHOWN = 24
 """Keys that a table of one row lists; of a longer text those with the largest weights."""
 

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from attnx.records import Measurement, Trace
 
 
-def one_row(title: str, row: Measurement, trace: Trace, site: int, top: int | None, more: str = "") -> Columns:
-    """One query's row: token, score, scaled, both softmaxes with bars, the difference; `more` says how to see more."""
+def one_row(
+    title: str, row: Measurement, trace: Trace, site: int, top: int = SHOWN, *, explain: bool = True
+) -> Columns:
+    """One query's row: token, score, scaled, both softmaxes with bars, the difference; the `top` largest weights."""
     labels = row.axes[0].labels
-    kept = largest(row.values[:, 2:4].max(axis=1), top or SHOWN)
+    kept = largest(row.values[:, 2:4].max(axis=1), top)
     values = row.values[kept]
-    left = len(labels) - len(kept)
-    notes = [sourced(row), *row.notes, f"{left} more keys, none with a larger weight{more}" if left else ""]
+    notes = [sourced(row) if explain else "", *row.notes]
     special = trace.keys_of(trace.attentions[site]).special
     reach = float(abs(values[:, 4]).max(initial=0.0))
     return columns(
@@ -41,7 +42,7 @@ _COLUMNS = ("spread", "entropy", "largest", "saturated", "gradient")
 _HEADINGS = ("score spread", "entropy (nats)", "largest weight", "saturated rows", "gradient 1-Σa²")
 
 
-def layers(table: ScalingTable) -> Columns:
+def layers(table: ScalingTable, *, explain: bool = True) -> Columns:
     """Every layer: the means over its heads, unscaled and scaled side by side."""
     values = table.layers.values
     parts = [column("layer", table.size.axes[0].labels), column("d_k", [number(v, 0) for v in table.size.values])]
@@ -49,10 +50,10 @@ def layers(table: ScalingTable) -> Columns:
         pairs = [both(one, two) for one, two in values[:, 2 * at : 2 * at + 2]]
         parts.append(column(name, pairs, whole=True))
     parts.append(column("KL", values[:, -1], decimals=2))
-    return columns("unscaled → scaled, means over the heads of each layer", parts, notes=_notes(table))
+    return columns("unscaled → scaled, means over the heads of each layer", parts, notes=_notes(table, explain))
 
 
-def heads(table: ScalingTable) -> Columns:
+def heads(table: ScalingTable, *, explain: bool = True) -> Columns:
     """Every head, as `layers`."""
     names, numbers = (axis.labels for axis in table.divergence.axes)
     there = [(s, h) for s in range(len(names)) for h in range(len(numbers)) if table.spread.values[s, h, 0] >= 0]
@@ -61,10 +62,12 @@ def heads(table: ScalingTable) -> Columns:
         pairs = getattr(table, name).values
         parts.append(column(heading, [both(*pairs[s, h]) for s, h in there], whole=True))
     parts.append(column("KL", [float(table.divergence.values[s, h]) for s, h in there], decimals=2))
-    return columns("unscaled → scaled, every head", parts, notes=_notes(table)[:2])
+    return columns("unscaled → scaled, every head", parts, notes=_notes(table, explain)[:2] if explain else [])
 
 
-def _notes(table: ScalingTable) -> list[str]:
+def _notes(table: ScalingTable, explain: bool) -> list[str]:
+    if not explain:
+        return list(table.notes)
     return [
         "spread: standard deviation of visible scores; theory for unit-variance q, k: sqrt(d_k), then 1",
         "saturated: largest weight > 0.99; gradient: mean of 1 - Σa²; KL(scaled || unscaled) in nats "
@@ -73,7 +76,7 @@ def _notes(table: ScalingTable) -> list[str]:
     ]
 
 
-def sweep(swept: Measurement) -> Columns:
+def sweep(swept: Measurement, *, explain: bool = True) -> Columns:
     """Entropy, largest weight and saturation by divisor, over all layers."""
     whole = swept.values[:, -1]
     most = float(whole[:, 0].max(initial=0.0))
@@ -85,7 +88,7 @@ def sweep(swept: Measurement) -> Columns:
             column("largest weight", whole[:, 1], bar=(0.0, 1.0)),
             column("saturated rows", whole[:, 2], bar=(0.0, 1.0)),
         ],
-        notes=[sourced(swept), *swept.notes],
+        notes=[sourced(swept) if explain else "", *swept.notes],
     )
 
 

@@ -10,6 +10,7 @@ from rich.measure import Measurement as Extent
 from rich.padding import Padding
 from rich.text import Text
 
+from attnx.numerals import counted
 from attnx.records import QUANTITIES, Trace
 from attnx.view.cells import cell_len, fit, safe
 from attnx.view.page import Page, length, page
@@ -41,7 +42,7 @@ class Traced:
         """Write the header, a block a site, then notes."""
         here, t = page(console, options), self.trace
         dot = here.spell(" · ")
-        count = f"{len(t.attentions)} attention {'site' if len(t.attentions) == 1 else 'sites'}"
+        count = f"{counted(len(t.attentions), 'attention site')}"
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(_plain(t.model, here), "bold").append(
             f"{dot}{count}{dot}{here.spell(length(t))}{dot}{_plain(t.device, here)}"
@@ -64,7 +65,7 @@ class Traced:
             yield Text(f"{held} of {len(checks)} checks hold", "" if held == len(checks) else "bold red")
         if t.misses:
             where = f" ({self.why})" if self.why else ""
-            yield Text(f"{len(t.misses)} {'node was' if len(t.misses) == 1 else 'nodes were'} refused{where}")
+            yield Text(f"{counted(len(t.misses), 'node was', 'nodes were')} refused{where}")
         for note in (*t.notes, *self.saved):
             yield Text(_plain(note, here), "dim", overflow="fold")
 

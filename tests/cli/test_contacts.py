@@ -141,6 +141,8 @@ def test_table_map_and_files(attnx: Run, model: Path, tmp_path: Path) -> None:
     out = attnx("contacts", PROTEIN, "-m", model, "--top", "1").out
     assert f"{PROTEIN[i]}{i + 1} {PROTEIN[j]}{j + 1}" in out
     assert f"{want[i, j]:.3f}" in out
+    assert "the map: --all" in out
+    out = attnx("contacts", PROTEIN, "-m", model, "--top", "1", "--all").out
     assert "residues less than 6 apart have no value" in out
     for name in ("a.txt", "a.csv", "a.npz", "a.json", "a.svg"):
         attnx("contacts", PROTEIN, "-m", model, "--save", name)

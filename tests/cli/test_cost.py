@@ -30,6 +30,8 @@ def test_table(attnx: Run) -> None:
     assert "10.6M parameters" in text
     assert "294.9k" in text  # 72 heads x 64 x 64 cells
     assert "2,304 tokens" in text
+    assert "Vaswani" not in text
+    text = " ".join(attnx("cost", "--lengths", "64", "--no-measure", "--explain").out.split())
     assert "Vaswani et al. 2017, table 1" in text
 
 

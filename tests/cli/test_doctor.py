@@ -33,7 +33,8 @@ def test_all_is_well(attnx: Run) -> None:
     said = {f["name"]: f["said"] for f in findings}
     assert said["numpy"] == metadata.version("numpy")
     assert said["cpu"] == "runs (cpu)"
-    text = attnx("doctor").out
+    assert attnx("doctor").out.startswith("nothing to mend\n")
+    text = attnx("doctor", "--all").out
     assert text.rstrip().endswith("nothing to mend")
     assert all(name in text for name in said)
 
@@ -58,8 +59,9 @@ def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch, attnx: Run) ->
     assert found.state == "bad"
     assert "differ from the stored ones by 0.01" in found.said
     done = attnx("doctor", code=5)
-    assert "!! minilm" in done.out
-    assert done.out.rstrip().endswith("1 to mend")
+    assert done.out.startswith("1 to mend\n")
+    assert "self-test  !! minilm: " in done.out
+    assert found.remedy in " ".join(done.out.split())
 
 
 def test_a_model_that_cannot_be_opened_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ def test_tables(attnx: Run) -> None:
     want = rolled(bundled(ANIMAL).weights.mean(1))[:, IT, 0]
     line = [line for line in text.splitlines() if line.startswith(" 0 [CLS]")][-1]
     assert [float(n) for n in line.split()[2:]] == pytest.approx(want.tolist(), abs=0.0051)
+    assert "Abnar" not in text
+    text = attnx("flow", ANIMAL, "-q", "it", "--explain").out
     for source in ("Abnar and Zuidema 2020", "Kobayashi et al. 2020", "rows normalised"):
         assert source in " ".join(text.split())
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -125,7 +127,7 @@ def test_a_long_text_has_no_exact_flow_and_says_so(attnx: Run) -> None:
     done = attnx("flow", "word " * 600, "-q", "500", "-m", "tiny-gpt")
     assert "no exact flow" in done.err
     assert "rollout" in done.out
-    assert "488 more keys" in done.out
+    assert "506 more keys: --all, or --top K" in done.out
 
 
 def test_misuse(attnx: Run) -> None:

@@ -46,9 +46,7 @@ def test_table_lists_the_largest_first(attnx: Run) -> None:
     assert "what each head does" in text
     assert "69 more heads" in text
     assert "Clark et al. 2019" not in text
-    assert text.splitlines()[1].startswith(
-        "72 heads: 56 sink, 9 broad, 5 mixed, 1 previous-token (L0 H2), 1 next-token"
-    )
+    assert text.splitlines()[1].startswith("72 heads: 56 sink, 9 broad, 5 mixed, 1 previous (L0 H2), 1 next (L1 H8)")
     assert "Clark et al. 2019" in attnx("heads", ANIMAL, "--explain").out
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "induction" in attnx("heads", ANIMAL).err
@@ -94,7 +92,8 @@ def test_induction_needs_the_probe(attnx: Run) -> None:
 
 
 def test_a_map_of_one_measure(attnx: Run) -> None:
-    text = attnx("heads", ANIMAL, "--map", "previous").out
+    assert "from layer to layer: --all" in attnx("heads", ANIMAL, "--map", "previous").out
+    text = attnx("heads", ANIMAL, "--map", "previous", "--all", "--explain").out
     bands = [line for line in text.splitlines() if line.startswith("L0 ")]
     shown = [float(n.strip("█▓▒░")) for row in bands for n in row.split()[1:] if n.strip("█▓▒░")]
     want = bundled(ANIMAL).weights[0][:, np.arange(1, 16), np.arange(15)].mean(-1)

@@ -564,5 +564,7 @@ def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> Non
     lines = attnx(*args).out.splitlines()
     count = len(attnx(*args, "--json").document["overview"]["looks"])
     assert count == 401
-    assert len(lines) < 62
-    assert any(line.rstrip().startswith(f"    … and {count - 50} more tokens: --json") for line in lines)
+    assert len(lines) == 23
+    shown = sum("→" in line[:24] for line in lines)
+    assert any(line.rstrip().startswith(f"    … and {count - shown} more tokens: --all") for line in lines)
+    assert sum("→" in line[:24] for line in attnx(*args, "--all").out.splitlines()) == count

@@ -53,7 +53,7 @@ def test_shapes_of_the_matrices(attnx: Run) -> None:
         ("query", "key", "value", "output"), (384, 384, False)
     )
     assert got["output"]["weight"] == "encoder.layer.5.attention.output.dense.weight"
-    text = attnx("qkv", ANIMAL, "-q", "it", "--key", "animal", "-H", "5.11").out
+    text = attnx("qkv", ANIMAL, "-q", "it", "--key", "animal", "-H", "5.11", "--all").out
     assert re.search(r"^X +tokens x 384", text, re.MULTILINE)
     assert re.search(r"^W_O +384 x 384", text, re.MULTILINE)
     assert "12 of 32 side by side" in text
@@ -67,7 +67,9 @@ def test_tables(attnx: Run) -> None:
     assert re.search(rf"^{first} .* {products[first]:.3f} +█", text, re.MULTILINE)
     assert re.search(rf"^{second} .* {products[second]:.3f} +█", text, re.MULTILINE)
     assert f"30 more dimensions, {products.sum() - products[[first, second]].sum():.1f}" in text
-    assert text.count("Vaswani et al. 2017") >= 3
+    assert "Vaswani" not in text
+    explained = attnx("qkv", ANIMAL, "-q", "it", "--key", "animal", "-H", "5.11", "--all", "--explain").out
+    assert explained.count("Vaswani et al. 2017") >= 3
     assert all(len(line) <= 80 for line in text.splitlines())
 
 

@@ -116,7 +116,7 @@ def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> No
 
 
 def test_tables_state_formula_and_source(attnx: Run) -> None:
-    text = attnx("scale", ANIMAL, "--sweep", "--all").out
+    text = attnx("scale", ANIMAL, "--sweep", "--all", "--explain").out
     assert " ".join(text.split()).count("Vaswani et al. 2017") == 4
     assert "unscaled → scaled, every head" in text
     assert all(len(line) <= 80 for line in text.splitlines())

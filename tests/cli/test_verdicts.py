@@ -1,28 +1,92 @@
 """The answer stands first, and on one screen of 80 by 24; formulas and where they are from stand behind --explain."""
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from attnx.cli import app as cli
+from attnx.view.cells import cell_len
+from tests import small_models as small
 from tests.cli.conftest import ANIMAL, Run
+from tests.small_senses import letters
+from tests.test_every_command import FEED
 
-COMMANDS = {
-    "coref": ("coref", ANIMAL),
-    "heads": ("heads", ANIMAL),
-    "mask": ("mask", "The cat sat on the mat.", "-m", "tiny-gpt"),
-    "diff": ("diff", "minilm", "minilm", ANIMAL, "--other-text", ANIMAL.replace("tired", "wide")),
+WIDE = ANIMAL.replace("tired", "wide")
+GPT = ("-m", "tiny-gpt")
+SCREEN = 23
+"""Lines of 24 that an answer may take: the prompt stands below it."""
+COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "inspect": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--words"), (ANIMAL, "--query", "it"), (ANIMAL, "--view", "grid")),
+    "coref": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--causal"), (ANIMAL, *GPT, "--causal")),
+    "align": ((ANIMAL, *GPT), (ANIMAL, *GPT, "--generate", "6"), (ANIMAL, *GPT, "--generate", "6", "--view", "strip")),
+    "qkv": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--query", "it", "--key", "animal")),
+    "report": ((ANIMAL, "-o", "a.html"),),
+    "trace": (("minilm", ANIMAL), ("tiny-gpt", ANIMAL)),
+    "heads": (
+        (ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--causal"), (ANIMAL, "--map", "entropy"), (ANIMAL, "--similar", "2.1"),
+        ("--probe", "induction"), ("--probe", "induction", *GPT), ("--file", "texts.txt"),
+    ),
+    "scale": ((ANIMAL,), (ANIMAL, *GPT), ("--numbers", "112,96"), ("--theory", "16,64")),
+    "mask": ((ANIMAL,), (ANIMAL, *GPT)),
+    "word": (("We sat on the bank of the river.", "I went to the bank.", "--word", "bank"),),
+    "flow": (
+        (ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--query", "it"), (ANIMAL, *GPT, "--query", "it"), (f"{ANIMAL} " * 3,),
+    ),
+    "contacts": (("ABCDEFGHIJKLMNOPQRST".lower(), "-m", "protein"),),
+    "diff": (("minilm", "minilm", ANIMAL, "--other-text", WIDE),),
+    "ablate": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--head", "5.11"), (ANIMAL, *GPT, "--layer", "0")),
+    "patch": ((ANIMAL, WIDE), (ANIMAL, WIDE, *GPT), (ANIMAL, WIDE, *GPT, "--what", "residual")),
+    "lens": ((ANIMAL, *GPT),),
+    "attribute": ((ANIMAL, *GPT),),
+    "intervene": (("tiny-gpt", "--plan", "plan.json", "--inputs", "feed.npz", "--save", "a.npz"),),
+    "scan": (("texts.txt", "--out", "scan"),),
+    "models": ((),),
+    "sites": (("minilm",), ("tiny-gpt",)),
+    "cost": (("minilm", "--no-measure"), ("tiny-gpt", "--no-measure")),
+    "doctor": ((),),
+}  # fmt: skip
+LONGER = {
+    "explore": "takes the whole screen by itself",
+    "pull": "needs a network",
+    "export": "needs a checkpoint",
 }
+"""Commands that give no answer to count lines of. Whole matrices and lists that were asked for (inspect --head, --all,
+--explain) take what they take."""
 SOURCE = re.compile(r"(et al\.|and [A-Z]\w+|[A-Z]\w+) (19|20)\d\d|\(attnx")
+PROVED = ("coref", "diff", "flow", "heads", "mask", "qkv", "scale", "word")
+"""Commands whose formulas have a source, which stands behind --explain."""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_answer_fits_one_screen_without_formulas(name: str, attnx: Run) -> None:
-    done = attnx(*COMMANDS[name])
-    lines = done.out.splitlines()
-    assert len(lines) <= 24
-    assert all(len(line) <= 80 for line in lines)
-    assert not SOURCE.search(done.out)
-    assert SOURCE.search(" ".join(attnx(*COMMANDS[name], "--explain").out.split()))
+def test_every_command_is_here() -> None:
+    assert {*COMMANDS, *LONGER} == set(cli.names())
+
+
+@pytest.fixture(scope="module")
+def protein(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = small.save(tmp_path_factory.mktemp("protein"), model=small.encoder(small.weights(4)))
+    letters(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [(name, given) for name, lines in COMMANDS.items() for given in lines], ids=lambda v: str(v)[:60]
+)
+def test_the_answer_fits_one_screen(name: str, given: tuple[str, ...], attnx: Run, protein: Path) -> None:
+    Path("texts.txt").write_text(f"{ANIMAL}\n{WIDE}\n", encoding="utf-8")
+    Path("plan.json").write_text('[{"id": "a", "kind": "ablate", "layers": [1], "with": "zero"}]', encoding="utf-8")
+    np.savez("feed.npz", **FEED)
+    lines = attnx(name, *(str(protein) if one == "protein" else one for one in given)).out.splitlines()
+    assert len(lines) <= SCREEN
+    assert all(cell_len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_formulas_stand_behind_explain(name: str, attnx: Run) -> None:
+    given = next(iter(COMMANDS[name]))
+    assert not SOURCE.search(" ".join(attnx(name, *given).out.split()))
+    assert SOURCE.search(" ".join(attnx(name, *given, "--explain").out.split()))
 
 
 def test_coref_says_what_it_comes_to(attnx: Run) -> None:
@@ -36,7 +100,6 @@ best head          L2 H1  tired      0.851 ████████████�
 mean of all heads         tired      0.404 ██████▌            0.128
 rollout                   tired      0.303 ████▉              0.035
 value norms               tired      0.349 █████▋             0.028
-baseline: uniform         (level)        -                    0.000
 baseline: nearest         street     1.000 ████████████████   1.000
 baseline: first           animal     1.000 ████████████████   1.000
 one sentence proves nothing: a head may point at a noun for its place alone
@@ -47,9 +110,9 @@ from it@10: heads by margin
 head   animal      cross       street      tired       margin  set aside
 L2 H1  0.062   7%  0.006   1%  0.057   7%  0.715  85%   0.653       0.13
 L3 H1  0.677  89%  0.013   2%  0.050   7%  0.017   2%   0.627       0.18
-L2 H3  0.003   0%  0.005   1%  0.003   0%  0.611  98%   0.606       0.17
-L2 H8  0.002   0%  0.007   1%  0.003   1%  0.587  98%   0.580       0.13
+70 more heads: --top K
 the head that is most on one token, L5 H11: it@10 → animal 0.67
+--explain: formulas, layers
 """  # fmt: skip
 
 
@@ -75,16 +138,16 @@ def test_heads_by_kind(attnx: Run) -> None:
         "\n".join(attnx("heads", ANIMAL).out.splitlines()[:11])
         == """\
 minilm · 16 tokens · cpu
-72 heads: 56 sink, 9 broad, 5 mixed, 1 previous-token (L0 H2), 1 next-token (L1
-H8)
+72 heads: 56 sink, 9 broad, 5 mixed, 1 previous (L0 H2), 1 next (L1 H8)
+apart from the sink: 34 broad, 20 mixed, 2 previous (L1 H9, L2 H11)
 what each head does
-layer H0    H1    H2   H3    H4   H5   H6    H7    H8   H9   H10   H11
-L0    broad broad prev broad ·    ·    broad broad sink ·    broad broad
-L1    sink  sink  ·    sink  sink sink sink  sink  next sink sink  sink
-L2    sink  sink  sink sink  sink sink sink  sink  sink sink sink  sink
-L3    sink  sink  sink sink  sink sink sink  sink  sink sink sink  broad
-L4    sink  sink  sink sink  sink sink sink  sink  sink sink sink  sink
-L5    sink  sink  sink sink  sink sink broad sink  sink ·    sink  sink"""
+layer H0    H1    H2    H3    H4    H5    H6    H7    H8    H9    H10   H11
+L0    broad broad prev  broad ·     ·     broad broad broad*·     broad broad
+L1    broad*·*    ·     broad*·*    broad*·*    ·*    next  prev* ·*    ·*
+L2    ·*    ·*    ·*    ·*    ·*    ·*    broad*broad*·*    ·*    broad*prev*
+L3    broad*·*    broad*broad*broad*broad*broad*broad*·*    broad*broad*broad
+L4    broad*broad*broad*broad*broad*broad*broad*broad*broad*·*    broad*broad*
+L5    broad*·*    broad*broad*broad*broad*broad ·*    broad*·     broad*·*"""
     )
 
 

@@ -40,7 +40,7 @@ def test_the_table(attnx: Run) -> None:
     a, b = bundled(RIVER), bundled(MONEY)
     first = cosine(a.states[0][a.pieces.index("bank")], b.states[0][b.pieces.index("bank")])
     assert f"L0         {first:.3f}" in text
-    assert "Ethayarajh 2019" in text
+    assert "Ethayarajh 2019" in attnx("word", RIVER, MONEY, "-w", "bank", "--explain").out
     assert all(len(line) <= 80 for line in text.splitlines())
 
 

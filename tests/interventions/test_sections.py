@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import onnx
 import pytest
 
 import attnx
-from attnx.interventions import sections
+from attnx.interventions import relay, running, sections, unedited
 from attnx.interventions.changes import Changes
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
@@ -41,18 +42,43 @@ def cut(all_: Intervening, steps: list[Intervention], tail: bool = False) -> lis
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sections even where they save next to nothing."""
+    """Layers are shared even where that saves next to nothing."""
     monkeypatch.setattr(sections, "OPENING", 1.0)
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch, eager: None) -> None:
+    """No model is so small that several sessions may hold its weights: it is cut wherever that saves something."""
+    monkeypatch.setattr(unedited, "SMALL", 0)
+
+
 @pytest.mark.parametrize("name", models.KINDS)
-def test_shared_layers_change_nothing(name: str, tmp_path: Path, eager: None) -> None:
+def test_layers_shared_in_sections_change_nothing(name: str, tmp_path: Path, large: None) -> None:
+    shared(name, tmp_path, [1] * LAYERS)
+
+
+@pytest.mark.parametrize("name", models.KINDS)
+def test_layers_shared_in_one_graph_change_nothing(name: str, tmp_path: Path, eager: None) -> None:
+    shared(name, tmp_path, [LAYERS])
+
+
+def shared(name: str, tmp_path: Path, entries: list[int]) -> None:
+    """Hold every intervention to numpy, and to the same one run alone.
+
+    Args:
+        name: A kind of model.
+        tmp_path: For it.
+        entries: How many there are in each section; none where the rows of a batch are on no axis of their own.
+    """
     kind, w, all_ = opened(name, tmp_path)
     steps = [*heads(), Intervention("both", (Edit("ablate", (1,), (0,)), Edit("knockout", (3,), (1,), (5,), (2,))))]
     steps.append(Intervention("mlp", (Edit("patch", (1,), None, (2, 3), quantity="mlp"),)))
     steps.append(Intervention("stream", (Edit("patch", (1,), None, (2,), quantity="residual"),)))
-    assert len(cut(all_, steps)) == LAYERS, "a section a layer"
-    got = {effect.id: effect for effect in all_.run(steps)}
+    found = [len(section.entries) for section in cut(all_, steps)]
+    assert found == ([0] * LAYERS if name == "merged" else entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "Batches", None)  # nothing is run over in another way
+        got = {effect.id: effect for effect in all_.run(steps)}
     assert list(got) == [step.id for step in steps]
     feed = all_.feed("inputs")
     mask = feed["attention_mask"]
@@ -96,7 +122,7 @@ def test_without_savings_the_model_stays_whole(tmp_path: Path) -> None:
     assert not cut(all_, heads()), "a tiny model is opened once"
 
 
-def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, eager: None) -> None:
+def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, large: None) -> None:
     """A tensor of an early layer is an output: behind a cut it would be that of the unedited run."""
     kind, w, all_ = opened("pre", tmp_path)
     assert len(cut(all_, heads())) == LAYERS
@@ -108,6 +134,7 @@ def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, eager:
     other = Intervening(attnx.open(tmp_path / "early.onnx", device="cpu"), feeds)
     found = cut(other, heads())
     assert [len(s.interventions) for s in found] == [4, 12], "the first layer reaches no other way"
+    assert [len(s.entries) for s in found] == [1, 0], "an output that is made before others enter"
     mask = feeds["inputs"]["attention_mask"]
     for effect in other.run(heads()):
         layer, head = map(int, effect.id.split("."))
@@ -128,3 +155,46 @@ class Seen:
         if name == "context":
             self.contexts[layer] = array
         return array
+
+
+def test_sizes_that_are_read_off_an_input_grow_with_the_rows(
+    tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exporter reads the number of rows off the ids, once, and shapes tensors by it everywhere."""
+    _, _, all_ = opened("pre", tmp_path)
+    want = {effect.id: effect.outputs["logits"] for effect in all_.run(heads())}
+    proto = onnx.load(all_.model.path)
+    size = proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    made = onnx.helper.make_node
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, size]), "own rest"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "own nought"))
+    proto.graph.node.extend(
+        [
+            made("Shape", ["input_ids"], ["own sizes"]),
+            made("Gather", ["own sizes", "own nought"], ["own count"]),
+            made("Concat", ["own count", "own rest"], ["own shape"], axis=0),
+            made("Reshape", ["logits", "own shape"], ["shaped"]),
+        ]
+    )
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("shaped", 1, ["batch", "tokens", size]))
+    onnx.save(proto, tmp_path / "shaped.onnx")
+    other = Intervening(attnx.open(tmp_path / "shaped.onnx", device="cpu"), {"inputs": all_.feed("inputs")})
+    assert [len(section.entries) for section in cut(other, heads())] == [LAYERS]
+    monkeypatch.setattr(running, "Batches", None)  # nothing is run over in another way
+    for effect in other.run(heads()):
+        np.testing.assert_allclose(effect.outputs["shaped"], want[effect.id], atol=2e-5)
+
+
+def test_interventions_in_any_order_in_batches_of_any_size(
+    tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch begins with the unchanged run; effects come in the order that was asked for."""
+    _, _, all_ = opened("pre", tmp_path)
+    want = {effect.id: effect.outputs["logits"] for effect in all_.run(heads())}
+    monkeypatch.setattr(relay, "fitting", lambda *sizes: 3)
+    steps = random.Random(0).sample(heads(), len(want))
+    found = list(all_.run(steps))
+    assert [effect.id for effect in found] == [step.id for step in steps]
+    for effect in found:
+        np.testing.assert_allclose(effect.outputs["logits"], want[effect.id], atol=2e-5)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, SiteOption, TopOption, starts
+from attnx.cli.options import (
+    ExplainOption,
+    ForceOption,
+    HeadOption,
+    LayerOption,
+    SaveOption,
+    SiteOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
 from attnx.interventions.plan import COMPONENTS, METHODS, Where
 from attnx.numerals import counted
@@ -52,6 +62,8 @@ def ablate(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
+    every: Annotated[bool, typer.Option("--all", help="List every head, and the map in numbers.")] = False,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -65,7 +77,9 @@ def ablate(
         attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output, saving
+    from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
+    from attnx.interventions.feeds import named as named_run
     from attnx.interventions.feeds import plan_run, positions_of
     from attnx.interventions.running import Intervening
     from attnx.study.ablation import ablate as study
@@ -88,6 +102,8 @@ def ablate(
             raise UsageError(f"--head {text} names no layer", f"Give layer and head: 0.{one.head}.")
         heads.append((one.layer, one.head))
     layers = None if layer is None else parse_layers(layer)
+    if every:
+        refuse("with --all", {"--top": top})
     saving.check(save, force=force)
     opened = run.opened
     planned = plan_run(opened, run.prompt)
@@ -121,11 +137,12 @@ def ablate(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
-    from attnx.view.page import line
-    from attnx.view.reporting import base, text_of
+    from attnx.view.reporting import base, opening
+    from attnx.view.screen import choice, screen
 
+    trace = replace(planned.trace, tokens=named) if named is not None else named_run(opened, run.prompt, planned).trace
     body: dict[str, Any] = {
-        **base(planned.trace),
+        **base(trace),
         "device": running.device,
         "change": what,
         "component": found.component,
@@ -139,16 +156,19 @@ def ablate(
         "notes": notes,
     }
 
-    text_shown = text_of(planned.tokens)
-    length = counted(len(planned.tokens), "token")
-    shown: list[Any] = [line(" · ".join((opened.name, length, what, running.device)))]
-    shown += [line(text_shown)] if 0 < len(text_shown) < 400 else []
-    shown += ["", _table(found, what, top or TOP)]
-    made = _map(found)
+    shown: list[Any] = [*opening(trace, what=what, device=running.device)]
+    count = len(found.effects) if every else top or TOP
+    shown += ["", _table(found, what, count, explain)]
+    made, left = _map(found), max(0, len(found.effects) - count)
     if made is not None:
+        from attnx.view.headmap import headmap
         from attnx.view.table import table
 
-        shown += ["", table(made, decimals=3)]
+        numbers = table(made if explain else replace(made, formula=""), decimals=3)
+        shown.append(choice(["", numbers], ["", headmap(made, decimals=2)], [], instead="the map in numbers: --all"))
+    hints = [f"{counted(left, 'more head')}, each smaller: --all, or --top K" if left else ""]
+    hints += [] if explain else ["--explain: formulas"]
+    shown = [screen(*shown, said=len(set(notes)), every=every, hints=hints)]
     columns = saving.columns_of(_rows(found, what))
     saving.give(shown, columns, document("attnx/ablate", body), json=run.output.json, path=save, force=force)
 
@@ -188,7 +208,7 @@ def _what(method: str, reference: Path | None, edge: list[str] | None, at: list[
     return f"ablated to {'uniform weights' if method == 'uniform' else method}{where}"
 
 
-def _table(found: Ablation, what: str, top: int) -> Any:
+def _table(found: Ablation, what: str, top: int, explain: bool) -> Any:
     """What each change does; those that move the answer most come first."""
     from attnx.view.columns import column, columns
 
@@ -207,13 +227,10 @@ def _table(found: Ablation, what: str, top: int) -> Any:
     if found.base.reading.first:
         first = [(found.base if e is None else e.change).reading.first for e in rows]
         parts.append(column("first choice", first, whole=True))
-    left = len(found.effects) - len(ranked)
-    notes = [f"{read.heading}: {read.formula}"]
+    notes = [f"{read.heading}: {read.formula}"] if explain else []
     if found.base.kept is not None and len(found.effects) > 1:
         kept = sum(bool(e.change.kept) for e in found.effects)
         notes.append(f"the first choice stays {found.base.reading.first!r} in {kept} of {len(found.effects)}")
-    if left:
-        notes.append(f"{left} more, each smaller: --top K")
     title = f"what the model says ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
     return columns(title, parts, notes=notes)
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import WRITING, ForceOption, HeadOption, JsonlOption, LayerOption, SaveOption, TopOption, starts
+from attnx.cli.options import (
+    WRITING,
+    ExplainOption,
+    ForceOption,
+    HeadOption,
+    JsonlOption,
+    LayerOption,
+    SaveOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -22,8 +32,8 @@ _TAKES = {
        "--chat"},
     "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
     "an answer": _SHARED
-    | {"--layer", "--by", "--spans", "--top", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k",
-       "--seed", "--chat"},
+    | {"--layer", "--by", "--spans", "--top", "--explain", "--ids", "--inputs", "--set", "--dim", "--temperature",
+       "--top-k", "--seed", "--chat"},
 }  # fmt: skip
 """What is aligned -> the options that have an effect on it."""
 
@@ -89,6 +99,7 @@ def align(
         typer.Option("--by", metavar="BY", help="Answer: sentence, word or whole. Subtitles: line or word."),
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
@@ -116,8 +127,8 @@ def align(
     given = {
         "--head": head, "--layer": layer, "--all": every, "--view": view, "--when": when, "--targets": targets,
         "--back": back, "--symmetrise": symmetrise, "--gold": gold, "--gold-from": gold_from, "--prompt": prompt,
-        "--spans": spans, "--by": by, "--top": top, "--jsonl": jsonl, "--save": save, "--force": force,
-        "--file": source.file, "--ids": source.ids, "--inputs": source.inputs,
+        "--spans": spans, "--by": by, "--top": top, "--explain": explain, "--jsonl": jsonl, "--save": save,
+        "--force": force, "--file": source.file, "--ids": source.ids, "--inputs": source.inputs,
         "--set": source.values or None, "--dim": source.dims or None, "--pair": source.pair,
         "--temperature": writing.temperature or None, "--top-k": writing.top_k, "--seed": writing.seed,
         "--chat": writing.chat,
@@ -150,12 +161,12 @@ def align(
     _idle("an answer", given)
     _either(run)
     if view == "strip":
-        refuse("with --view strip", {"--by": by, "--top": top})
+        refuse("with --view strip", {"--by": by, "--top": top, "--explain": explain})
     traced.trace_back(
         run, model,
         traced.Asked(
             heads, layers, _one_of("--by", by, traced.UNITS), "sentence" if spans is None else spans,
-            _one_of("--view", view, traced.VIEWS), top,
+            _one_of("--view", view, traced.VIEWS), top, explain,
         ),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import typer
 
 from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.study.attribution import Attribution
@@ -41,7 +42,7 @@ def attribute(
         attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --top 5
     """
     from attnx.cli import output, saving
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import named, plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.attribution import attribution
     from attnx.study.selection import position
@@ -58,10 +59,10 @@ def attribute(
     from attnx.view.reporting import base, opening
     from attnx.view.table import table
 
-    body = document(
-        "attnx/attribute", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes}
-    )
-    views: list[Any] = [*opening(planned.trace, what="direct logit attribution", device=running.device)]
+    trace = named(opened, run.prompt, planned).trace
+
+    body = document("attnx/attribute", {**base(trace), "device": running.device, **_object(found), "notes": notes})
+    views: list[Any] = [*opening(trace, what="direct logit attribution", device=running.device)]
     place = "" if found.readout.kind == "label" else f"{planned.tokens.pieces[found.readout.position].strip()}@"
     where = f" at {place}{found.readout.position}" if place else ""
     views += ["", _ranking(found, where, top or TOP), "", table(found.map(), diverging=True)]
@@ -77,7 +78,7 @@ def _ranking(found: Attribution, where: str, top: int) -> Any:
     names = [part.label for part in shown]
     added: list[float | None] = [part.added for part in shown]
     if rest:
-        names.append(f"{len(rest)} others")
+        names.append(f"{counted(len(rest), 'other')}")
         added.append(sum(part.added for part in rest))
     reach = max((abs(value) for value in added if value is not None), default=0.0) or 1.0
     model = f"the model's own is {found.own:.3f}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, TopOption, starts
+from attnx.cli.options import ExplainOption, ForceOption, HeadOption, LayerOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 from attnx.numerals import counted
 
@@ -35,6 +35,8 @@ def contacts(
         int, typer.Option("--apart", metavar="N", help="Count pairs that lie at least N residues apart.", min=1)
     ] = 6,
     top: TopOption = None,
+    every: Annotated[bool, typer.Option("--all", help="The map too, however many lines it takes.")] = False,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -77,26 +79,30 @@ def contacts(
     if run.output.json:
         output.emit_json(_document(found, top or TOP, notes))
         return
-    output.show(*_rendered(found, top or TOP))
+    output.show(*_rendered(found, top or TOP, every=every, explain=explain, said=len(set(notes))))
 
 
-def _rendered(found: Contacts, top: int) -> list[Any]:
+def _rendered(found: Contacts, top: int, *, every: bool, explain: bool, said: int = 0) -> list[Any]:
     """The strongest pairs, how many are real, and the map."""
     from attnx.view.contact_tables import contact_map, precision, strongest
     from attnx.view.heatmap import heatmap
     from attnx.view.page import line
     from attnx.view.reporting import sourced
+    from attnx.view.screen import choice, screen
 
     pairs, judged, values = found.strongest(top), found.judged, found.map.values
     rows = [(found.named(i), found.named(j), j - i, float(values[i, j])) for i, j in pairs]
     real = None if judged is None else [bool(judged.real[i, j]) for i, j in pairs]
     head = f"{found.trace.model} · {counted(len(found.residues), 'residue')} · {found.where} · {found.trace.device}"
     title = f"strongest contacts, residues {found.apart} or more apart"
-    shown = [line(head), "", strongest(rows, real, title, [sourced(found.map)])]
+    shown: list[Any] = [line(head), "", strongest(rows, real, title, [sourced(found.map)] if explain else [])]
     if judged is not None:
         named = (f"{found.where} (the map)", judged.mean)
         shown += ["", precision(judged.heads, named, judged.chance, judged.contacts, top)]
-    return [*shown, "", heatmap(contact_map(found.map, found.apart), bounds=(0.0, None))]
+    drawn = heatmap(contact_map(found.map, found.apart), bounds=(0.0, None))
+    shown.append(choice(["", drawn], [], instead="the map: --all"))
+    hints = [] if explain else ["--explain: formula, source"]
+    return [screen(*shown, said=said, every=every, hints=hints)]
 
 
 def _document(found: Contacts, top: int, notes: list[str]) -> dict[str, Any]:
@@ -143,4 +149,10 @@ def _save(found: Contacts, top: int, notes: list[str], path: Path, *, force: boo
 
         saving.write(path, heatmap_figure(contact_map(found.map, found.apart), ending).data, force=force)
     else:
-        saving.save(path, view=Group(*_rendered(found, top)), numbers=found.map, force=force, more=(".json",))
+        saving.save(
+            path,
+            view=Group(*_rendered(found, top, every=True, explain=True)),
+            numbers=found.map,
+            force=force,
+            more=(".json",),
+        )

@@ -10,6 +10,7 @@ import typer
 
 from attnx.cli.options import ExplainOption, ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.coref_contrast import Contrast
@@ -128,11 +129,13 @@ def coref(
     from attnx.study.worth_opening import opened_for
     from attnx.view import coref_tables as tables
     from attnx.view.page import line
+    from attnx.view.screen import choice, screen
 
+    counts = (TOP, *range(TOP - 1, 0, -1)) if top is None else (top,)
     text_shown = text_of(trace.memory or trace.tokens)
     shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     for at, one in enumerate(found):
-        shown += mattering.show(matters[at], top or TOP)
+        shown += mattering.show(matters[at], top or TOP, explain=explain)
         if causal and matters[at]:
             continue
         if len(one.unseen) == len(one.candidates):
@@ -142,8 +145,7 @@ def coref(
             *[""] * bool(at),
             line(tables.answer(one), "bold"),
             tables.verdicts(one, explain=explain),
-            "",
-            tables.heads(one, top or TOP, explain=explain),
+            choice(*(["", tables.heads(one, count, _more, explain=explain)] for count in counts)),
         ]
         shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
         if explain:
@@ -151,11 +153,17 @@ def coref(
         if pairs is not None:
             two, moved = pairs[at]
             shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
+    hints = [] if explain else ["--explain: formulas" if causal else "--explain: formulas, layers"]
+    shown = [screen(*shown, said=len(set(notes)), hints=hints)]
     if causal:
         rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
     else:
         rows = [row for one in found for row in mattering.mention_rows(one)]
     saving.give(shown, saving.columns_of(rows), whole, json=run.output.json, path=save, force=force)
+
+
+def _more(left: int) -> str:
+    return f"{counted(left, 'more head')}: --top K" if left else ""
 
 
 def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:
@@ -291,7 +299,7 @@ def _tell_left_out(notes: Sequence[str]) -> None:
 
     output.notes(notes[:_TOLD])
     if len(notes) > _TOLD:
-        output.note(f"{len(notes) - _TOLD} more examples were left out")
+        output.note(f"{counted(len(notes) - _TOLD, 'more example was', 'more examples were')} left out")
 
 
 def _by_head(measures: dict[str, Measurement]) -> list[dict[str, Any]]:

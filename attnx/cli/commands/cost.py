@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnx.cli.option_groups import MODEL
-from attnx.cli.options import DeviceOption, JsonOption, TokenizerOption
+from attnx.cli.options import DeviceOption, ExplainOption, ForceOption, JsonOption, SaveOption, TokenizerOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost
@@ -31,6 +32,9 @@ def cost(
     ] = 1024,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
@@ -43,7 +47,7 @@ def cost(
         attnx cost minilm --measure --longest 512
     """
     from attnx import model as pipeline
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.measure import cost as measure
@@ -54,6 +58,7 @@ def cost(
     sizes = sorted({size for size in read if size is not None})
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
+    saving.check(save, force=force)
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
     count = opened.sessions.parameters(opened.find())
     sites = [*opened.encoder_sites, *opened.sites]
@@ -64,7 +69,7 @@ def cost(
     except UnsupportedError:
         if (recurrent := opened.find().note) is None:
             raise
-        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json)
+        _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json, save=save, force=force)
         return
     timing, notes = None, list[str]()
     if measured and sizes[0] > longest:
@@ -78,7 +83,8 @@ def cost(
             notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
     output.notes(notes)
-    if json:
+    whole_document: dict[str, Any] = {}
+    if json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -90,29 +96,52 @@ def cost(
             "measured": None if timing is None else timing.table,
             "notes": [*found.notes, *notes],
         }
-        output.emit_json(document("attnx/cost", body))
-        return
-    output.show(_table(opened.name, count, found, timing), "", _paths(found.paths))
+        whole_document = document("attnx/cost", body)
+        if save is None:
+            output.emit_json(whole_document)
+            return
+    from attnx.view.page import line
+    from attnx.view.screen import choice, screen
+
+    paths = _paths(found.paths, explain)
+    hints = [] if explain else ["--explain: formulas, sources"]
+    short = line(_paths_said(found.paths))
+    shown = screen(
+        _table(opened.name, count, found, timing, explain),
+        choice(["", paths], [short], instead="steps and paths by length: --explain"),
+        said=len(set(notes)), every=explain, hints=hints,
+    )  # fmt: skip
+    rows = _rows(found.attention, found.paths, *(() if timing is None else (timing.table,)))
+    saving.give([shown], saving.columns_of(rows), whole_document, json=json, path=save, force=force)
 
 
-def _recurrent(model: str, said: str, paths: Measurement, count: int, *, json: bool) -> None:
+def _rows(*measures: Measurement) -> list[dict[str, Any]]:
+    """A line for each value: at a length, of attention or of a recurrent layer."""
+    from attnx.cli.saving import rows_of
+
+    out = [row for measure in measures for row in rows_of(measure, {})]
+    return [{**row, "tokens": int(row.pop("tokens_label"))} for row in out]
+
+
+def _recurrent(
+    model: str, said: str, paths: Measurement, count: int, *, json: bool, save: Path | None, force: bool
+) -> None:
     """For a model with recurrent layers only: their steps, compared with those of attention."""
-    from attnx.cli import output
+    from attnx.cli import output, saving
+    from attnx.view.json import document
 
     output.note(said)
-    if json:
-        from attnx.view.json import document
-
-        body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
-                "measured": None, "notes": [said]}  # fmt: skip
-        output.emit_json(document("attnx/cost", body))
-        return
-    output.show(_paths(paths))
+    body = {"model": model, "parameters": count or None, "attention": None, "paths": paths, "crossover": None,
+            "measured": None, "notes": [said]}  # fmt: skip
+    rows = saving.columns_of(_rows(paths))
+    views = [_paths(paths, explain=True)]
+    saving.give(views, rows, document("attnx/cost", body), json=json, path=save, force=force)
 
 
-def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Columns:
+def _table(model: str, count: int, found: Cost, timing: Timing | None, explain: bool) -> Columns:
     """The calculated costs, with the measured ones beside them."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     values, labels = found.attention.values, found.attention.axes[0].labels
     parts = [
@@ -121,7 +150,7 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
         column("their bytes", [_bytes(v) for v in values[:, 1]], whole=True),
         column("FLOPs of attention", [_short(v) for v in values[:, 2]], whole=True),
         column("FLOPs of the rest", [_short(v) for v in values[:, 3]], whole=True),
-        column("attention's share", values[:, 4], bar=(0.0, 1.0)),
+        column("share of attention", values[:, 4], bar=(0.0, 1.0)),
     ]
     if timing is not None:
         known = dict(zip(timing.table.axes[0].labels, timing.table.values, strict=True))
@@ -134,17 +163,25 @@ def _table(model: str, count: int, found: Cost, timing: Timing | None) -> Column
         f"{model} · {_short(count)} parameters that every token is multiplied with" if count else model,
         parts,
         notes=[
-            f"{found.attention.formula} ({found.attention.source})",
             even,
-            f"time and memory: {timing.table.formula} ({timing.table.source})" if timing is not None else "",
-            *found.notes,
+            *([sourced(found.attention)] if explain else []),
+            f"time and memory: {sourced(timing.table)}" if timing is not None and explain else "",
+            *(found.notes if explain else []),
         ],
     )
 
 
-def _paths(found: Measurement) -> Columns:
+def _paths_said(found: Measurement) -> str:
+    """The same of the longest text, in a line."""
+    longest = found.axes[0].labels[-1]
+    each = [f"{name} {found.values[-1, at, 0]:,.0f}" for at, name in enumerate(found.axes[1].labels)]
+    return f"steps one after another of a layer over {longest} tokens: {', '.join(each)}"
+
+
+def _paths(found: Measurement, explain: bool) -> Columns:
     """Sequential steps, and the longest path between two tokens."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     values, labels = found.values, found.axes[0].labels
     names = found.axes[1].labels
@@ -155,7 +192,7 @@ def _paths(found: Measurement) -> Columns:
     return columns(
         "sequential steps and longest path between two tokens, one layer",
         parts,
-        notes=[f"{found.formula} ({found.source})"],
+        notes=[sourced(found)] if explain else [],
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnx.study.file_difference import FileDifference, Held
     from attnx.study.saturation import Cost
 
-TOP = 4
+TOP = 3
 """How many heads are listed without --top."""
 
 

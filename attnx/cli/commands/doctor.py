@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from attnx.cli.options import JsonOption
+from attnx.numerals import counted
 
 
 def doctor(
     clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Empty the cache first.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="A line for every finding.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Try what attnx needs: versions, devices, CUDA libraries, the cache, the bundled models, a self-test.
@@ -33,7 +35,7 @@ def doctor(
         from attnx.session import cache
 
         count, size = cache.clear()
-        output.note(f"cleared the cache: {count} {'entry' if count == 1 else 'entries'}, {size / 1e6:.1f} MB")
+        output.note(f"cleared the cache: {counted(count, 'entry', 'entries')}, {size / 1e6:.1f} MB")
     found = [replace(f, said=worded(f.said), remedy=worded(f.remedy)) for f in examine(model.open)]
     if json:
         from attnx.view.json import document
@@ -42,6 +44,10 @@ def doctor(
     else:
         from attnx.view.health import health
 
-        output.show(health([(f.part, f.name, f.state, f.said, f.remedy) for f in found]))
+        output.show(health([(f.part, f.name, f.state, f.said, f.remedy) for f in found], every=every))
+        if not every:
+            from attnx.view.page import line
+
+            output.show(line("--all: a line for every finding", "dim"))
     if any(f.state == "bad" for f in found):
         raise typer.Exit(RUN)

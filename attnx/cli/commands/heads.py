@@ -8,33 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import SENSES, ExplainOption, LayerOption, SiteOption, TopOption, starts
+from attnx.cli.options import (
+    SENSES,
+    ExplainOption,
+    ForceOption,
+    LayerOption,
+    SaveOption,
+    SiteOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
     from attnx.model import Model
-    from attnx.records import Trace
-    from attnx.view.columns import Columns
+    from attnx.records import Measurement, Trace
 
 TOP = 4
 """How many heads the table lists without --top and --all."""
 SORT = "largest weight"
 """The measure by which heads are listed without --sort."""
-EFFECT = "effect"
-"""The measure that --causal adds."""
-SHORT = {
-    "previous-token": "prev",
-    "next-token": "next",
-    "self": "self",
-    "sink": "sink",
-    "broad": "broad",
-    "induction": "induc",
-    "punctuation": "punct",
-    "mixed": "·",
-    "": "",
-}
-"""Kinds as they are written in the map."""
 
 
 @starts("file", "generate", *SENSES, "json")
@@ -62,6 +57,8 @@ def heads(
         bool, typer.Option("--causal", help="Whether it matters: ablate each head, and show how far the answer moves.")
     ] = False,
     explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Say what every head does, by measures with a stated formula, and name it where a threshold is passed.
 
@@ -80,7 +77,7 @@ def heads(
     """
     import numpy as np
 
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.batch_run import described
     from attnx.cli.inputs import Lines, only, several
     from attnx.cli.measure_names import measure_of
@@ -90,6 +87,7 @@ def heads(
     from attnx.measure import similarity as likeness
     from attnx.study.request import parse_layers
     from attnx.study.selection import head_of, of_sort, trusted
+    from attnx.view.head_tables import EFFECT
 
     if probe not in (None, "induction"):
         raise UsageError(f"there is no probe {probe!r}", "Give --probe induction.")
@@ -99,9 +97,10 @@ def heads(
             {"--sort": sort, "--map": show_map, "--probe": probe, "--all": every, "--causal": causal},
         )
     if show_map is not None:
-        refuse("with --map", {"--sort": sort, "--top": top, "--all": every})
+        refuse("with --map", {"--sort": sort, "--top": top})
     if every:
         refuse("with --all", {"--top": top})
+    saving.check(save, force=force)
     # The probe has tokens of its own: without a text, it is all there is to measure.
     alone = probe is not None and not run.any_given
     usual = EFFECT if causal else "induction" if alone else SORT
@@ -139,7 +138,8 @@ def heads(
             table = means.table()
         if probe is not None:
             probed, _, note = _probed(opened, layers, lambda one: of_sort(one, site))
-            table = measure.with_measure(table, probed.measure("induction"))
+            left = next((one for one in probed.rest if one.name == "induction"), None)
+            table = measure.with_measure(table, probed.measure("induction"), left)
             said[f"induction: measured on {note}; the other measures on the text"] = None
     if causal:
         from attnx.measure import induction
@@ -158,9 +158,10 @@ def heads(
         said.update(dict.fromkeys(doubts))
     near = likeness.similar(trace, *head_of(trace, similar, argument="similar")) if similar is not None else None
     notes = list(dict.fromkeys([*said, *(note for m in table.measures for note in m.notes)]))
-    chosen = table.measure(sort)
+    table.measure(sort)  # there is one
     mapped = None if show_map is None else table.measure(show_map)
-    if run.output.json:
+    whole: dict[str, Any] = {}
+    if run.output.json or save is not None:
         from attnx.view.json import document
         from attnx.view.reporting import base
 
@@ -171,34 +172,84 @@ def heads(
             "spread": table.spread,
             "kinds": table.kinds,
             "thresholds": table.thresholds,
+            "rest": {"measures": table.rest, "kinds": table.rest_kinds},
             "similar": near,
             "notes": notes,
         }
-        output.emit_json(document("attnx/heads", body))
-        return
+        whole = document("attnx/heads", body)
+        if save is None:
+            output.emit_json(whole)
+            return
+    from attnx.view import head_tables as tables
+    from attnx.view.headmap import headmap
     from attnx.view.page import line
     from attnx.view.reporting import heading
+    from attnx.view.screen import choice, screen
     from attnx.view.sparkline import sparklines
     from attnx.view.table import table as numbers
 
     if many:
-        first = f"{trace.model} · {means.texts} texts, means over them · {trace.device}"
+        first = f"{trace.model} · {counted(means.texts, 'text')}, means over them · {trace.device}"
     else:
         first = heading(trace)
     shown: list[Any] = [line(first)]
+    hints = [] if explain or near is not None else ["--explain: formulas, sources"]
     if near is not None:
-        shown.append(_nearest(near, top or TOP))
+        shown.append(tables.nearest(near, top or TOP))
         notes = list(said)  # notes of measures are about what is not shown
     elif mapped is not None:
-        shown.append(numbers(mapped, decimals=3 if mapped.name == EFFECT else 2))
+        decimals = 3 if mapped.name == EFFECT else 2
+        bare = mapped if explain else replace(mapped, formula="", source="")
+        ways: list[list[Any]] = [[numbers(bare, decimals=decimals)], [headmap(mapped, decimals=2)]]
+        shown.append(choice(*ways, instead="the numbers: --all"))
         notes = list(said)
         if len(mapped.axes[0].labels) > 1 and not np.isnan(mapped.values).all():
-            shown += ["", sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)]
+            lines = sparklines(replace(mapped, notes=()), along=mapped.axes[0].name)
+            shown.append(choice(["", lines], [], instead="from layer to layer: --all"))
     else:
-        count = chosen.values.size if every else top or TOP
-        shown += [line(_counted(table), "bold"), _map(table, explain), "", _table(table, sort, count, explain)]
-    output.show(*shown)
-    output.notes(notes)
+
+        def more(left: int) -> str:
+            others = f"; {counted(left, 'more head')}: --all" if left else ""
+            return f"by {sort}{others}{'' if explain else '; --explain: formulas, sources'}"
+
+        hints = []
+        count = sum(bool(kind) for row in table.kinds for kind in row)
+        fewer = (count,) if every else (top,) if top is not None else range(min(TOP, count), 0, -1)
+        shown += [line(text, "bold") for text in tables.counts(table)]
+        shown.append(choice([tables.kinds(table, explain)], [], instead="the map of kinds: --all"))
+        shown.append(choice(*(["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer)))
+    shown = [screen(*shown, said=len(notes), every=every or explain, hints=hints)]
+    saving.give(
+        shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force
+    )
+    if not run.output.json:
+        output.notes(notes)
+
+
+def _rows(table: HeadTable, near: Measurement | None, trace: Trace) -> list[dict[str, Any]]:
+    """A line for each value: of a head, a measure, on its whole pattern or on what the first token leaves."""
+    import numpy as np
+
+    layers, names = (axis.labels for axis in table.measures[0].axes)
+    groups = [("whole", table.measures, table.spread), ("rest", table.rest, ())]
+    if near is not None:
+        groups = [("whole", (near,), ())]
+    out = []
+    for s, layer in enumerate(layers):
+        for h, name in enumerate(names):
+            if not table.kinds[s][h]:
+                continue
+            place = {
+                "layer": trace.attentions[s].site.layer, "layer_label": layer, "head": h, "head_label": name,
+                "kind": table.kinds[s][h], "rest_kind": table.rest_kinds[s][h] if table.rest_kinds else "",
+            }  # fmt: skip
+            for pattern, measures, spread in groups:
+                for at, one in enumerate(measures):
+                    if np.isnan(one.values[s, h]):
+                        continue
+                    row = {**place, "pattern": pattern, "measure": one.name, "value": float(one.values[s, h])}
+                    out.append(row | ({"spread": float(spread[at].values[s, h])} if spread else {}))
+    return out
 
 
 def _probed(
@@ -212,109 +263,3 @@ def _probed(
     tokens = induction.probe(opened.tokenizer)
     table, trace = reduced(opened, Prompt(tokens=tokens), layers, choose)
     return table, trace, f"a block of {induction.LENGTH} random tokens, {induction.REPEATS} times, seed 0"
-
-
-def _counted(table: HeadTable) -> str:
-    """How many heads there are of each kind, with one or two of them by name."""
-    layers, names = (axis.labels for axis in table.measures[0].axes)
-    places: dict[str, list[str]] = {}
-    for s, row in enumerate(table.kinds):
-        for h, kind in enumerate(row):
-            if kind:
-                places.setdefault(kind, []).append(f"{layers[s]} {names[h]}")
-    total = sum(map(len, places.values()))
-    few = 2
-    parts = [
-        f"{len(found)} {kind}" + (f" ({', '.join(found)})" if len(found) <= few else "")
-        for kind, found in sorted(places.items(), key=lambda item: -len(item[1]))
-    ]
-    return f"{total} heads: {', '.join(parts)}"
-
-
-def _map(table: HeadTable, explain: bool) -> Columns:
-    """Layers by heads: what each head is."""
-    from attnx.view.columns import column, columns
-
-    layers, names = (axis.labels for axis in table.measures[0].axes)
-    parts = [column("layer", layers)]
-    for at, name in enumerate(names):
-        parts.append(column(name, [SHORT[kinds[at]] for kinds in table.kinds], whole=True))
-    named = {kind for kinds in table.kinds for kind in kinds} - {"mixed", ""}
-    said = [line for line in table.thresholds if line.partition(":")[0] in named] if explain else []
-    return columns("what each head does", parts, notes=["· mixed: no threshold is passed", *said], gap=1)
-
-
-_TABLE = (
-    "effect", "largest weight", "entropy", "mean distance", "previous", "next", "self", "first", "induction", "special",
-    "punctuation", "sink", "duplicate", "entropy share", "locality", "confidence",
-)  # fmt: skip
-"""Measures in the table's order; those from "special" on only where there is room."""
-_SPARE = _TABLE[_TABLE.index("special") :]
-
-
-def _table(table: HeadTable, sort: str, count: int, explain: bool) -> Columns:
-    """The heads with the largest values of one measure, with all their measures."""
-    import re
-
-    import numpy as np
-
-    from attnx.view.cells import number
-    from attnx.view.columns import column, columns
-
-    chosen = table.measure(sort)
-    layers, names = (axis.labels for axis in chosen.axes)
-    order = np.argsort(-np.nan_to_num(chosen.values, nan=-np.inf), axis=None, kind="stable")
-    places = [divmod(int(at), chosen.values.shape[1]) for at in order]
-    places = [(s, h) for s, h in places if table.kinds[s][h]]
-    kept = places[:count]
-    parts = [
-        column("head", [f"{layers[s]} {names[h]}" for s, h in kept], whole=True),
-        column("kind", [table.kinds[s][h].removesuffix("-token") for s, h in kept], whole=True),
-    ]
-    known = {measure.name for measure in table.measures}
-    for name in dict.fromkeys((sort, *_TABLE)):
-        if name not in known:
-            continue
-        values = table.measure(name).values
-        if np.isnan(values).all():
-            continue
-        spare = name in _SPARE and name != sort
-        if table.spread:
-            deviation = table.spread[[m.name for m in table.measures].index(name)].values
-            cells: list[Any] = [f"{number(values[s, h])}±{number(deviation[s, h])}" for s, h in kept]
-            parts.append(column(name, cells, whole=True, spare=spare))
-        else:
-            decimals = 4 if name == EFFECT else 2
-            parts.append(column(name, [values[s, h] for s, h in kept], decimals=decimals, spare=spare))
-    left = len(places) - len(kept)
-    found = (re.findall(r"[A-Z][\w ]*?(?: et al\.| and [A-Z]\w+)? \d{4}", m.source) for m in table.measures)
-    papers = dict.fromkeys(paper for papers in found for paper in papers)
-    said = [f"by {sort}" + (f"; {left} more heads: --all" if left else "") + "; --explain: formulas, sources"]
-    said += [f"effect: {table.measure(EFFECT).formula}"] if EFFECT in known and not explain else []
-    if explain:
-        said += [f"{m.name}: {m.formula}" for m in table.measures if m.formula]
-        said.append(f"Sources: {', '.join(papers)}")
-    if table.spread:
-        said.insert(1, "±: standard deviation over the texts")
-    return columns("", parts, notes=said, gap=1)
-
-
-def _nearest(near: Any, count: int) -> Columns:
-    """The heads most similar to one head."""
-    import numpy as np
-
-    from attnx.view.columns import column, columns
-    from attnx.view.reporting import sourced
-
-    layers, names = (axis.labels for axis in near.axes)
-    order = np.argsort(np.nan_to_num(near.values, nan=np.inf), axis=None, kind="stable")
-    places = [divmod(int(at), near.values.shape[1]) for at in order]
-    places = [(s, h) for s, h in places if not np.isnan(near.values[s, h])][: count + 1]
-    return columns(
-        near.notes[0],
-        [
-            column("head", [f"{layers[s]} {names[h]}" for s, h in places], whole=True),
-            column("distance", [near.values[s, h] for s, h in places], bar=(0.0, float(np.log(2)))),
-        ],
-        notes=[f"{sourced(near)}; 0 is the same, ln 2 = 0.693 the most", *near.notes[1:]],
-    )

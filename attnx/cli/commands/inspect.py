@@ -39,10 +39,10 @@ TEXT = 200
 """How many characters of a text are shown above its result."""
 LONG = 600
 """Texts of more characters than this may be long."""
-_NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --help"
+_NEXT = "Next: --query TOKEN   --layer L   --head L.H   --view grid   --all   --help"
 
 
-_REST = ": --json"
+_REST = ": --all"
 
 
 @starts("file", *WRITING, *SENSES, "json")
@@ -72,6 +72,7 @@ def inspect(
         str | None, typer.Option("--max", metavar="OVER", help="The largest over heads, layers or all.")
     ] = None,
     site: SiteOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Every token and head of the overview.")] = False,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
@@ -87,7 +88,7 @@ def inspect(
         attnx inspect "The animal slept because it was tired." --layer last --view heatmap
     """
     from attnx.cli.inputs import Lines, only, several
-    from attnx.cli.unused_options import refuse_in_view
+    from attnx.cli.unused_options import refuse, refuse_in_view
     from attnx.study.request import ask
 
     items = run.items
@@ -107,6 +108,8 @@ def inspect(
     )
     json = run.output.json
     refuse_in_view(request, documents=json or jsonl or (save is not None and save.suffix.lower() == ".json"))
+    if request.view != "overview" or json or jsonl:
+        refuse("where everything is shown", {"--all": every})
     if json:
         only(items, "--json", "use --jsonl")
     if save is not None:
@@ -138,7 +141,7 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT, _REST))
+                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT, _REST, every=every))
             tell(at + 1)
 
 

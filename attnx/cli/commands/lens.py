@@ -41,7 +41,7 @@ def lens(
         attnx lens "The cat sat on the mat. The cat" -m tiny-gpt --answer sat
     """
     from attnx.cli import output, saving
-    from attnx.interventions.feeds import plan_run
+    from attnx.interventions.feeds import named, plan_run
     from attnx.interventions.running import Intervening
     from attnx.study.logit_lens import logit_lens
     from attnx.study.selection import each_position
@@ -58,8 +58,10 @@ def lens(
     from attnx.view.json import document
     from attnx.view.reporting import base, opening
 
-    body = document("attnx/lens", {**base(planned.trace), "device": running.device, **_object(found), "notes": notes})
-    views: list[Any] = [*opening(planned.trace, what="logit lens", device=running.device)]
+    trace = named(opened, run.prompt, planned).trace
+
+    body = document("attnx/lens", {**base(trace), "device": running.device, **_object(found), "notes": notes})
+    views: list[Any] = [*opening(trace, what="logit lens", device=running.device)]
     views += ["", *(_one(found) if len(found.positions) == 1 else _several(found))]
     saving.give(views, found.columns(), body, json=run.output.json, path=save, force=force)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli.options import SENSES, ExplainOption, ForceOption, LayerOption, SaveOption, SiteOption, starts
 from attnx.cli.start import Start
+from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.measure.visibility import Visibility
@@ -151,7 +152,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]], expla
             column("pattern", [one.said for one in kinds], whole=True),
             column("hidden cells", [f"{one.hidden} of {one.cells}" for one in kinds], whole=True),
             column("hidden by", [_by(one.stand_in, one.hidden) for one in kinds], whole=True),
-            column("padding", [f"{len(one.padding)} keys" if one.padding else "none" for one in kinds]),
+            column("padding", [f"{counted(len(one.padding), 'key')}" if one.padding else "none" for one in kinds]),
         ],
         notes=[
             f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})" if explain else "",

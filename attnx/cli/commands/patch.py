@@ -8,7 +8,16 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from attnx.cli.options import ForceOption, HeadOption, LayerOption, SaveOption, SiteOption, TopOption, starts
+from attnx.cli.options import (
+    ExplainOption,
+    ForceOption,
+    HeadOption,
+    LayerOption,
+    SaveOption,
+    SiteOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
 from attnx.interventions.plan import COMPONENTS
 
@@ -74,6 +83,8 @@ def patch(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
+    every: Annotated[bool, typer.Option("--all", help="List every patch, and the map in numbers.")] = False,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -95,6 +106,8 @@ def patch(
     from attnx.study.request import parse_layers
 
     saving.check(save, force=force)
+    if every:
+        refuse("with --all", {"--top": top})
     if from_ is not None or to is not None:
         refuse("in path patching", {"--by": by, "--head": head, "--layer": layer, "--at": at})
         if what != "context":
@@ -116,7 +129,8 @@ def patch(
     source = replace(
         run.source, text=corrupt, ids=other_ids, inputs=run.source.inputs if other_inputs is None else other_inputs
     )
-    patched.show(run, replace(run, source=source), asked, top=top or TOP, save=save, force=force)
+    shown = patched.Shown(top or TOP, every, explain)
+    patched.show(run, replace(run, source=source), asked, shown, save=save, force=force)
 
 
 def _one_of(option: str, given: str | None, known: tuple[Named, ...]) -> Named | None:

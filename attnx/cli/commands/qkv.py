@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import SENSES, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.options import SENSES, ExplainOption, ForceOption, QueryOption, SaveOption, SiteOption, TopOption, starts
 from attnx.cli.start import Start
 from attnx.numerals import counted
 
 if TYPE_CHECKING:
     from attnx.graph.axes.projections import Projection, Projections
+    from attnx.measure.looks import Look
     from attnx.measure.pair import Pair
     from attnx.records import Site, Trace
     from attnx.view.columns import Columns
@@ -36,6 +37,12 @@ def qkv(
     ] = None,
     site: SiteOption = None,
     top: TopOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Dimensions, every head's share, and the matrices, below one another.")
+    ] = False,
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Take one query-key pair apart: from q and k, dimension by dimension, to what the value adds to the output.
 
@@ -44,7 +51,7 @@ def qkv(
         attnx qkv "The animal slept because it was tired." --query it --key animal
         attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.measure import looks
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
@@ -55,6 +62,7 @@ def qkv(
     from attnx.study.worth_opening import opening
     from attnx.view.reporting import base, heading, site_object
 
+    saving.check(save, force=force)
     opened, prompt = run.opened, run.prompt
     layers = layers_of([head] if head else [], None)
     if head is None and site is None and (there := strongest_layer(opened, prompt, query, key)) is not None:
@@ -80,7 +88,8 @@ def qkv(
     around = projections_of(opened, attention.site, prompt.inputs)
     notes = [*trace.notes, *doubts, *about]
     output.notes(notes)
-    if run.output.json:
+    whole: dict[str, Any] = {}
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -96,28 +105,54 @@ def qkv(
             "projections": _shapes(around, attention.site),
             "notes": [*notes, *found.notes, *found.heads.notes],
         }
-        output.emit_json(document("attnx/qkv", body))
-        return
+        whole = document("attnx/qkv", body)
+        if save is None:
+            output.emit_json(whole)
+            return
     import numpy as np
 
     from attnx.view.page import line
+    from attnx.view.screen import choice, screen
 
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
-    output.show(
-        line(heading(trace)),
-        _steps(title, found, attention.site),
-        *(["", _strip(found), _products(found, top or TOP)] if np.isfinite(found.products.values).all() else []),
-        "",
-        _heads(found, trace, at.site),
-        "",
-        _projections(around, attention.site),
-    )
+    apart = np.isfinite(found.products.values).all()
+    listed = ["", _strip(found), _products(found, top or TOP, explain)]
+    parts: list[Any] = []
+    if apart:
+        parts.append(choice(listed, ["", _strip(found)], []) if top is None else screen(*listed, every=True))
+    parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
+    parts.append(choice(["", _projections(around, attention.site, explain)], []))
+    hints = [] if every else ["dimensions, heads and matrices: --all"]
+    hints += [] if explain else ["--explain: formulas, sources"]
+    steps = _steps(title, found, attention.site, explain)
+    views = [screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints)]
+    columns = saving.columns_of(_rows(found, attention.site, trace.labels[at.site], at))
+    saving.give(views, columns, whole, json=run.output.json, path=save, force=force)
 
 
-def _steps(title: str, found: Pair, site: Site) -> Columns:
-    """The steps from the norms of q and k to the weight and the context."""
+def _rows(found: Pair, site: Site, label: str, at: Look) -> list[dict[str, Any]]:
+    """A line for each value: the steps, the vectors and their products by dimension, every head's share."""
+    from attnx.cli.saving import rows_of
+
+    layer = {"layer": site.layer, "layer_label": label}
+    query = {"query": at.query, "query_label": found.query.strip()}
+    pair = {
+        **layer,
+        "head": at.head,
+        "head_label": f"H{at.head}",
+        **query,
+        "key": at.key,
+        "key_label": found.key.strip(),
+    }
+    shares = rows_of(found.heads, {**layer, **query})
+    return [*rows_of(found.steps, pair), *rows_of(found.vectors, pair), *rows_of(found.products, pair), *shares]
+
+
+def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
+    """From the sizes of q and k to the weight, and on to the context."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     scale = site.scale
     said = "scale not known" if scale is None else f"× {scale:.4g}" if isinstance(scale, float) else "× a scale a head"
@@ -142,7 +177,7 @@ def _steps(title: str, found: Pair, site: Site) -> Columns:
             column("value", found.steps.values, decimals=4),
             column("", [meaning[name] for name in names], whole=True),
         ],
-        notes=[f"{found.steps.formula} ({found.steps.source})", *found.notes],
+        notes=[sourced(found.steps) if explain else "", *found.notes],
     )
 
 
@@ -153,9 +188,10 @@ def _strip(found: Pair) -> Any:
     return strip(found.products)
 
 
-def _products(found: Pair, count: int) -> Columns:
+def _products(found: Pair, count: int, explain: bool) -> Columns:
     """The dimensions with the largest products."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     kept = found.largest[:count]
     q, k, _ = found.vectors.values
@@ -174,25 +210,38 @@ def _products(found: Pair, count: int) -> Columns:
         notes=[
             (f"{counted(left, 'more dimension')}, {rest:.3f} together; " if left else "")
             + f"the sum is the score, {float(products.sum()):.3f}",
-            f"{found.products.formula} ({found.products.source})",
+            sourced(found.products) if explain else "",
         ],
     )
 
 
-def _heads(found: Pair, trace: Trace, site: int) -> Columns:
+def _most(found: Pair, label: str) -> str:
+    """Which heads of the layer write most at this token, in a line."""
+    import numpy as np
+
+    shares, names = found.heads.values, found.heads.axes[0].labels
+    order = [int(at) for at in np.argsort(-np.nan_to_num(shares, nan=-np.inf), kind="stable")[:3]]
+    said = ", ".join(f"{names[at]} {shares[at]:.2f}" for at in order)
+    return (
+        f"shares of what {label} writes at {found.query.strip()}: {said}{', ...' if len(shares) > len(order) else ''}"
+    )
+
+
+def _heads(found: Pair, trace: Trace, site: int, explain: bool) -> Columns:
     """Every head's share of what the layer writes at this token."""
     from attnx.view.columns import column, columns
+    from attnx.view.reporting import sourced
 
     low = min(0.0, float(found.heads.values.min(initial=0.0)))
     high = max(1e-9, float(found.heads.values.max(initial=0.0)))
     return columns(
         f"{trace.labels[site]}: each head's share of the layer's output at {found.query.strip()}",
         [column("head", found.heads.axes[0].labels), column("share", found.heads.values, bar=(low, high))],
-        notes=[f"{found.heads.formula} ({found.heads.source})", *found.heads.notes],
+        notes=[sourced(found.heads) if explain else "", *found.heads.notes],
     )
 
 
-def _projections(around: Projections | None, site: Site) -> Columns:
+def _projections(around: Projections | None, site: Site, explain: bool) -> Columns:
     """Shapes of X, W_Q, W_K, W_V and W_O, and how the heads are put together."""
     from attnx.view.columns import column, columns
 
@@ -204,8 +253,8 @@ def _projections(around: Projections | None, site: Site) -> Columns:
     if site.heads and site.head_size:
         wide = site.heads * site.head_size
         said.append(
-            f"heads: {site.heads} of {site.head_size} side by side, {wide} wide, then W_O adds them up "
-            "(Vaswani et al. 2017, section 3.2.2)"
+            f"heads: {site.heads} of {site.head_size} side by side, {wide} wide, then W_O adds them up"
+            + (" (Vaswani et al. 2017, section 3.2.2)" if explain else "")
         )
     return columns(
         "the matrices around it",

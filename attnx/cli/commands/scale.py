@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from attnx.cli.options import SENSES, LayerOption, QueryOption, SiteOption, TopOption, starts
+from attnx.cli.options import (
+    SENSES,
+    ExplainOption,
+    ForceOption,
+    LayerOption,
+    QueryOption,
+    SaveOption,
+    SiteOption,
+    TopOption,
+    starts,
+)
 from attnx.cli.start import Start
+from attnx.numerals import counted
+
+if TYPE_CHECKING:
+    from attnx.measure.scaling import ScalingTable
+    from attnx.records import Measurement, Trace
 
 N = TypeVar("N", int, float)
+TOP = 5
+"""Keys that are listed where --top does not say."""
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 
@@ -23,7 +41,9 @@ def scale(
     query: QueryOption = None,
     layer: LayerOption = None,
     site: SiteOption = None,
-    every: Annotated[bool, typer.Option("--all", help="A line for every head, not only for every layer.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every key, and a line for every head, not only for every layer.")
+    ] = False,
     sweep: Annotated[bool, typer.Option("--sweep", help="Entropy and saturation as the divisor goes to d_k.")] = False,
     as_if: Annotated[
         str, typer.Option("--as-if", metavar="SCALE", help="site: the model's own scale; sqrt: 1/sqrt(d_k).")
@@ -42,6 +62,9 @@ def scale(
         str | None, typer.Option("--theory", metavar="D,D,...", help="No model: random q and k of these sizes.")
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Show what dividing the scores by sqrt(d_k) does to the softmax, the mask on in both.
 
@@ -53,7 +76,7 @@ def scale(
         attnx scale "The animal slept because it was tired." --head 5.11 --query it
         attnx scale --numbers 112,96 --divide 8
     """
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse
     from attnx.errors import UsageError
 
@@ -61,6 +84,7 @@ def scale(
         raise UsageError(f"--as-if {as_if!r} is no scale", "Give site or sqrt.")
     if similarity not in ("dot", "cosine"):
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
+    saving.check(save, force=force)
     if numbers is not None or theory is not None:
         if run.source.text is not None or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
@@ -70,7 +94,7 @@ def scale(
             "--divide": None if numbers is not None else divide,
         }  # fmt: skip
         refuse("with --numbers" if numbers is not None else "with --theory", idle)
-        _without_model(numbers, 8.0 if divide is None else divide, theory, run.output.json)
+        _without_model(numbers, 8.0 if divide is None else divide, theory, run.output.json, save, force)
         return
     refuse("without --numbers", {"--divide": divide})
 
@@ -84,7 +108,8 @@ def scale(
 
     layers = layers_of([head] if head else [], parse_layers(layer) if layer else None)
     trace, doubts = run.trace(ARRAYS, layers=layers, site=site)
-    output.notes((*trace.notes, *doubts))
+    said = dict.fromkeys((*trace.notes, *doubts))
+    output.notes(said)
     table = scaling.all_heads(trace, as_if, similarity)  # type: ignore[arg-type]
     if head is not None:
         at, number = head_of(trace, head)
@@ -107,7 +132,8 @@ def scale(
     table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
     row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip() if len(group) == 1 else query or ""
-    if run.output.json:
+    whole: dict[str, Any] = {}
+    if run.output.json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -123,25 +149,48 @@ def scale(
             "sweep": swept,
             "notes": [*trace.notes, *doubts, *table.notes],
         }
-        output.emit_json(document("attnx/scale", body))
-        return
+        whole = document("attnx/scale", body)
+        if save is None:
+            output.emit_json(whole)
+            return
     from attnx.view import scale_tables as tables
     from attnx.view.page import line
+    from attnx.view.screen import screen
 
     chosen = "" if head is not None else ", where scaling changes most"
     named = f"{piece}@{where}" if len(group) == 1 else piece
     title = f"{trace.labels[at]} H{number} · from {named}{chosen}"
+    kept = len(row.axes[0].labels) if every else top or TOP
     shown: list[Any] = [
         line(heading(trace)),
-        tables.one_row(title, row, trace, at, top, more="; --top K shows K"),
+        tables.one_row(title, row, trace, at, kept, explain=explain),
         "",
-        tables.layers(table),
+        tables.layers(table, explain=explain),
     ]
     if every:
-        shown += ["", tables.heads(table)]
+        shown += ["", tables.heads(table, explain=explain)]
     if swept is not None:
-        shown += ["", tables.sweep(swept)]
-    output.show(*shown)
+        shown += ["", tables.sweep(swept, explain=explain)]
+    left = max(0, len(row.axes[0].labels) - kept)
+    hints = [f"{counted(left, 'more key')}, none with a larger weight, and every head: --all" if left else ""]
+    hints += [] if explain else ["--explain: formulas, sources"]
+    shown = [screen(*shown, said=len(said), every=every, hints=hints)]
+    columns = saving.columns_of(_rows(row, table, trace, (at, number, where, piece)))
+    saving.give(shown, columns, whole, json=run.output.json, path=save, force=force)
+
+
+def _rows(row: Measurement, table: ScalingTable, trace: Trace, at: tuple[int, int, int, str]) -> list[dict[str, Any]]:
+    """A line for each value: of the keys of the row, then of every head, unscaled and scaled."""
+    from attnx.cli.saving import rows_of
+
+    site, head, query, piece = at
+    of = {"layer": trace.attentions[site].site.layer, "layer_label": trace.labels[site]}
+    of |= {"head": head, "head_label": f"H{head}"}
+    out = rows_of(row, {**of, "query": query, "query_label": piece})
+    layers = {label: a.site.layer for label, a in zip(trace.labels, trace.attentions, strict=True)}
+    measures = (table.spread, table.entropy, table.largest, table.saturated, table.gradient, table.divergence)
+    of_heads = [one for measure in measures for one in rows_of(measure, {}, measure.name)]
+    return [*out, *({**one, "layer": layers[one["layer_label"]]} for one in of_heads)]
 
 
 def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
@@ -154,30 +203,25 @@ def _as_shown(notes: tuple[str, ...], as_if: str) -> tuple[str, ...]:
     return (*grouped(rest), "shown as if scaled by 1/sqrt(d_k), which is not what this model does")
 
 
-def _without_model(numbers: str | None, divide: float, theory: str | None, json: bool) -> None:
+def _without_model(
+    numbers: str | None, divide: float, theory: str | None, json: bool, save: Path | None, force: bool
+) -> None:
     from functools import partial
 
-    from attnx.cli import output
+    from attnx.cli import saving
     from attnx.measure import scaling_theory
     from attnx.numerals import real, whole
     from attnx.view import scale_tables as tables
+    from attnx.view.json import document
 
     if numbers is not None:
         found = scaling_theory.numbers(_listed(numbers, "--numbers", partial(real, infinite=True)), divide)
-        if json:
-            from attnx.view.json import document
-
-            output.emit_json(document("attnx/scale", {"numbers": found.row, "summary": found.summary}))
-        else:
-            output.show(tables.given_numbers(found.row, found.summary))
-        return
-    drawn = scaling_theory.theory(_listed(theory or "", "--theory", whole))
-    if json:
-        from attnx.view.json import document
-
-        output.emit_json(document("attnx/scale", {"theory": drawn}))
+        body: dict[str, Any] = {"numbers": found.row, "summary": found.summary}
+        view, rows = tables.given_numbers(found.row, found.summary), saving.rows_of(found.row, {})
     else:
-        output.show(tables.theory(drawn))
+        drawn = scaling_theory.theory(_listed(theory or "", "--theory", whole))
+        body, view, rows = {"theory": drawn}, tables.theory(drawn), saving.rows_of(drawn, {})
+    saving.give([view], saving.columns_of(rows), document("attnx/scale", body), json=json, path=save, force=force)
 
 
 def _listed(text: str, option: str, read: Callable[[str], N | None]) -> list[N]:

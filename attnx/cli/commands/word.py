@@ -10,9 +10,12 @@ import typer
 from attnx.cli.option_groups import MODEL
 from attnx.cli.options import (
     DeviceOption,
+    ExplainOption,
+    ForceOption,
     InputsOption,
     JsonOption,
     ModelOption,
+    SaveOption,
     TargetOption,
     TextArgument,
     TokenizerOption,
@@ -43,6 +46,9 @@ def word(
     target: TargetOption = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
+    explain: ExplainOption = False,
+    save: SaveOption = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Compare one word's vectors in two texts at every layer, beside what any two words have in common there.
@@ -53,7 +59,7 @@ def word(
         attnx word "A spring day." "The spring broke." --word spring
     """
     from attnx import model as pipeline
-    from attnx.cli import output
+    from attnx.cli import output, saving
     from attnx.cli.inputs import take
     from attnx.cli.option_groups import Source
     from attnx.errors import UsageError
@@ -64,6 +70,7 @@ def word(
         raise UsageError("which word?", 'attnx word "A river bank." "A savings bank." --word bank')
     if (other is None) == (other_inputs is None):
         raise UsageError("there is no second text", 'attnx word "A river bank." "A savings bank." --word bank')
+    saving.check(save, force=force)
     (one,) = take(Source(text, inputs=inputs, target=target))
     (two,) = take(Source(other, inputs=other_inputs, target=target))
     opened = pipeline.open(model, device=device, tokenizer=tokenizer)
@@ -80,7 +87,8 @@ def word(
     )
     notes = list(dict.fromkeys(note for state in found for note in state.notes))
     output.notes(notes)
-    if json:
+    whole: dict[str, Any] = {}
+    if json or save is not None:
         from attnx.view.json import document
 
         body: dict[str, Any] = {
@@ -91,9 +99,11 @@ def word(
             "cosine": measure,
             "notes": notes,
         }
-        output.emit_json(document("attnx/word", body))
-        return
-    output.show(_table(opened.name, found, mentions, measure))
+        whole = document("attnx/word", body)
+    here, there = (f"{one.text}@{one.pieces[0]}" for one in mentions)
+    rows = saving.rows_of(measure, {"word": here, "other_word": there})
+    views = [_table(opened.name, found, mentions, measure, explain)]
+    saving.give(views, saving.columns_of(rows), whole, json=json, path=save, force=force)
 
 
 def _mention(state: States, word: str) -> Mention:
@@ -112,7 +122,7 @@ def _mention(state: States, word: str) -> Mention:
     return found[0]
 
 
-def _table(model: str, found: list[States], mentions: list[Mention], measure: Measurement) -> Columns:
+def _table(model: str, found: list[States], mentions: list[Mention], measure: Measurement, explain: bool) -> Columns:
     """Cosine by layer: the word, other words that both texts have, different words."""
     from attnx.view.columns import column, columns
     from attnx.view.reporting import sourced
@@ -131,9 +141,10 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
             column("different words", values[:, 2], bar=(0.0, 1.0)),
         ],
         notes=[
-            f"cosine {sourced(measure)}",
+            f"cosine {sourced(measure)}" if explain else "",
             "L0 reads the embeddings; words in both: other words that both texts have, each with itself; "
             "different words: any two, the baseline",
             *measure.notes,
+            "" if explain else "--explain: formula, source",
         ],
     )

@@ -27,7 +27,13 @@ def origin(graph: Graph, value: str) -> str | None:
 
     A split ends the way: its parts may be query, key and value.
     """
-    ends: set[str] = set()
+    ends = origins(graph, value)
+    return ends[0] if len(ends) == 1 else None
+
+
+def origins(graph: Graph, value: str) -> tuple[str, ...]:
+    """The tensors whose cells `value` holds, in the order in which they are put side by side; see `origin`."""
+    ends: dict[str, None] = {}
     seen: set[str] = set()
     stack = [value]
     while stack:
@@ -42,7 +48,7 @@ def origin(graph: Graph, value: str) -> str | None:
         live = [] if node is None else [node.input[i] for i in at if i < len(node.input)]
         live = [n for n in live if depends(graph, n)]
         if live:
-            stack += live
+            stack += reversed(live)
         elif node is None or node.op_type != "ConstantOfShape":
-            ends.add(name)
-    return ends.pop() if len(ends) == 1 else None
+            ends[name] = None
+    return tuple(ends)

@@ -14,16 +14,17 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.moved import origin
+from attnx.graph.axes.moved import origin, origins
 from attnx.graph.axes.paths import depends, ways_back
 from attnx.graph.axes.softmax_forms import find_softmax
 from attnx.graph.shapes.symbols import PROBE
+from attnx.layout import parse
 from attnx.records import Miss, Place
 from attnx.sites.emit import OLDEST, emitted, opset_of, prefix_of
 from attnx.sites.finding import Finding, Replacement
 from attnx.sites.spelled.softmax import may_be_moved
 from attnx.sites.strided.cell_map import Places
-from attnx.sites.strided.cell_tracing import chosen
+from attnx.sites.strided.cell_tracing import carriers, chosen
 from attnx.sites.strided.cells import Cells
 from attnx.sites.strided.padding import left_out
 from attnx.sites.strided.row_proof import Proof
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _OFFSETS = "the softmax runs over offsets of a window, not over keys: each cell is brought to its query and key"
+_BLOCKS = "the softmax runs over the keys of several blocks: each cell is brought to its query and key"
 _ROWS = (
     "rows of the tokens with global attention alone, which see every key through projections of their own; the rows of "
     "all others are hidden here"
@@ -56,7 +58,8 @@ def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Fin
     places = Places(graph)
 
     def look(node: NodeProto, found: Finding | Miss | None) -> Finding | Miss | None:
-        moved = recognise(graph, node, places) if may_be_moved(found) else None
+        blocks = _of_neighbours(graph, found)
+        moved = recognise(graph, node, places, blocks) if blocks or may_be_moved(found) else None
         if moved is None:
             return found
         if isinstance(moved, Miss):
@@ -68,13 +71,24 @@ def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Fin
     return look
 
 
-def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss | None:
+def _of_neighbours(graph: Graph, found: Finding | Miss | None) -> bool:
+    """Whether rows stand in blocks, and a block's keys are put together of those of several (LongT5)."""
+    key = found.places.get("key") if isinstance(found, Finding) else None
+    weights = found.places.get("weights") if isinstance(found, Finding) else None
+    if key is None or weights is None or len(parse(weights.layout)) < 5:
+        return False
+    ends = set(origins(graph, key.value))
+    return any(node.op_type == "Concat" for node in carriers(graph, key.value, ends))
+
+
+def recognise(graph: Graph, node: NodeProto, places: Places, blocks: bool = False) -> Finding | Miss | None:
     """The attention around a softmax over moved scores, or why it is none; None where nothing can be proved.
 
     Args:
         graph: The flat graph, fused nodes replaced.
         node: The softmax.
         places: Proves where the graph's cells belong.
+        blocks: Whether its keys are those of whole blocks, which the text's padding alone may hide.
     """
     found = find_softmax(graph, node)
     shape = None if found is None else graph.shape(found.logits)
@@ -103,7 +117,7 @@ def recognise(graph: Graph, node: NodeProto, places: Places) -> Finding | Miss |
             proof = places.prove([found.logits], source, use)
             if isinstance(proof, Proof):
                 scaled = scaling(graph, way, source)
-                return _finding(graph, node, found.logits, weights, scaled, source, use, proof)
+                return _finding(graph, node, found.logits, weights, scaled, source, use, proof, blocks)
             mixed = mixed or proof is not None
     made = _with_shared_keys(graph, node, found.logits, weights, places)
     return made or (Miss(node.name, node.op_type, _MIXED) if mixed else None)
@@ -114,27 +128,24 @@ def _with_shared_keys(graph: Graph, node: NodeProto, logits: str, weights: str, 
     prefix = prefix_of(graph, node)
     wide = graph.by_products()  # what all see may be learned: of no input, and projected all the same
     sides = [
-        (way, one, two)
+        (way, origins(wide, way.product.left), origins(wide, way.product.right))
         for way in ways_back(wide, logits)
-        if (one := origin(wide, way.product.left))
-        and (two := origin(wide, way.product.right))
-        and depends(wide, one)
-        and depends(wide, two)
+        if depends(wide, way.product.left) and depends(wide, way.product.right)
     ]
     ways = [way for way, _, _ in sides]
     sizes = {tuple(leaf.size for atom in way.product.contracted for leaf in atom.leaves()) for way in ways}
     size = sizes.pop() if len(sizes) == 1 else (None,)
-    if len(ways) < 2 or None in size:
+    if None in size:
         return None
-    for query in dict.fromkeys(name for _, *both in sides for name in both if name):
-        keys = [two if one == query else one for _, one, two in sides if query in (one, two)]
-        parts = tuple(key for key in dict.fromkeys(keys) if key and key != query)
+    for query in dict.fromkeys(ends[0] for _, *both in sides for ends in both if len(ends) == 1):
+        keys = [two if one == (query,) else one for _, one, two in sides if (query,) in (one, two)]
+        parts = tuple(key for key in dict.fromkeys(name for ends in keys for name in ends) if key != query)
         beside = side_by_side(graph, parts) if len(keys) == len(sides) and len(parts) > 1 else None
         if beside is None:
             continue
         products, count = tuple(way.product.out for way in ways), prod(s or 1 for s in size)
         source = Source(query, f"{prefix}/key", count, products, beside=beside)
-        pairs = [(way, key) for (way, _, _), key in zip(sides, keys, strict=False) if key]
+        pairs = [(way, key) for way, ends in zip(ways, keys, strict=True) for key in ends]
         own = {scaling(graph, way, Source(query, key, count, products)) for way, key in pairs}
         use = weighed(wide, weights, f"{prefix}/value")
         proof = places.prove([logits], source, use) if len(own) == 1 else None
@@ -152,9 +163,10 @@ def _finding(
     source: Source,
     use: Weighed | None,
     proof: Proof,
+    blocks: bool = False,
 ) -> Finding | None:
     cells = Cells(graph, prefix_of(graph, node), source, proof)
-    made = cells.arrays([logits], [weights], seen=True)
+    made = cells.arrays([logits], [weights], seen=proof.twice or not blocks)
     if made is None:
         return None
     if proof.value is not None and use is not None and use.beside is not None:
@@ -169,13 +181,19 @@ def _finding(
         last = graph.producer(use.contexts[proof.at]) or last  # values, and contexts, are read too
     finding.replacement = Replacement([last, *cells.emit.nodes], cells.emit.initializers, at=last.output[0])
     finding.carries = weights
-    finding.notes.insert(0, _SHARED if source.beside else _ROWS if proof.tokens is not None else _OFFSETS)
+    finding.notes.insert(0, _said(source, proof, blocks))
     finding.notes += [padding] if padding else []
     if proof.context is not None and use is not None and _replaced(graph, use.contexts[proof.at]):
         finding.notes.append(_REPLACED)
     if proof.tokens is not None:
         finding.absent = (*finding.absent, "query", "scores", "scaled", "capped")
     return finding
+
+
+def _said(source: Source, proof: Proof, blocks: bool) -> str:
+    if source.beside is not None:
+        return _SHARED
+    return _ROWS if proof.tokens is not None else _BLOCKS if blocks else _OFFSETS
 
 
 def _before(graph: Graph, source: Source, proof: Proof) -> int:

@@ -86,8 +86,8 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
     rest = [axis for axis in range(len(seen.query)) if axis not in apart]
     every = seen.masked.reshape(cells.shape)
     shown = every[cells]
-    if (every[~cells] > HIDES).any():
-        return None  # the softmax sees scores of other queries and keys besides
+    if (every[~cells & cells.any(-1, keepdims=True)] > HIDES).any():
+        return None  # the softmax sees scores of other keys besides; rows without any are of padding, and left out
     if len(apart) > 1:
         visible = shown > HIDES
         return Mixed() if sum((asking[i] != asked[i])[visible].any() for i in apart) > 1 else None

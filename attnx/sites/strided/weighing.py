@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.factors import factors_of, multiplier
-from attnx.graph.axes.moved import origin
+from attnx.graph.axes.moved import origins
 from attnx.graph.axes.paths import Way, depends
 from attnx.graph.axes.product import find_product
 from attnx.records import Place
@@ -25,7 +25,7 @@ _MOVED = frozenset(
     "Pad Split Concat Where Mul ScatterND ScatterElements".split()
 )
 """What may lie between weights and the product with the value."""
-GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten".split())
+GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten Slice".split())
 """What may lie between that product and the context."""
 _GUARDS = ("Where", "Cast", "Identity", "Dropout")
 _MOST = 400
@@ -60,7 +60,8 @@ def weighed(graph: Graph, weights: str, joined: str = "") -> Weighed | None:
             if product is not None and product.node is node:
                 other = product.other(value)
                 if depends(graph, other) and other not in reached:
-                    values[origin(graph, other) or ""] = None
+                    ends = origins(graph, other)
+                    values.update(dict.fromkeys(ends if joined or len(ends) == 1 else [""]))
                     sums.append(node.output[0])
             elif node.op_type in _MOVED:
                 new = [o for o in node.output if o and o not in reached]

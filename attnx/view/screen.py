@@ -1,0 +1,91 @@
+"""An answer on one screen: what was asked for whole, then of what else there is as much as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement as Extent
+
+from attnx.view.page import line, screen_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Ways to show one thing, the fullest first: the first that there is room for is taken, else the last."""
+
+    ways: tuple[tuple[RenderableType, ...], ...]
+    instead: str = ""
+    """Where it is not the fullest that is shown: what was left out, and how it is seen."""
+
+
+def choice(*ways: Sequence[Any], instead: str = "") -> Choice:
+    """See `Choice`; each way is renderables below one another, the last of them none where it may be left out."""
+    return Choice(tuple(tuple(way) for way in ways), instead)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """See `screen`."""
+
+    parts: tuple[RenderableType | Choice, ...]
+    said: int = 0
+    every: bool = False
+    hints: tuple[str, ...] = field(default=())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Count the lines of what must be there, then choose what takes the rest."""
+        height = None if self.every else screen_lines(console, options)
+
+        def lines(*parts: RenderableType) -> int:
+            return len(console.render_lines(Group(*parts), options, pad=False)) if parts else 0
+
+        taken: dict[int, tuple[RenderableType, ...]] = {}
+        left: list[str] = list(self.hints)
+        if height is None:
+            taken = {at: part.ways[0] for at, part in enumerate(self.parts) if isinstance(part, Choice)}
+        else:
+            fixed = [part for part in self.parts if not isinstance(part, Choice)]
+            room = height - 1 - self.said - lines(*fixed, *self._hints(left))
+            for at, part in enumerate(self.parts):
+                if not isinstance(part, Choice):
+                    continue
+                for number, way in enumerate(part.ways):
+                    hints = [*left, *([part.instead] if number and part.instead else [])]
+                    more = lines(*self._hints(hints)) - lines(*self._hints(left))
+                    if lines(*way) + more <= room or number == len(part.ways) - 1:
+                        taken[at], left, room = way, hints, room - lines(*way) - more
+                        break
+        for at, part in enumerate(self.parts):
+            yield from taken.get(at, ()) if isinstance(part, Choice) else (part,)
+        yield from self._hints(left)
+
+    @staticmethod
+    def _hints(texts: Sequence[str]) -> list[RenderableType]:
+        """How the rest is seen, on one line where it fits."""
+        return [line("; ".join(texts), "dim")] if texts else []
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
+        """Any width will do."""
+        return Extent(min(40, options.max_width), options.max_width)
+
+
+def screen(*parts: RenderableType | Choice, said: int = 0, every: bool = False, hints: Sequence[str] = ()) -> Screen:
+    """Put an answer on one screen.
+
+    Args:
+        parts: Renderables, which are shown whatever there is room for, and `choice`s, which share the lines that are
+            left, in order.
+        said: Lines that stderr has said besides, which the screen holds too.
+        every: Show the fullest of everything.
+        hints: How more is seen, a few words each; they end the screen together with what had to be left out.
+
+    Returns:
+        A renderable. A pipe gets as much as the smallest screen, a file everything.
+    """
+    return Screen(parts, said, every, tuple(text for text in hints if text))
+
+
+__all__ = ["Choice", "Screen", "choice", "screen"]
