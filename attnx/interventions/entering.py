@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.paths import depends, upstream
+from attnx.graph.axes.paths import above, depends, upstream
 from attnx.graph.load.flatten import renamed
 from attnx.interventions.editing import Hook
 from attnx.interventions.stream import LostError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _INT64 = 7
 _GRAPHS = (5, 10)
+_SIZES = 16
+"""Numbers of a tensor that holds sizes, at most."""
+_READ_OFF = frozenset("Shape Size Gather Slice Concat Unsqueeze Squeeze Reshape Cast Mul Div Identity Constant".split())
+"""Operators that sizes are read off a tensor, multiplied and put together with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +165,17 @@ def _sizes(graph: Graph, value: str, batch: int) -> tuple[Array, Array] | None:
     """Which numbers of a tensor are sizes that grow with the rows, and by how much each; None where none are.
 
     Raises:
-        LostError: They are not 64-bit integers.
+        LostError: It may be, and that is not known; or they are not 64-bit integers.
     """
     known = graph.known(value)
-    if known is None or known.dtype.kind != "i":
-        return None
+    if known is None or known.dtype.kind != "i" or known.size > _SIZES:
+        return None  # positions count as far as the text is long
     of_rows = (known != 0) & (known % batch == 0)
     if not of_rows.any():
         return None
-    if known.dtype != np.int64:
-        raise LostError(f"{value!r} holds the number of rows as {known.dtype}")
+    made = {node.op_type for name in above(graph, [value]) if (node := graph.producer(name)) is not None}
+    if not made <= _READ_OFF or known.dtype != np.int64:
+        raise LostError(f"{value!r} holds the number of rows in a way that is not known")
     return of_rows, np.where(of_rows, known // batch, 0)
 
 

@@ -101,18 +101,16 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
     if tail and out is not None:
         cuts.append(_Cut(len(stack.layers), Point("stream", "residual", out, "bqd")))
     by_layer = changes.hooks_by(lambda site: stack_layer(stack, site))
-    lows = _rows_of(all_, name)
-    if all_.small and lows is not None:
-        # Held whole, a model need not be cut: runs enter it where they differ.
-        ends = [
-            cut
-            for cut in cuts
-            if cut.layer == len(stack.layers) and _cuts(all_, cut.point, _all(by_layer), (), weights)
-        ]
-        whole = _between(ends, by_layer, first, len(stack.layers))
-        entered = [_entered(all_, section, by_layer, first, lows) for section in whole]
-        if entered[0].entries:
-            return entered
+    rows = _rows_of(all_, name)
+    if all_.small and rows is not None:
+        # Of a model that is held whole anyhow, one session is enough: runs enter it where they differ.
+        ends = [cut for cut in cuts if cut.layer == len(stack.layers)]
+        hooks = [hook for some in by_layer.values() for hook in some]
+        ends = [cut for cut in ends if _cuts(all_, cut.point, hooks, (), weights)]
+        whole, *tails = _between(ends, by_layer, first, len(stack.layers))
+        entered = _entered(all_, whole, by_layer, first, rows)
+        if entered is not None:
+            return [entered, *tails]
     holds: list[_Cut] = []
     for cut in cuts:
         before = [h for n, hooks in by_layer.items() if n < cut.layer for h in hooks]
@@ -121,8 +119,7 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
             holds.append(cut)
     if not holds:
         return []
-    found = _between(holds, by_layer, first, len(stack.layers))
-    return found if lows is None else [_entered(all_, section, by_layer, first, lows) for section in found]
+    return _between(holds, by_layer, first, len(stack.layers))
 
 
 def _between(
@@ -149,8 +146,8 @@ def _between(
 
 def _entered(
     all_: Unedited, section: Section, hooks: Mapping[int, Sequence[Hook]], first: Sequence[int], rows: int
-) -> Section:
-    """A section whose runs enter it where they change something; as it is where they cannot.
+) -> Section | None:
+    """A section whose runs enter it where they change something; None where they cannot.
 
     Args:
         all_: The model.
@@ -172,8 +169,8 @@ def _entered(
     try:
         made.enter(wide.graph, wide.opened(values, [p.site for p in points if p.site is not None]), all_.outputs)
     except LostError:
-        return section
-    return made if entries else section
+        return None
+    return made
 
 
 def _rows_of(all_: Unedited, name: str) -> int | None:
@@ -184,10 +181,6 @@ def _rows_of(all_: Unedited, name: str) -> int | None:
     found = {(graph.shape(name) or ())[axis : axis + 1] for name, axis in batch.axes.items()}
     size = found.pop() if len(found) == 1 else ()
     return size[0] if size and isinstance(size[0], int) and size[0] > 1 else None
-
-
-def _all(hooks: Mapping[int, Sequence[Hook]]) -> list[Hook]:
-    return [hook for some in hooks.values() for hook in some]
 
 
 def stack_layer(stack: Stack, site: int) -> int:

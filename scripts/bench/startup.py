@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
 
 MINILM = Path(__file__).parents[2] / "models" / "minilm"
@@ -61,12 +62,12 @@ def seconds(command: list[str], processor: bool = False) -> float:
     """Wall-clock or processor time of one process and its children, with compiled bytecode, as a package has it."""
     off = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     named = {name: value for name, value in os.environ.items() if name not in off}
-    before, start = os.times(), time.perf_counter()
+    before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=named)
-    took, after = time.perf_counter() - start, os.times()
+    took, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
     if not processor:
         return took
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure(commands: dict[str, list[str]], runs: int, processor: bool = False) -> dict[str, list[float]]:

@@ -54,7 +54,7 @@ def large(monkeypatch: pytest.MonkeyPatch, eager: None) -> None:
 
 @pytest.mark.parametrize("name", models.KINDS)
 def test_layers_shared_in_sections_change_nothing(name: str, tmp_path: Path, large: None) -> None:
-    shared(name, tmp_path, [1] * LAYERS)
+    shared(name, tmp_path, [0] * LAYERS)
 
 
 @pytest.mark.parametrize("name", models.KINDS)
@@ -122,10 +122,10 @@ def test_without_savings_the_model_stays_whole(tmp_path: Path) -> None:
     assert not cut(all_, heads()), "a tiny model is opened once"
 
 
-def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, large: None) -> None:
+def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, eager: None) -> None:
     """A tensor of an early layer is an output: behind a cut it would be that of the unedited run."""
     kind, w, all_ = opened("pre", tmp_path)
-    assert len(cut(all_, heads())) == LAYERS
+    assert [len(s.entries) for s in cut(all_, heads())] == [LAYERS]
     proto = onnx.load(all_.model.path)
     early = all_.points.of(all_.points.components()["decoder"][1], "context")[0].place.value
     proto.graph.output.append(onnx.helper.make_empty_tensor_value_info(early))
@@ -134,7 +134,7 @@ def test_what_a_change_reaches_another_way_is_not_cut_off(tmp_path: Path, large:
     other = Intervening(attnx.open(tmp_path / "early.onnx", device="cpu"), feeds)
     found = cut(other, heads())
     assert [len(s.interventions) for s in found] == [4, 12], "the first layer reaches no other way"
-    assert [len(s.entries) for s in found] == [1, 0], "an output that is made before others enter"
+    assert not any(s.entries for s in found), "an output that is made before others enter"
     mask = feeds["inputs"]["attention_mask"]
     for effect in other.run(heads()):
         layer, head = map(int, effect.id.split("."))
