@@ -38,8 +38,8 @@ def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> boo
     Args:
         node: The node.
         values: Its inputs.
-            size: The number of elements of its first output, where known.
-            limit: The most elements that the output may have.
+        size: The number of elements of its first output, where known.
+        limit: The most elements that the output may have.
     """
     if node.op_type in NEVER:
         return False
@@ -54,7 +54,7 @@ def evaluate(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:
     """The outputs of one node of the default domain.
 
     Raises:
-            Exception: Any kind, when the node cannot be evaluated on these inputs; callers treat the value as unknown.
+        Exception: Any kind, when the node cannot be evaluated on these inputs; callers treat the value as unknown.
     """
     rule = RULES.get(node.op_type)
     if rule is None:

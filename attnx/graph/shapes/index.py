@@ -24,8 +24,8 @@ class Graph(FlatGraph):
         """Name the graph that this one was made from, so that what is already known of it is not worked out again.
 
         Args:
-                before: The earlier graph, with the same inputs.
-                fresh: The values that are computed differently in this graph, or did not exist in the earlier one.
+            before: The earlier graph, with the same inputs.
+            fresh: The values that are computed differently in this graph, or did not exist in the earlier one.
         """
         self._before = before, fresh
 

@@ -60,9 +60,9 @@ def probe(
 
     Args:
         graph: The graph.
-                before: What was found of an earlier graph with the same inputs, from which this one was made.
-                fresh: The values that are computed differently in this graph, or did not exist in the earlier one. Only
-                    these are walked, and whatever comes after those of them that have changed.
+        before: What was found of an earlier graph with the same inputs, from which this one was made.
+        fresh: The values that are computed differently in this graph, or did not exist in the earlier one. Only
+            these are walked, and whatever comes after those of them that have changed.
 
     Returns:
         The probe size of each named input dimension, and a fact for each value.
@@ -121,7 +121,7 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
 
 
 def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
-    """Note sizes that meet in a node and differ though they must be equal; values cut at a buffer's end go to `short`."""
+    """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
     shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
     if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
         short.update(node.output)
@@ -155,10 +155,10 @@ def infer(
         sizes: A size for each named input dimension.
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
-                wanted: The values that `limit` applies to, or all if None; others keep at most `SMALL_VALUE` elements.
-                seen: Called as soon as a value is known, with its name and all facts so far. The numbers of `wanted` values
-                    are then dropped once no later node reads them, so that only one site's matrices are held at a time.
-            part: Walk only these nodes.
+        wanted: The values that `limit` applies to, or all if None; others keep at most `SMALL_VALUE` elements.
+        seen: Called as soon as a value is known, with its name and all facts so far. The numbers of `wanted` values
+            are then dropped once no later node reads them, so that only one site's matrices are held at a time.
+        part: Walk only these nodes.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.

@@ -62,10 +62,10 @@ def unroll(graph: Graph, wanted: Callable[[GraphProto], bool]) -> ModelProto | N
 
     Args:
         graph: The flat graph.
-            wanted: Returns whether a body is worth unrolling.
+        wanted: Returns whether a body is worth unrolling.
 
     Returns:
-            A copy of the model; None where no loop can be unrolled or needs to be.
+        A copy of the model; None where no loop can be unrolled or needs to be.
     """
     stand_ins: dict[int, _Unrolled] = {}
     budget = _Budget()
