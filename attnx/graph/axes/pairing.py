@@ -52,8 +52,8 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
 def unmixed(graph: Graph, candidate: Candidate, over: tuple[int, ...]) -> Candidate | None:
     """The real score product, where a candidate's key is scores already because it only mixes heads.
 
-    The numbers that mix heads are stored or made from the text. Scores have an axis that is normalised, from one operand
-    of their product, and an axis that rows differ by, from the other. A key written into a cache by a product can have
+    The numbers that mix heads are stored or made from the text. Scores have a normalised axis, from one operand of
+    their product, and an axis by which rows differ, from the other. A key written into a cache by a product can have
     such axes too; but what that product sums over, its features, comes from one operand alone.
 
     Returns:

@@ -301,7 +301,7 @@ def _heads_then_features(axes: Axes, layout: str, shape: tuple[int | None, ...])
             axis[0].split(*[rest if n is None else n for n in known])
             parts = list(axis[0].parts)
         else:
-            parts = list(axis) if names else []  # an axis of size 1 may have an atom where shapes leave its size unknown
+            parts = list(axis) if names else []  # an axis of size 1 may have an atom if shapes leave its size unknown
             if not parts:
                 continue
         for (name, _), atom in zip(names, parts, strict=True):
