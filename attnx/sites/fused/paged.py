@@ -144,7 +144,7 @@ def _blocks(
     slots = e.dim(flat, 0)
     if mapping:
         slot = e.cast(mapping, INT64)
-        slot = e.op("Where", e.op("Less", slot, e.ints(0)), slots, slot)  # -1: not written, so it goes to the cut-off row
+        slot = e.op("Where", e.op("Less", slot, e.ints(0)), slots, slot)  # -1 is not written: it goes to a cut-off row
     else:
         at = [e.unsqueeze(x, 1) for x in (tokens.row, e.op("Div", tokens.position, block))]
         page = e.op("GatherND", table, e.concat(at, 1))
