@@ -78,7 +78,7 @@ def find(
     except AttnxError:
         raise
     except Exception as error:
-        # An error while walking the graph either comes from damage, which is reported as such, or is a bug, which surfaces.
+        # An error in walking the graph comes from damage, which is reported as such, or is a bug, which surfaces.
         if (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise
