@@ -68,7 +68,7 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
 
 
 MIXED = "mixed heads"
-"""Name of the atoms that replace the heads after such a product."""
+"""Name of the atoms that replace the heads after a product that mixes them."""
 MIXING = ("MatMul", "Einsum", "Conv", "ReduceSum")
 """Products that may mix heads: `forward` follows the axes that they leave unchanged."""
 

@@ -1,6 +1,6 @@
 """Shapes of onnxruntime's remaining operators, so that none of them hides the attention that comes after it.
 
-None stands for a size that is known only when the model runs: the number of non-padding tokens, the length of a search.
+None stands for a size that is known only at run time: the number of non-padding tokens, the length of a search result.
 Source: onnxruntime 1.31 contrib operator schemas; a test holds these rules to what onnxruntime itself infers.
 """
 

@@ -169,7 +169,7 @@ FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def over_the_rest(rule: _Rule) -> _Rule:
-    """Such an operator as it was before opset 13. Source: ONNX operator specifications, Softmax-11 and its like."""
+    """A rule as it was before opset 13, over flattened axes. Source: ONNX operator specifications, Softmax-11 etc."""
 
     def flat(a: dict[str, Any], x: Inputs, outputs: int) -> Array:
         array, axis = np.asarray(x[0]), a.get("axis", 1)

@@ -2,7 +2,7 @@
 
 A row of such a softmax runs over the offsets of a window and over the keys that all queries see, not over the keys in
 order. When the site is examined, nodes added next to the softmax bring every cell to its own query and key: the model's
-own steps carry the places of query and key to the cells, for any text length, padding and global tokens of that run.
+own steps carry the places of query and key to the cells, whatever the text's length, its padding and global tokens.
 
 Source: Beltagy et al. 2020, Longformer, section 3.1 and appendix A (the band in chunks).
 """
