@@ -1,1 +1,1 @@
-"""A model file to proved axes: load, shapes, axes, probe, each built on the one before."""
+"""From a model file to proved axes: load, shapes, axes, masks, each built on the ones before it."""

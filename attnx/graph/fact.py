@@ -1,4 +1,4 @@
-"""What is known of a value without running the model: its shape, its type, and where they are few, its numbers."""
+"""What is known of a value without running the model: its shape, its type, and its numbers if there are few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from attnx.records import Array
 
 Shape = tuple[int | None, ...]
-"""Sizes; None for one that is not known."""
+"""Sizes; None for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,5 @@ def fact_of(value: Array) -> Fact:
 
 
 def ints(fact: Fact | None) -> list[int] | None:
-    """The whole numbers that a fact holds, as one row; None where they are not known."""
+    """The whole numbers that a fact holds, flattened; None where unknown."""
     return None if fact is None or fact.value is None else [int(v) for v in np.asarray(fact.value).ravel()]

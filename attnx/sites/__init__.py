@@ -1,1 +1,1 @@
-"""Recognises attention: fused operators, and attention spelled out in plain ones."""
+"""Recognises attention: fused operators, and attention spelled out in plain operators."""

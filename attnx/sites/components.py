@@ -1,4 +1,4 @@
-"""Encoder or decoder: told by who feeds whom, and by what hides the future."""
+"""Encoder or decoder: decided by which site feeds which, and by which sites hide the future."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A site, as far as it matters here."""
+    """The parts of a site that matter here."""
 
     query: str
     sources: tuple[str, ...]
-    """What it looks at: key, and value."""
+    """What it attends to: key, and value."""
     out: str
-    """What the rest of the graph reads of it; "" where nothing is known to."""
+    """The output that the rest of the graph reads; "" where none is known."""
     cross: bool
     causal: bool
 
 
 def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Component]:
-    """Encoder or decoder, for the first `count` parts; those behind are no sites, but feed and are fed.
+    """Encoder or decoder, for the first `count` parts; later parts are not sites, but feed sites and are fed by them.
 
-    A cross-attention is a decoder's where nothing that it makes is looked at by another: what two streams exchange in
-    turns (LXMERT, Grounding DINO), or global tokens gather for local ones (Pegasus-X), is an encoder's. With the
-    decoder's cross-attentions goes what feeds their queries and not their keys, and whatever stands behind; what feeds
-    their keys alone is the encoder's, even where it hides the future. Where there is none, hiding the future makes a
-    decoder.
+    A cross-attention belongs to a decoder if no other attention uses its output as keys or values: two streams that
+    take turns (LXMERT, Grounding DINO), and global tokens that gather for local ones (Pegasus-X), belong to an encoder.
+    With the decoder's cross-attentions goes what feeds their queries but not their keys, and everything after them.
+    What feeds only their keys is the encoder's, even where it hides the future. Without a cross-attention, hiding the
+    future makes a decoder.
     """
     crosses = [i for i, p in enumerate(parts) if p.cross]
     looks = {i: above(graph, parts[i].sources) for i in crosses}
     own = {p.query: above(graph, [p.query]) for p in parts if crosses and not p.cross}
-    # What a self-attention looks at beside its own stream: global tokens among the keys of local ones.
+    # What a self-attention attends to besides its own stream: global tokens among the keys of local ones.
     looks |= {j: above(graph, p.sources) - own[p.query] for j, p in enumerate(parts) if crosses and not p.cross}
     ends = [i for i in crosses if not _looked_at(parts, looks, i) and not _mutual(graph, parts, i)]
     in_keys: set[str] = set().union(*(looks[i] for i in ends))
-    # Of the queries what comes by no cross-attention before: that carries all that it looked at.
+    # For the queries, only what passes through no earlier cross-attention, which carries all that it attended to.
     stop = {parts[i].out for i in ends}
     in_queries: set[str] = set().union(*(above(graph, [parts[i].query], stop) for i in ends))
     fed = [bool(p.out) and p.out in in_keys and p.out not in in_queries for p in parts]
@@ -60,12 +60,12 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
 
 
 def _looked_at(parts: Sequence[Part], looks: Mapping[int, set[str]], i: int) -> bool:
-    """Whether what a cross-attention gives is among what another looks at, or a self-attention of another stream."""
+    """Whether the output of a cross-attention is attended to by another, or by a self-attention of another stream."""
     return any(j != i and parts[i].out and parts[i].out in made_of for j, made_of in looks.items())
 
 
 def _mutual(graph: Graph, parts: Sequence[Part], i: int) -> bool:
-    """Whether another cross-attention has the two sides the other way round."""
+    """Whether another cross-attention has the two sides swapped."""
     asks, asked = streams(graph, parts[i].query), streams(graph, parts[i].sources[0])
     return any(
         j != i and p.cross and streams(graph, p.query) & asked and streams(graph, p.sources[0]) & asks

@@ -1,4 +1,4 @@
-"""Write primitive ONNX nodes that fit a model's opset: what the decompositions of fused operators are made of."""
+"""Write primitive ONNX nodes that fit a model's opset, for the decompositions of fused operators."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 OLDEST = 11
 """The first opset whose operators (Range, Slice by inputs, ScatterND ...) are enough for every decomposition."""
 GIVEN = 17
-"""The opset of a model that imports none of ONNX's own operators, once some are put in."""
+"""The opset given to a model that imports none of ONNX's own operators, once some are added."""
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 3, 6, 7, 9, 10, 11, 16
 """TensorProto data types."""
 LOWEST = float(np.finfo(np.float32).min)
-"""What onnxruntime's kernels write into a cell that must not be seen, where it is not minus infinity."""
+"""What onnxruntime's kernels write into a hidden cell, where it is not minus infinity."""
 
 
 def opset_of(graph: Graph) -> int:
-    """The opset that nodes of ONNX's own may have; a model that imports other domains alone is given one."""
+    """The opset for nodes of ONNX's own; a model that imports only other domains is given one."""
     imported = any(o.domain in ("", "ai.onnx") for o in graph.proto.opset_import)
     return graph.opset if imported else GIVEN
 
@@ -34,13 +34,13 @@ _PREFIX = "attnx/"
 
 
 def prefix_of(graph: Graph, node: NodeProto) -> str:
-    """Leads every name that stands in for `node`: "attnx/" and a name that no other node of the graph has."""
+    """Prefix of every name that replaces `node`: "attnx/" and a name that no other node of the graph has."""
     unique = bool(node.name) and sum(other.name == node.name for other in graph.nodes) == 1
     return f"{_PREFIX}{node.name if unique else next(o for o in node.output if o)}"
 
 
 def emitted(node: NodeProto) -> bool:
-    """Whether a node was written here, in the place of one of the model's own."""
+    """Whether a node was written here, to replace one of the model's own."""
     return bool(node.name.startswith(_PREFIX))
 
 
@@ -51,7 +51,7 @@ class Emit:
 
     Args:
         graph: The graph that the nodes will live in (its opset decides their form).
-        prefix: Leads every name; unique in the model.
+        prefix: Prefix of every name; unique in the model.
         like: A value of the graph. Where it is float64 the nodes compute in float64, else in float32, as the CPU
             kernels do for half-precision graphs too.
     """
@@ -71,7 +71,7 @@ class Emit:
         return f"{self.prefix}/{label}"
 
     def fresh(self, op: str) -> str:
-        """A name under the prefix that nothing has yet."""
+        """An unused name under the prefix."""
         self._count += 1
         return f"{self.prefix}/{op}_{self._count}"
 
@@ -114,7 +114,7 @@ class Emit:
     # What is known of a value of the graph
 
     def dtype(self, value: str) -> int | None:
-        """The TensorProto data type of a value of the graph, or None where nothing tells."""
+        """The TensorProto data type of a value of the graph, or None if unknown."""
         fact = self.graph.facts.get(value)
         if fact is not None and fact.dtype:
             return fact.dtype
@@ -122,7 +122,7 @@ class Emit:
         return (declared.tensor_type.elem_type or None) if declared is not None else None
 
     def _declaration(self, value: str) -> TypeProto | None:
-        """What the file itself declares of a value, where shape inference found nothing."""
+        """What the file itself declares about a value, where shape inference found nothing."""
         if self._declared is None:
             graph = self.graph.proto.graph
             self._declared = {i.name: i.type for i in (*graph.value_info, *graph.output, *graph.input)}
@@ -181,7 +181,7 @@ class Emit:
         return self.op("Squeeze", x, out=out, axes=list(axes))
 
     def transpose(self, x: str, *perm: int, out: str = "") -> str:
-        """The axes of `x` in another order."""
+        """Reorder the axes of `x`."""
         return self.op("Transpose", x, perm=list(perm), out=out)
 
     def reshape(self, x: str, *dims: int | str, out: str = "") -> str:
@@ -255,7 +255,7 @@ class Emit:
         return self.op("LessOrEqual", a, b) if self.opset >= 12 else self.op("Not", self.op("Greater", a, b))
 
     def all_of(self, *masks: str) -> str:
-        """And of boolean masks; "" where there is none."""
+        """And of boolean masks; "" where there are none."""
         found = ""
         for mask in masks:
             found = mask if not found else self.op("And", found, mask) if mask else found

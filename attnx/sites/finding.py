@@ -1,4 +1,4 @@
-"""What a recogniser returns: a site without a number yet, and, for a fused node, the nodes to put in its place."""
+"""What a recogniser returns: a site not yet numbered and, for a fused node, the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Replacement:
-    """Primitive nodes that compute what a fused node computes, with every stage under a name of its own.
+    """Primitive nodes that compute what a fused node computes, with a name for every stage.
 
-    They make every output of the fused node, under the same names, so that the rest of the graph does not notice.
+    They make every output of the fused node, under the same names, so that the rest of the graph is unaffected.
     """
 
     nodes: list[NodeProto]
     initializers: list[TensorProto]
     required: bool = False
-    """The fused node cannot run on the CPU as it is (or answers wrongly), so it is replaced even when not looked at."""
+    """The fused node cannot run on the CPU as it is (or gives wrong results): replace it even if it is not examined."""
     at: str = ""
-    """An output of the node that is replaced, where that is not the one that the finding is known by."""
+    """An output of the node that is replaced, where that is not the node that identifies the finding."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """A recognised attention computation. What stays None is worked out from dataflow (numbering.py), or by a probe."""
+    """A recognised attention. Fields that stay None are worked out from dataflow (numbering.py) or by a probe."""
 
     node: NodeProto
-    """The node that it is known by: the Softmax, or the fused node."""
+    """The node that identifies it: the Softmax, or the fused node."""
     places: dict[str, Place]
-    """Quantity -> where it lives (for a fused node: in the replacement)."""
+    """Quantity -> where it is (for a fused node: in the replacement)."""
     query_from: str = ""
-    """A value upstream of the query alone, from which dataflow tells self from cross; likewise the two below."""
+    """A value upstream of the query only, from which dataflow tells self from cross; likewise the two below."""
     key_from: str = ""
     value_from: str = ""
     kind: Kind | None = None
@@ -49,7 +49,7 @@ class Finding:
     scale_place: str = ""
     softcap: float | None = None
     causal: bool | None = None
-    """Known here only where an attribute says so and nothing else can add to the mask; None: probed on the masked
+    """Set here only where an attribute decides it and nothing else can add to the mask; None: probed on the masked
     stage."""
     window: int | None = None
     bias: str | None = None
@@ -59,24 +59,24 @@ class Finding:
     heads_mixed: bool = False
     """See `Site.heads_mixed`."""
     linear: bool = False
-    """A fused operator multiplies `query_from` and `key_from` as they come in: moved, turned, cached, rounded or
-    repeated at most, so that what multiplies them before it multiplies its scores."""
+    """A fused operator multiplies `query_from` and `key_from` unchanged, or at most moved, rotated, cached, rounded or
+    repeated, so that any factor on them is also a factor on its scores."""
     product: str = ""
     """The score tensor that a probe may overwrite with zeros to see the mask alone (a value of the graph, or of the
     replacement)."""
     keys_before: int = 0
     """See `Site.keys_before`."""
     pieces: int = 1
-    """How many products stand side by side in its softmax, each over keys of its own."""
+    """How many products share its softmax, each over its own keys."""
     carries: str = ""
-    """What the rest of the graph reads of it, where its places are not read by anything (they are put beside)."""
+    """What the rest of the graph reads of it, where nothing reads its places (they are added next to it)."""
     beside: tuple[str, ...] = ()
-    """Products that are summed with it, which a probe overwrites too."""
+    """Products that are added to it, which a probe overwrites too."""
     replacement: Replacement | None = None
     key: str = ""
-    """What the replacement is filed under; its node's name where empty."""
+    """The key of the replacement; the name of its node where empty."""
     needs: tuple[str, ...] = ()
-    """Keys of other replacements that its own nodes read from."""
+    """Keys of other replacements that its nodes read from."""
     also: list[Finding] = field(default_factory=list)
     """Further sites that the same node makes (Longformer: the global queries)."""
     absent: tuple[str, ...] = ()
@@ -85,9 +85,9 @@ class Finding:
 
 
 def key_of(node: NodeProto) -> str:
-    """What a fused node is filed under: its first output."""
+    """The key of a fused node: its first output."""
     return str(next((o for o in node.output if o), node.name))
 
 
 Recogniser = Callable[["Graph", "NodeProto"], Finding | Miss | None]
-"""None: not this file's business. A Miss: it looked like attention, and why it is none that can be shown."""
+"""None: not handled by this file. A Miss: it looked like attention; says why none can be shown."""

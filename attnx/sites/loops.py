@@ -1,8 +1,8 @@
-"""Attention inside a Loop or Scan that cannot be unrolled: one query a step, and what each step attends to comes out.
+"""Attention inside a Loop or Scan that cannot be unrolled: one query per step, and every step's stages are output.
 
-A decoder that writes in the graph runs its body as often as it has something to say. Its attention is recognised in the
-body as in a graph of its own. Every stage becomes a scan output of the body, so that the query axis counts the steps
-that really ran; keys and values that are the same at every step are taken as they are.
+A decoder that generates inside the graph runs its body once per token. Its attention is recognised in the body as in a
+separate graph. Every stage becomes a scan output of the body, so that the query axis counts the steps that really ran;
+keys and values that are the same at every step are taken as they are.
 
 Source: ONNX operator specifications, Loop-21, Scan-21, ConcatFromSequence-11.
 """
@@ -41,7 +41,7 @@ class Looked:
     """What was found in a graph."""
 
     opened: Graph
-    """With every fused node replaced."""
+    """The graph, with every fused node replaced."""
     replacements: dict[str, tuple[NodeProto, Replacement]]
     findings: list[Finding]
     misses: list[Miss]
@@ -63,12 +63,12 @@ Look = Callable[[Graph], Looked]
 
 
 def open_loops(graph: Graph, look: Look, wanted: Callable[[GraphProto], bool]) -> list[Stepped]:
-    """The attention in bodies that run as often as the run says.
+    """The attention in bodies whose number of steps is known only at run time.
 
     Args:
         graph: The flat graph.
         look: Recognises attention in a graph.
-        wanted: Says of a body whether it may hold attention.
+        wanted: Returns whether a body may hold attention.
     """
     out = []
     for node in graph.nodes:
@@ -87,7 +87,7 @@ class _Opener:
         self.made = Stepped(node, key=f"attnx/{node.name or next(o for o in node.output if o)}/steps")
         self.emit = Emit(graph, self.made.key)
         self.names: dict[str, str] = {}
-        """A value of the body -> its stack over the steps, outside."""
+        """A value of the body -> its stack over the steps, outside the body."""
 
     def open(self) -> Stepped:
         looked = self.look(self.body.graph)
@@ -110,7 +110,7 @@ class _Opener:
         return self.made
 
     def _take(self, inside: Graph, finding: Finding, stacked: bool) -> None:
-        """Make a site of the body one of the graph around it, or say why it is none."""
+        """Turn a site of the body into one of the graph around it, or record why that is impossible."""
         weights = finding.places.get("weights")
         if weights is not None and not stacked and any(n[0] == "q" for a in parse(weights.layout) for n, _ in a):
             reason = LAYERS.format(op=self.node.op_type)
@@ -154,7 +154,7 @@ class _Opener:
         name = self.names.setdefault(place.value, self.emit.name(f"{len(self.names)}/{place.value}"))
         self.body.taken[place.value] = stacked, len(parse(place.layout))
         if stacked:
-            return replace(place, value=name)  # its first axis counts steps already: those of all loops, in a row
+            return replace(place, value=name)  # its first axis already counts steps: those of all loops in a row
         return replace(place, value=name, layout=f"q {place.layout}")
 
     def _held(self, inside: Graph, place: Place) -> Place | None:

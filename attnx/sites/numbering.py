@@ -1,4 +1,4 @@
-"""Findings -> Sites: kind, component, layer and number, from how the sites feed one another."""
+"""From Findings to Sites: kind, component, layer and number, from how the sites feed one another."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def number(
     """Give findings their kind, component, layer and index.
 
     Args:
-        graph: With every fused node replaced.
+        graph: The graph, with every fused node replaced.
         findings: The sites.
-        samplings: Deformable attentions, which are no sites, but look from one side to another as these do.
+        samplings: Deformable attentions, which are not sites but also attend from one side to another.
     """
     by_place = sorted(findings, key=lambda f: _position(graph, f))
     probed = [
@@ -78,7 +78,7 @@ def number(
 
 
 def _fixed(graph: Graph, size: int | None) -> int | None:
-    """A size, where it is not one that stands for a free dimension."""
+    """A size, if it does not stand for a free dimension."""
     free = [p for p in graph.sizes.values() if p > PROBE]
     return None if size is not None and size and any(size % p == 0 for p in free) else size
 
@@ -90,20 +90,20 @@ def _over_channels(graph: Graph, f: Finding) -> bool:
 
 
 def _heads(graph: Graph, f: Finding) -> int | None:
-    """A number of heads, where it is one whatever the inputs' sizes: of blocks there are as many as the text fills."""
+    """The number of heads, if it is the same for all input sizes: a number of blocks depends on the text."""
     for place in f.places.values():
         shape, axes = graph.shape(place.value) or (), len(parse(place.layout))
-        at = axis_of(place.layout, "h") if axes == len(shape) > 4 else None  # inside a loop, the steps are no axis
+        at = axis_of(place.layout, "h") if axes == len(shape) > 4 else None  # inside a loop, the steps have no axis
         if at is not None and f.heads == shape[at] and graph.varies(place.value, at):
             return None
     return _fixed(graph, f.heads)
 
 
 def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
-    """Whether a site reads what those before it read, and nothing that they made: they are one layer."""
+    """Whether a site reads what those before it read and nothing that they made: they are then one layer."""
     first = beside[0]
     if f.key and f.key == first.key:
-        return False  # in one step of one loop, one behind the other
+        return False  # in one step of a loop, one after the other
     if f.query_from != first.query_from and not streams(graph, f.query_from) & streams(graph, first.query_from):
         return False
     made = {value for other in beside if (value := _carries(other))}
@@ -111,7 +111,7 @@ def _parallel(graph: Graph, beside: Sequence[Finding], f: Finding) -> bool:
 
 
 def _bias(f: Finding, seen: Hides | None) -> str | None:
-    """What is added to the scores: seen in the mask, else read off the graph, as where the queries make it too."""
+    """What is added to the scores: seen in the mask, else read off the graph, since it may depend on the queries."""
     if f.heads_mixed:
         return None
     if seen is None or seen.bias == "" or (seen.bias is None and f.beside):
@@ -124,7 +124,7 @@ def _can_probe(f: Finding) -> bool:
 
 
 def _carries(f: Finding) -> str:
-    """What the rest of the graph reads of a site; "" where none of it has a place."""
+    """What the rest of the graph reads of a site; "" where it has no place."""
     place = f.places.get("context") or f.places.get("weights")
     return f.carries or ("" if place is None else place.value)
 
@@ -136,11 +136,11 @@ def _position(graph: Graph, f: Finding) -> int:
 
 
 def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | None:
-    """Whether a site hides the future: from an attribute, its mask, or how it is fed."""
+    """Whether a site hides the future: from an attribute, its mask, or its inputs."""
     shape = graph.shape(f.places["weights"].value) if "weights" in f.places else None
     at = axis_of(f.places["weights"].layout, "q") if "weights" in f.places else None
     if shape is not None and (at is None or shape[at] == 1) and has_cache(graph, f):
-        return True  # one query a call, behind all that is cached: there is no future that it could see
+        return True  # one query per call, after everything cached: there is no future to see
     if f.causal is not None:
         return f.causal
     if not _can_probe(f):
@@ -150,16 +150,16 @@ def _causal(graph: Graph, f: Finding, visible: Mapping[str, Hides]) -> bool | No
 
 
 def has_cache(graph: Graph, f: Finding) -> bool:
-    """Whether the new keys of a site are put beside keys that come in as an input of the model."""
+    """Whether the new keys of a site are joined with keys that enter as an input of the model."""
     place = f.places.get("key")
     return caches.has_cache(graph, place.value if place is not None else f.key_from)
 
 
 def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
-    """Self where query and key are made from one sequence, cross where they are not.
+    """Self where query and key are made from one sequence, else cross.
 
-    Where both are inputs of the model, nothing says what they were made from: then a cache, or a triangle that is not
-    known to be longer than wide, makes it self-attention.
+    Where both are inputs of the model, nothing shows what they were made from: then a cache, or a triangular mask that
+    is not known to be longer than wide, makes it self-attention.
     """
     if not depends(graph, f.query_from) and not depends(graph, f.key_from):
         return "self"  # both are learned, as in DETR's first decoder layer
@@ -177,7 +177,7 @@ def _kind(graph: Graph, f: Finding, causal: bool | None) -> Kind:
 
 
 def _input_of(graph: Graph, value: str) -> str | None:
-    """The model's input that a value is, split, moved or scaled at most; None for anything that is made."""
+    """The model input that a value is, split, moved or scaled at most; None for any computed value."""
     for _ in range(12):
         if value in graph.inputs:
             return value
@@ -197,7 +197,7 @@ def _input_of(graph: Graph, value: str) -> str | None:
 
 
 def _length(graph: Graph, f: Finding, quantity: str) -> int | None:
-    """Q or K, where it is one axis of known size."""
+    """Q or K, if it is one axis of known size."""
     place = f.places.get(quantity)
     at = None if place is None else axis_of(place.layout, quantity[0])
     shape = None if place is None else graph.shape(place.value)
@@ -205,9 +205,9 @@ def _length(graph: Graph, f: Finding, quantity: str) -> int | None:
 
 
 def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
-    """Which independent stack each site stands in, so that two encoders side by side are not listed in turns.
+    """The independent stack that each site belongs to, so that two parallel encoders are not listed alternately.
 
-    A site stands where the sites that feed it stand; where stacks meet, in the one that begins last.
+    A site belongs to the stack of the sites that feed it; where stacks meet, to the one that begins last.
     """
     owner = {_carries(f): i for i, f in enumerate(findings)}
     carried: dict[str, int] = {}

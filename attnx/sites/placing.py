@@ -1,4 +1,4 @@
-"""Write down where each quantity of an attention that is written out lives: what `spelled` found, as Places."""
+"""Record where each quantity of a spelled-out attention is: what `spelled` found, as Places."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Factors = tuple[float | tuple[float, ...], ...]
 
 
 class Placing:
-    """Writes the places of a finding."""
+    """Records the places of a finding."""
 
     def __init__(self, graph: Graph, finding: Finding, names: AxisNames) -> None:
         self.graph, self.finding, self.names = graph, finding, names
@@ -46,7 +46,7 @@ class Placing:
             self.finding.places[quantity] = Place(float_of(self.graph, value), layout, factors, window, tile)
 
     def tile(self, layout: str) -> int:
-        """How often a key's heads follow one another, where the query heads of a group stand apart."""
+        """How often a key's heads repeat in order, where the query heads of a group are not adjacent."""
         query = self.finding.places.get("query")
         if query is None:
             return 1
@@ -92,7 +92,7 @@ class Placing:
         )
 
     def weights(self, chosen: Candidate, use: Use | None, out: str) -> None:
-        """The weights as they weigh the value: behind guards, masks and cut sinks; before gates and rounding."""
+        """The weights as they weigh the value: after guards, masks and cut sinks; before gates and rounding."""
         value, axes = out, chosen.axes
         alike = {out}
         window: Window = None
@@ -111,13 +111,13 @@ class Placing:
                 if is_sum(self.graph, node):
                     break
                 if others and node.op_type in ("Mul", "Div"):
-                    break  # a share of what is mixed with other weights: these are the softmax's own before it
+                    break  # a share of a mix with other weights: the softmax's own are those before it
                 renormalised = any(s.node.op_type == "Div" for s in use.way.steps[i + 1 :])
                 if node.op_type == "Mul" and not renormalised and not masks(self.graph, node, step.source):
                     self.finding.gated = True
                     break
                 if node.op_type in _SAME and step.source in alike:
-                    alike.add(step.target)  # the numbers that came before, rounded
+                    alike.add(step.target)  # the same numbers as before, rounded
                 if node.op_type in _RESHAPES and step.source in alike and not self.divides(axes):
                     value, axes = step.target, current
                 if node.op_type in ("Where", "Mul", "Div", "Slice", "Clip", "Split"):
@@ -132,7 +132,7 @@ class Placing:
         self.place("weights", value, axes, (), window)
 
     def to_base_e(self, factor: float) -> None:
-        """Bring a softmax to another base to the base e: its logits times ln(base), and the scale with them."""
+        """Convert a softmax of another base to the base e: its logits times ln(base), and its scale too."""
         masked = self.finding.places.get("masked")
         if masked is not None:
             self.finding.places["masked"] = replace(masked, factors=(*masked.factors, 1 / factor))
@@ -143,7 +143,7 @@ class Placing:
 
 
 def is_sum(graph: Graph, node: NodeProto) -> bool:
-    """Whether a node adds two tensors, of data or stored (ConViT's weights by position), or subtracts them."""
+    """Whether a node adds or subtracts two tensors, of data or stored (ConViT's weights by position)."""
     return node.op_type in ("Sub", "Add", "Sum") and sum(scalar(graph, n) is None for n in node.input if n) > 1
 
 
@@ -156,7 +156,7 @@ def mixed(graph: Graph, way: Way) -> bool:
 def selected(graph: Graph, way: Way) -> set[int]:
     """Steps that choose between the weights and something else cell by cell, written as w x mask + other x (1 - mask).
 
-    That is how tf2onnx writes TensorFlow's SelectV2: as arithmetic in place of a Where.
+    This is how tf2onnx writes TensorFlow's SelectV2: as arithmetic instead of a Where.
     """
     found: set[int] = set()
     for i, (first, second) in enumerate(zip(way.steps, way.steps[1:], strict=False)):
@@ -169,7 +169,7 @@ def selected(graph: Graph, way: Way) -> set[int]:
 
 
 def masks(graph: Graph, node: NodeProto, source: str) -> bool:
-    """Whether a Mul multiplies by a mask (what was bool or integer, or is 0 and 1 alone) and not by a gate."""
+    """Whether a Mul multiplies by a mask (bool or integer in origin, or only 0 and 1) and not by a gate."""
     value = next((n for n in node.input if n != source), source)
     known = graph.known(value)
     if known is not None and known.size > 1:
@@ -186,12 +186,12 @@ def masks(graph: Graph, node: NodeProto, source: str) -> bool:
 
 
 def rounded(way: Way) -> bool:
-    """Whether weights are quantised on their way to the value: the product then holds the rounded ones."""
+    """Whether weights are quantised on their way to the value, so that the product holds the rounded ones."""
     return any(s.node.op_type in QUANTISES for s in way.steps) or way.product.node.op_type == "QLinearMatMul"
 
 
 def heads_in(place: Place | None, heads: int | None) -> int | None:
-    """The number of heads that a tensor has of its own; broadcasting gives it the others."""
+    """The number of heads that a tensor itself has, before broadcasting."""
     if place is None:
         return heads
     sizes = [size for axis in parse(place.layout) for name, size in axis if name[0] == "h"]
@@ -232,12 +232,12 @@ def kv_heads(graph: Graph, key: Place | None, heads: int | None) -> int | None:
 
 
 def _times(graph: Graph, node: NodeProto, passed: list[tuple[NodeProto, str]], layout: str) -> int:
-    """How often an Expand or Tile repeats heads: what it repeats along other axes (blocks, a batch) does not count.
+    """How often an Expand or Tile repeats heads; repeats along other axes (blocks, a batch) do not count.
 
     Args:
         graph: The graph.
         node: The Expand or Tile.
-        passed: The nodes between it and the key, the nearest to the key first, each with the input it was left by.
+        passed: The nodes between it and the key, nearest to the key first, each with the input that was followed.
         layout: The key's axes.
     """
     before, after = graph.shape(node.input[0]), graph.shape(node.output[0])

@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 _NESTED = 3
-"""How deep loops within loops are unrolled."""
+"""How deeply nested loops are unrolled."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found in a model: the flat graph as it is, the sites, and what `taps` needs to open each of them."""
+    """What was found in a model: the flat graph unchanged, the sites, and what `taps` needs to open each of them."""
 
     loaded: Loaded
     graph: Graph
-    """Flat and otherwise as it is in the file."""
+    """The graph as in the file, but flat."""
     opened: Graph
-    """The same with every fused node replaced by primitives; what `graph` itself is where there are none."""
+    """The same with every fused node replaced by primitives; `graph` itself where there are none."""
     sites: tuple[Site, ...]
     misses: tuple[Miss, ...]
     replacements: dict[str, tuple[NodeProto, Replacement]] = field(default_factory=dict)
-    """First output of a fused node -> the node and what stands in for it."""
+    """First output of a fused node -> the node and its replacement."""
     fused_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Site index -> keys in `replacements`."""
     branches: tuple[str, ...] = ()
@@ -63,9 +63,9 @@ def find(
 
     Args:
         path: The .onnx file.
-        choose: Says which branch of an If runs; without it the branch is taken that runs without a cache.
-        outside: Asked for the shapes of operators that no rule knows.
-        numbered: The same sites as an earlier reading of the file numbered them. Then no mask is probed, which takes
+        choose: Says which branch of an If runs; by default, the branch that runs without a cache.
+        outside: Consulted for the shapes of operators that no rule covers.
+        numbered: The same sites as numbered by an earlier reading of the file. Then no mask is probed, which would take
             most of the time.
 
     Raises:
@@ -78,7 +78,7 @@ def find(
     except AttnxError:
         raise
     except Exception as error:
-        # Whatever a walk over the graph trips on is either damage, and is reported as such, or a bug, and surfaces.
+        # An error in walking the graph comes from damage, which is reported as such, or is a bug, which surfaces.
         if (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise
@@ -103,7 +103,7 @@ def _find(loaded: Loaded, choose: Choose, numbered: Numbered | None) -> Found:
 
 
 def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
-    """The attention in a graph, bodies of loops left out; deformable attentions are added to `samplings`."""
+    """The attention in a graph, not in bodies of loops; deformable attentions are added to `samplings`."""
     replacements, fused, misses = _replace_fused(graph)
     opened = _opened(graph, replacements) if replacements else graph
     for finding in fused:
@@ -137,7 +137,7 @@ def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
 
 
 def _products(findings: list[Finding]) -> list[str]:
-    """The products of sites, which are looked at no further."""
+    """The products of sites, which are not examined further."""
     contexts = [f.places["context"].value for f in findings if "context" in f.places]
     return [*contexts, *(f.product for f in findings), *(name for f in findings for name in f.beside)]
 
@@ -173,7 +173,7 @@ def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
 
 
 def without_cache(node: NodeProto) -> bool | None:
-    """The branch of an If that holds attention; of two, the one that reads no past (the first call)."""
+    """The branch of an If that holds attention; if both do, the one that reads no past (the first call)."""
     sides = dict(subgraphs(node))
     if set(sides) != {"then_branch", "else_branch"}:
         return None
@@ -194,7 +194,7 @@ def _has_attention(nodes: list[NodeProto]) -> bool:
 
 
 def _may_attend(nodes: list[NodeProto]) -> bool:
-    """Whether a body holds attention, or a softmax that is written out between two products."""
+    """Whether a body holds attention, or a softmax written out between two products."""
     ops = [n.op_type for n in nodes]
     written = "Exp" in ops and "ReduceSum" in ops and sum(op in ("MatMul", "Einsum", "Gemm") for op in ops) > 1
     return _has_attention(nodes) or written or any(_may_attend(list(g.node)) for n in nodes for _, g in subgraphs(n))

@@ -1,4 +1,4 @@
-"""Recurrent models, the ancestors of attention: how many steps one after another a graph runs, and in what."""
+"""Recurrent models, the ancestors of attention: how many sequential steps a graph runs, and with which operator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CELLS = {
     "com.microsoft.DynamicQuantizeLSTM": "LSTM",
     "com.microsoft.AttnLSTM": "LSTM",
 }
-"""Operator -> what it is called."""
+"""Operator -> its common name."""
 
 
 def describe(graph: Graph) -> str | None:
     """One sentence on the recurrent parts of a graph; None where it has none.
 
-    A recurrent layer reads a sequence of n tokens in n steps, each waiting for the one before, and two tokens at a
-    distance d are d steps apart; self-attention does one step, and every two tokens are 1 apart.
+    A recurrent layer reads a sequence of n tokens in n steps, each waiting for the one before it, and two tokens at a
+    distance d are d steps apart; self-attention takes one step, and any two tokens are 1 step apart.
     Source: Vaswani et al. 2017, table 1.
     """
     found: dict[str, int] = {}

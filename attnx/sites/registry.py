@@ -1,7 +1,7 @@
-"""The recognisers of attention that is written out in plain operators, one a room, in the order in which they look.
+"""The recognisers of spelled-out attention, one per room, in the order in which they look.
 
-`ROOMS` look at one softmax, `JOINS` at those that belong together. Each sees what those before it found, and may give
-something better. A new room is one new entry; no other file imports the rooms behind `spelled`.
+`ROOMS` examine one softmax, `JOINS` several that belong together. Each sees what those before it found, and may return
+something better. A new room is one new entry; no other file imports the rooms that come after `spelled`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 Look = Callable[["NodeProto", Finding | Miss | None], Finding | Miss | None]
-"""A node, and what was found around it so far -> what is found there now."""
+"""From a node and what was found around it so far to what is found there now."""
 ROOMS: Sequence[Callable[[Graph], Look]] = (softmax.recogniser, bands.recogniser)
 """For each room: a graph with its fused nodes replaced -> the room's recogniser for its nodes."""
 
 Join = Callable[["Graph", Sequence[Finding]], list[tuple[Finding, list[Finding]]]]
-"""A graph with its fused nodes replaced, and its sites -> sites that are made of several of them, each with these."""
+"""A graph with its fused nodes replaced, and its sites -> sites made of several of them, each with its parts."""
 JOINS: Sequence[Join] = (blocks.join, joined.join)
 
 
 def recognise(graph: Graph) -> Callable[[NodeProto], Finding | Miss | None]:
-    """The recogniser of a graph: what all rooms together find around a node."""
+    """The recogniser of a graph, which combines what all rooms find around a node."""
     looks = [room(graph) for room in ROOMS]
 
     def of_node(node: NodeProto) -> Finding | Miss | None:

@@ -1,4 +1,4 @@
-"""The steps that every decomposition of a fused operator is made of, from heads to the named stages of a site.
+"""The steps that all decompositions of fused operators consist of, from heads to the named stages of a site.
 
 Values are float32 (float64 in float64 graphs) and laid out [B,H,Q,D], [B,Hkv,K,D] and [B,H,Q,K].
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 Change = Callable[[str], str]
-"""Adds nodes that make another value of a value; returns its name."""
+"""Adds nodes that compute a new value from a value; returns the new value's name."""
 LAYOUTS = {"query": "b h q d", "key": "b h k d", "value": "b h k d", "context": "b h q d"}
-"""Of the values that `attend` names; every other quantity is "b h q k"."""
+"""Layouts of the values that `attend` names; every other quantity is "b h q k"."""
 
 
 def input_of(node: NodeProto, index: int) -> str:
@@ -46,13 +46,13 @@ def merge_heads(e: Emit, x: str, like: str, out: str) -> str:
 
 
 def default_scale(e: Emit, given: float | None, head_size: int | None, query: str) -> tuple[str, float | None]:
-    """What the scores are multiplied by, as a constant and as a number (None where only the run knows it).
+    """The factor on the scores, as a constant and as a number (None where it is known only at run time).
 
     Args:
         e: Where the nodes go.
         given: The operator's own scale; None for 1/sqrt(head size).
-        head_size: D, where it is known.
-        query: [B,H,Q,D], whose last axis is D where it is not.
+        head_size: D, where known.
+        query: [B,H,Q,D], whose last axis gives D otherwise.
     """
     scale = given if given is not None else (1 / math.sqrt(head_size) if head_size else None)
     if scale is not None:
@@ -75,11 +75,11 @@ def rotary(e: Emit, x: str, cos_cache: str, sin_cache: str, positions: str, inte
     Args:
         e: Where the nodes go.
         x: [B,H,S,D].
-        cos_cache: [M,R/2] with R the number of channels that turn; the rest passes through.
+        cos_cache: [M,R/2] with R the number of channels that rotate; the rest passes through.
         sin_cache: As `cos_cache`.
         positions: int64 [B,S] or [1,S].
-        interleaved: Whether channels turn in pairs (0,1), (2,3) ... instead of (0,R/2), (1,R/2+1) ...
-        offset: The first channel that turns.
+        interleaved: Whether channels rotate in pairs (0,1), (2,3) ... instead of (0,R/2), (1,R/2+1) ...
+        offset: The first channel that rotates.
     """
     cos, sin = (e.unsqueeze(e.gather_real(cache, positions), 1) for cache in (cos_cache, sin_cache))
     return _turned(e, x, cos, sin, interleaved, offset)
@@ -93,7 +93,7 @@ def rotary_without_cache(e: Emit, x: str, positions: str, channels: int) -> str:
 
 
 def _turned(e: Emit, x: str, cos: str, sin: str, interleaved: bool, offset: int) -> str:
-    """[B,H,S,D] with channels turned by angles whose cosines and sines are [B,1,S,R/2]."""
+    """[B,H,S,D] with channels rotated by angles whose cosines and sines are [B,1,S,R/2]."""
     half = e.dim(cos, 3)
     start, middle = e.ints(offset), e.op("Add", half, e.ints(offset))
     stop = e.op("Add", middle, half)
@@ -133,25 +133,25 @@ def attend(
 ) -> str:
     """Name every stage of softmax(scale * Q K^T ...) V under the prefix; returns the context's name.
 
-    Grouped heads are multiplied without repeating keys: the queries of one key head stand under one another.
+    Grouped heads are multiplied without repeating keys: the queries of one key head are stacked as rows.
 
     Args:
         e: Where the nodes go.
         query: [B,H,Q,D].
         key: [B,Hkv,K,D].
         value: [B,Hkv,K,Dv].
-        heads: H; None where only the run knows it.
-        kv_heads: Hkv, likewise.
+        heads: H; None where it is known only at run time.
+        kv_heads: Hkv; None likewise.
         scale: A scalar constant.
         softcap: c of c * tanh(x / c); 0 for none.
         add: Added to the capped scores, in this order; each broadcasts to [B,H,Q,K].
         visible: Boolean, broadcasts to [B,H,Q,K]: False cells are set to `hidden`.
         hidden: The value of hidden cells.
         guard: Whether rows without a visible cell (all minus infinity) get weights of 0 instead of NaN.
-        sink: Logits that join the softmax and are cut off again, broadcasting to [B,H,Q,1].
-        precision: The data type of the softmax where it is not the stages' own.
-        score_change: Makes of the scores, after `add`, what else the operator makes of them before its softmax.
-        weight_change: Makes of the softmax's result what the operator multiplies the values by.
+        sink: Logits that join the softmax and are then cut off, broadcasting to [B,H,Q,1].
+        precision: The data type of the softmax, if it is not that of the stages.
+        score_change: Applies the operator's own changes to the scores, after `add` and before its softmax.
+        weight_change: Turns the softmax's result into what the operator multiplies the values by.
     """
     names = {
         q: e.name(q) for q in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
@@ -200,7 +200,7 @@ def attend(
 
 
 def bias_name(e: Emit, bias: str) -> str | None:
-    """What a site's bias input is, in words, as far as the node that makes it tells; None without one."""
+    """What a site's bias input is, in words, as far as the node that makes it shows; None without one."""
     if not bias:
         return None
     for _ in range(4):
@@ -219,15 +219,15 @@ def found(e: Emit, node: NodeProto, *, required: bool = False, **facts: Any) -> 
     """The finding for the stages that `attend` named under the prefix of `e`.
 
     Args:
-        e: Where the nodes went.
+        e: Where the nodes were added.
         node: The fused node.
-        required: Whether the CPU cannot run the node, or answers wrongly.
+        required: Whether the CPU cannot run the node, or gives wrong results.
         **facts: Further fields of the Finding.
     """
     places = {
         quantity: Place(e.name(quantity), LAYOUTS.get(quantity, "b h q k"))
         for quantity in ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
     }
-    brain = e.dtype(node.input[0]) == BFLOAT16  # the CPU has no attention for it
+    brain = e.dtype(node.input[0]) == BFLOAT16  # the CPU has no attention kernel for it
     replacement = Replacement(e.nodes, e.initializers, required or brain)
     return Finding(node, places, product=e.name("scores"), replacement=replacement, **facts)

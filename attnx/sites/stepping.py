@@ -1,4 +1,4 @@
-"""The body of a Loop or Scan as a graph of its own; and the node once more, with more of its values coming out."""
+"""The body of a Loop or Scan as a separate graph, and a copy of the node that outputs more of its values."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PASS = ("Identity", "Cast")
 
 
 class Body:
-    """See the module.
+    """The body of a Loop or Scan.
 
     Attributes:
-        graph: The body; what it reads from outside is an input or, where it is known, a constant.
-        firsts: Name -> a stack over steps, of which only the first is wanted.
+        graph: The body; a value that it reads from outside becomes an input or, where known, a constant.
+        firsts: Name -> a stack over steps, of which only the first step is wanted.
     """
 
     def __init__(self, outer: Graph, node: NodeProto) -> None:
@@ -46,16 +46,16 @@ class Body:
         self.carried = list(
             zip((i.name for i in self.body.input[self.lead : count]), node.input[self.lead : count], strict=False)
         )
-        """(in the body, what it is at first)."""
+        """(name in the body, its initial value)."""
         self.free = sorted(outer_names(self.body))
         self.taken: dict[str, tuple[bool, int]] = {}
-        """Value of the body that comes out -> whether its first axis counts steps of a loop within, and its rank."""
+        """Value output from the body -> whether its first axis counts steps of an inner loop, and its rank."""
         self.firsts: dict[str, str] = {}
         self.graph, self.growing = self._graph()
         self.unchanged = {name for i, (name, _) in enumerate(self.carried) if self._passes(i)}
 
     def _graph(self) -> tuple[Graph, list[int]]:
-        """The body as a graph, and the sizes that stand for what changes from step to step."""
+        """The body as a graph, and the sizes that stand for dimensions that change from step to step."""
         facts = self._given()
         for _ in range(_TRIES):
             graph = self._indexed(facts)
@@ -122,7 +122,7 @@ class Body:
         return helper.make_model(empty, opset_imports=list(self.outer.proto.opset_import))
 
     def _constant(self, name: str) -> TensorProto | None:
-        """What is read from outside, where it is the same whatever the model is fed."""
+        """A value read from outside, if it is the same for all model inputs."""
         from onnx import TensorProto, numpy_helper
 
         if name in self.outer.initializers:
@@ -135,7 +135,7 @@ class Body:
         return None if value is None else numpy_helper.from_array(value, name)
 
     def _passes(self, i: int) -> bool:
-        """Whether what is carried goes from step to step as it is."""
+        """Whether a carried value passes from step to step unchanged."""
         value = self.body.output[(1 if self.loop else 0) + i].name
         for _ in range(8):
             node = self.graph.producer(value)
@@ -144,7 +144,7 @@ class Body:
             value = node.input[0]
         return bool(value == self.carried[i][0])
 
-    # What a value of the body is
+    # What values of the body are
 
     def steady(self, inside: Graph, value: str) -> bool:
         """Whether a value has the same size at every step, as far as the graph tells."""
@@ -152,7 +152,7 @@ class Body:
         return shape is not None and not any(d % p == 0 for d in shape if d for p in self.growing)
 
     def reads(self, inside: Graph, value: str) -> set[str]:
-        """The body's inputs, and what stands outside, that a value is made of."""
+        """The body's inputs and the outside values from which a value is made."""
         return {name for name in above(inside, [value]) if name in inside.inputs}
 
     def fixed(self, inside: Graph, value: str) -> bool:
@@ -160,7 +160,7 @@ class Body:
         return self.reads(inside, value) <= self.unchanged | set(self.free)
 
     def same(self, inside: Graph, value: str) -> str | None:
-        """The value outside that a value of the body is, at every step; None where it is none."""
+        """The outside value that equals a value of the body at every step; None where there is none."""
         for _ in range(8):
             node = inside.producer(value)
             if node is None or node.op_type != "Identity":
@@ -171,7 +171,7 @@ class Body:
         return dict(self.carried)[value] if value in self.unchanged else None
 
     def outside(self, inside: Graph, value: str, *, moving: bool = False) -> str:
-        """A value outside that one of the body comes from; with `moving`, one that changes at every step, if any."""
+        """An outside value from which one of the body comes; with `moving`, one that changes at every step, if any."""
         reads = self.reads(inside, value) if value else set()
         carried = [(name, first) for name, first in self.carried if name in reads]
         changing = [first for name, first in carried if name not in self.unchanged]
@@ -189,19 +189,19 @@ class Body:
         return str(next(iter(order), ""))
 
     def carries(self, inside: Graph, finding: Finding) -> str:
-        """The output of the node that what a site gives goes into."""
+        """The node's output that a site's result goes into."""
         place = finding.places.get("context") or finding.places["weights"]
         for out, name in zip(self.body.output[1 if self.loop else 0 :], self.node.output, strict=False):
             if name and place.value in above(inside, [out.name]):
                 return str(name)
         return str(next(o for o in self.node.output if o))
 
-    # The node once more
+    # The copy of the node
 
     def rewritten(
         self, kept: Mapping[str, tuple[NodeProto, Replacement]], names: Mapping[str, str], emit: Emit
     ) -> list[NodeProto]:
-        """The node with the values that were taken as outputs, and what lays them out behind it."""
+        """A copy of the node that also outputs the values taken, and the nodes after it that lay them out."""
         from onnx import NodeProto, helper
 
         stand_ins = {id(node): stand_in for node, stand_in in kept.values()}
@@ -226,7 +226,7 @@ class Body:
                 _accumulate(copy, body, outputs, outs, before, behind, (value, name, kind, count), emit)
                 count += 1
                 continue
-            # A Scan must know the rank of what comes out of it; sizes may be whatever they are.
+            # A Scan must know the rank of its outputs; their sizes may be anything.
             outputs.append(helper.make_tensor_value_info(value, kind, [f"{name}/{i}" for i in range(rank)]))
             outs.append(f"{name}/by step" if stacked else name)
             if stacked:
@@ -248,7 +248,7 @@ class Body:
 
 
 def _info(name: str, fact: Fact, declared: ValueInfoProto | None = None) -> ValueInfoProto:
-    """An input of the body: its sizes, as far as they stay what they are."""
+    """An input of the body, with those of its sizes that do not change."""
     from onnx import helper
 
     kind = fact.dtype or (declared.type.tensor_type.elem_type if declared is not None else 0) or 1
@@ -262,7 +262,7 @@ def _accumulate(
     copy: NodeProto, body: GraphProto, outputs: list[ValueInfoProto], outs: list[str], before: list[NodeProto],
     behind: list[NodeProto], what: tuple[str, str, int, int], emit: Emit,
 ) -> None:  # fmt: skip
-    """Collect a value whose number of rows differs from step to step in a sequence that is carried along."""
+    """Collect a value whose number of rows differs from step to step in a carried sequence."""
     from onnx import helper
 
     value, name, kind, at = what
@@ -277,7 +277,7 @@ def _accumulate(
 
 
 def _flattened(emit: Emit, value: str, name: str) -> list[NodeProto]:
-    """The two outermost axes of a value as one."""
+    """Merge the two outermost axes of a value."""
     from onnx import helper
 
     shape, rest, whole = (f"{name}/{part}" for part in ("shape", "rest", "whole"))
@@ -290,7 +290,7 @@ def _flattened(emit: Emit, value: str, name: str) -> list[NodeProto]:
 
 
 def _extend_directions(node: NodeProto, outputs: int, new: int, a: Mapping[str, object]) -> None:
-    """Let what a Scan gives besides lie in the order of what it reads."""
+    """Make the additional outputs of a Scan follow the order of its inputs."""
     from onnx import helper
 
     (backward, *_) = list(a.get("scan_input_directions") or [0])  # type: ignore[call-overload]

@@ -1,1 +1,1 @@
-"""Writes outputs and reductions into a graph."""
+"""Adds outputs and reductions to a graph."""

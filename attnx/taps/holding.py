@@ -1,4 +1,4 @@
-"""What a site's graph holds of it: a model is not opened for what none of its sites has."""
+"""Whether a graph holds what is wanted: a model is not opened for quantities that none of its sites has."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from attnx.taps.tap import places_for
 
 
 def must_hold(sites: Sequence[Site], quantities: Collection[str]) -> None:
-    """Refuse what no site has.
+    """Refuse quantities that no site has.
 
     Raises:
-        UnsupportedError: None has any of the quantities, nor what they are computed from; says why, of the first.
+        UnsupportedError: No site has any of the quantities or what they are computed from; explains why, for the first.
     """
     if any(places_for(site, quantities) for site in sites):
         return

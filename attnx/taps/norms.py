@@ -1,6 +1,6 @@
-"""How large what each key gives is behind W_O, in the graph: ||v_j W_O|| of every head, [H,K], for `measure.norms`.
+"""How large each key's contribution is after W_O, in the graph: ||v_j W_O|| per head, [H,K], for `measure.norms`.
 
-With G = W_O W_O^T, which does not depend on the text, |v W_O|^2 = v G v^T: a fraction of the product itself.
+With G = W_O W_O^T, which does not depend on the text, |v W_O|^2 = v G v^T: a fraction of the cost of the product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnx.taps.reductions import Writer
 
 LEFT = 1e-3
-"""Where less than this is left of |v|^2 |W_O|^2, too much cancels for float32 squares to tell it."""
+"""Where less than this share of |v|^2 |W_O|^2 is left, too much cancels for squares in float32 to be accurate."""
 _FLOATS = (1, 10)
 
 
@@ -24,15 +24,15 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
     """Add the nodes.
 
     Args:
-        writer: Of the graph that is being tapped.
+        writer: The writer of the graph that is being tapped.
         graph: The graph that the site's places are in.
-        site: With a value.
-        value: Name of the output that holds it, of a batch of one.
-        place: As what.
+        site: A site with a value.
+        value: Name of the output that holds the value, for a batch of one.
+        place: The place of the value.
 
     Returns:
-        The names of ||v_j W_O|| [B,H,K], and of what is left of its square after `LEFT` parts were taken off, the
-        least of each head, [B,H]: below 0 the first is not to be used. None where the graph does not allow it.
+        The names of ||v_j W_O|| [B,H,K], and of the margin by which its square exceeds the share `LEFT`, the smallest
+        for each head, [B,H]: where that is below 0, do not use the former. None where the graph does not allow it.
     """
     from attnx.graph.axes.projections import output_operand
 
@@ -53,7 +53,7 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
     matrix = writer.transposed(held, operand.order)
     matrix = writer.reshaped(matrix, (kv_heads, heads // kv_heads, size, width))
     square = writer.node("MatMul", [matrix, writer.transposed(matrix, (0, 1, 3, 2))])
-    # [B,Hkv,1,K,D] x [Hkv,H/Hkv,D,D]: a value head stands for all query heads that read it.
+    # [B,Hkv,1,K,D] x [Hkv,H/Hkv,D,D]: a value head serves all query heads that read it.
     plain = writer.transposed(writer.as_float32(value), order)
     vector = writer.reshaped(plain, (0 if batched else 1, kv_heads, 1, -1, size))
     inside = writer.summed(writer.node("Mul", [writer.node("MatMul", [vector, square]), vector]))
@@ -68,7 +68,7 @@ def norms_behind(writer: Writer, graph: Graph, site: Site, value: str, place: Pl
 
 
 def _floats(writer: Writer, graph: Graph, operand: Operand) -> str | None:
-    """W_O in float32; None where it is in integers whose scale is not known."""
+    """W_O in float32; None where it consists of integers whose scale is unknown."""
     fact = graph.facts.get(operand.name)
     if fact is not None and fact.dtype in _FLOATS:
         return writer.as_float32(operand.name)
@@ -88,8 +88,8 @@ def _trace(writer: Writer, matrix: str) -> str:
 
 
 def _order(place: Place) -> tuple[tuple[int, ...], int | None, bool] | None:
-    """The axes of a value as b, h, k, d or with one of b and h; how many heads the layout says there are; whether b is
-    there.
+    """The axes of a value as b, h, k, d or with one of b and h; the number of heads in the layout; whether there is
+    a b.
 
     "(b h)" counts as h, for a batch of one. None where more is merged.
     """

@@ -1,8 +1,8 @@
-"""Reductions inside the graph: each matrix becomes numbers a row beside its site, and never leaves the session.
+"""Reductions inside the graph: each matrix is reduced to numbers per row at its site, and never leaves the session.
 
-A row of weights has K numbers, and H x Q such rows make a matrix that nobody may want to see whole. Put into the graph
-behind a site, these nodes give what a measure needs of it: sums, entropies, largest weights, sums over marked keys, the
-weights of chosen cells, whole rows of chosen queries. `attnx.study.head_stats` makes measurements of them.
+A row of weights has K numbers, and H x Q such rows make a matrix that nobody may want to see whole. These nodes, added
+to the graph after a site, compute what a measure needs of it: sums, entropies, largest weights, sums over marked keys,
+weights of chosen cells, whole rows of chosen queries. `attnx.study.head_stats` turns them into measurements.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, PAIRS = (
     f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "pairs")
 )
 """Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
-keys, float32 [K,M], the last of them 1 throughout; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one
-key, int64 [1]; where a rollout starts from, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."""
+keys, float32 [K,M], the last of them all ones; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one
+key, int64 [1]; the start of a rollout, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."""
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
     "most_added", "least_added", "mean", "most", "most_masked", "rollout",
     "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes",
 )  # fmt: skip
-"""What a matrix can be reduced to. Of each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
-mark; a of each cell; sum a |i - j|, and the same of all rows together; how many keys are not hidden; whether the key
-`FIRST` is not hidden. Of each column: sum a; how many queries it is not hidden from. Over heads, [Q,K]: the largest and
-the smallest of what bias and mask add to a score; the mean and the largest weight; the largest masked score. Of all
-sites together, noted at the first: the rows of the rollout that begin with `START`. Of the cells in `PAIRS`: each
-head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. Of the value:
-see `norms`. Of the rows in `ROWS` alone: sum a m_j for each mark. Of the matrix: Q and K, int64 [2]."""
+"""What a matrix can be reduced to. For each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
+mark; a of each cell; sum a |i - j|, and the same over all rows together; how many keys are visible; whether the key
+`FIRST` is visible. For each column: sum a; to how many queries it is visible. Over heads, [Q,K]: the largest and the
+smallest number that bias and mask add to a score; the mean and the largest weight; the largest masked score. For all
+sites together, stored with the first: the rows of the rollout that begin with `START`. For the cells in `PAIRS`: each
+head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. For the value:
+see `norms`. For the rows in `ROWS` only: sum a m_j for each mark. For the matrix: Q and K, int64 [2]."""
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
-"""Those without heads."""
+"""Statistics over all heads."""
 HIDDEN = -9e3
-"""A masked score at or below this is hidden. The same number as `formula.HIDDEN`."""
+"""A masked score at or below this counts as hidden. The same number as `formula.HIDDEN`."""
 GATHERED = "attnx/Gather/"
-"""What the name of a tensor begins with that holds chosen rows."""
+"""Prefix of the names of tensors that hold chosen rows."""
 _NEEDS = {
     "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "apart": AWAY, "seen": FIRST, "rollout": START,
     "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS, "row_marks": MARKS,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
 NORMS = ("norms", "norms_left")
-"""What is made of the value and W_O; where a graph does not allow it, the value is tapped in its place."""
+"""Statistics of the value and W_O; where a graph does not allow them, the value is tapped instead."""
 _MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
 _TINY = 1e-37
 _LOWEST = float(np.finfo(np.float32).min)
@@ -61,21 +61,21 @@ _WORD = re.compile(r"\([^)]*\)|\S+")
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is wanted of sites instead of their matrices."""
+    """What is wanted from sites instead of their matrices."""
 
     stats: tuple[str, ...] = ()
     """Names of `STATS`."""
     rows: bool = False
-    """Only the rows of the queries in the input `ROWS`, of every stage that is tapped."""
+    """Whether to give only the rows of the queries in the input `ROWS`, for every tapped stage."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs that it adds."""
+        """The inputs that the reduction adds."""
         return tuple(dict.fromkeys([*([ROWS] if self.rows else []), *(_NEEDS[s] for s in self.stats if s in _NEEDS)]))
 
 
 def fits(site: Site, stat: str) -> bool:
-    """Whether a site's matrix can be reduced in the graph: its axes stand alone, and no factor is folded in."""
+    """Whether a site's matrix can be reduced in the graph: its axes are separate, and no factor is folded in."""
     place = site.places.get(source(stat))
     return (
         place is not None
@@ -86,7 +86,7 @@ def fits(site: Site, stat: str) -> bool:
 
 
 def before_mask(site: Site) -> Place | None:
-    """Where the graph holds the scores that bias and mask are added to, in a form that can be reduced; None if not."""
+    """The place of the scores to which bias and mask are added, in a form that can be reduced; None without one."""
     place = site.places.get("capped") or (site.places.get("scaled") if site.softcap is None else None)
     if place is None or not isinstance(whole_factor(place.factors), float):
         return None
@@ -131,8 +131,8 @@ class Writer(Nodes):
         return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole else None
 
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
-        """One reduction of a matrix of so many heads; its result has the matrix's other axes, then q, then marks or
-        cells. `marked`: its marks are wanted as well, the last of which gives the sum of each row.
+        """One reduction of a matrix with the given number of heads; the result has the matrix's other axes, then q,
+        then marks or cells. `marked`: the marks are wanted too, the last of which gives the sum of each row.
         """
         if stat == "sizes":
             ends = self.ints([axis_of(place.layout, "q") or 0, axis_of(place.layout, "k") or 0])
@@ -143,7 +143,7 @@ class Writer(Nodes):
         if stat == "total":
             return self.summed(last)
         if stat == "entropy":
-            # 0 ln 0 = 0: the logarithm never meets a 0.
+            # 0 ln 0 = 0: the logarithm is never given a 0.
             log = self.node("Log", [self.node("Clip", [last, self.number(_TINY)])])
             return self.summed(self.node("Mul", [last, log]))
         if stat == "largest":
@@ -160,7 +160,7 @@ class Writer(Nodes):
             flat = self.node("Reshape", [last, self.ints([0] * outer + [-1])])
             return self.node("Gather", [flat, CELLS], axis=-1)
         if stat == "apart":
-            # One product of each head's cells, which takes a third of the time that a product and a sum a row take.
+            # One product over each head's cells, which takes a third of the time of a product and a sum per row.
             flat = self.reshaped(last, [0] * len(outer_words(place.layout)) + [-1])
             return self.node("MatMul", [flat, self.reshaped(AWAY, (-1, 1))])
         if stat == "away":
@@ -177,9 +177,9 @@ class Writer(Nodes):
         return self.summed(self.node("Cast", [shown], to=1), -2 if stat == "seers" else -1)
 
     def added(self, masked: str, masked_place: Place, before: str, place: Place, stat: str) -> str:
-        """The largest or smallest over heads of what was added to the scores, [Q,K]; minus infinity where it hides.
+        """The largest or smallest number over heads that was added to the scores, [Q,K]; minus infinity where hidden.
 
-        Where the graph adds one tensor, that tensor says it: [1,K] or [Q,K], once for all sites that add the same.
+        Where the graph adds one tensor, that tensor is used: [1,K] or [Q,K], once for all sites that add the same.
         """
         kind = "ReduceMax" if stat == "most_added" else "ReduceMin"
         if (mask := self._mask(masked_place, place)) is not None:
@@ -193,7 +193,7 @@ class Writer(Nodes):
         return self._over_heads(kind, gap, masked_place)
 
     def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
-        """What is added to the scores as they are, in one node, to make the masked ones; and its rank."""
+        """The tensor added in one node to the unchanged scores to make the masked ones; and its rank."""
         node = self._graph.producer(masked.value)
         rank = len(outer_words(masked.layout)) + 2
         ends = (axis_of(masked.layout, "q"), axis_of(masked.layout, "k")) == (rank - 2, rank - 1)
@@ -206,21 +206,21 @@ class Writer(Nodes):
         return (mask, len(shape)) if shape is not None and 2 <= len(shape) <= rank else None
 
     def head_mean(self, value: str, place: Place, sink: bool, heads: int | None) -> str:
-        """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the rest."""
+        """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the remainder."""
         last = self._last(value, place)
         if sink:
             last = self.node("Div", [last, self.summed(last, keep=1)])
         return self._mean(last, place, heads)
 
     def mean_of(self, means: Sequence[str], counts: Sequence[int]) -> str:
-        """The mean over the heads of several sites, of the means of each."""
+        """The mean over the heads of several sites, from the mean of each."""
         if len(means) == 1:
             return means[0]
         parts = [self.node("Mul", [m, self.number(n / sum(counts))]) for m, n in zip(means, counts, strict=True)]
         return self.node("Sum", parts)
 
     def _mean(self, last: str, place: Place, heads: int | None) -> str:
-        """Over heads, and a batch of one: as a product, which takes a third of ReduceMean's time."""
+        """The mean over heads and a batch of one: as a product, which takes a third of ReduceMean's time."""
         outer = len(outer_words(place.layout))
         if heads is None or not outer:
             return self._over_heads("ReduceMean", last, place)
@@ -236,7 +236,7 @@ class Writer(Nodes):
         return state
 
     def _pairs(self, last: str, place: Place, stat: str) -> str:
-        """The largest of some cells, by head or by cell, and where it stands."""
+        """The largest of some cells, by head or by cell, and its position."""
         outer = outer_words(place.layout)
         if stat == "pairs":
             return self._over_heads("ReduceMax", last, place)
@@ -248,7 +248,7 @@ class Writer(Nodes):
         return self.extreme("ReduceMax", flat)
 
     def _over_heads(self, kind: str, last: str, place: Place) -> str:
-        """A matrix reduced over all axes but q and k."""
+        """A matrix reduced over all axes except q and k."""
         return self._reduced(kind, last, len(outer_words(place.layout)))
 
     def _reduced(self, kind: str, value: str, count: int) -> str:
@@ -261,10 +261,10 @@ class Writer(Nodes):
         return self.node(kind, [value], axes=axes, keepdims=0)
 
     def entropy(self, value: str, place: Place, masked: str, masked_place: Place, marked: bool = False) -> str:
-        """Sum a ln a without a logarithm for each cell, which takes longer than all else.
+        """Sum a ln a without a logarithm for each cell, which would take longer than everything else.
 
-        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a. A row of
-        which every cell is hidden gives 0.
+        With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a. A row in
+        which all cells are hidden gives 0.
         """
         if not self._is_float32(masked) or not self._is_float32(value):
             return self.stat(value, place, "entropy")
@@ -277,7 +277,7 @@ class Writer(Nodes):
         return self.node("Add", [self.summed(self.node("Mul", [weights, shown])), whole])
 
     def _last(self, value: str, place: Place) -> str:
-        """The matrix in float32 with q and k as its last axes, its window cut."""
+        """The matrix in float32 with q and k as its last axes, cut to its window."""
         value = self.as_float32(value)
         q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")
         assert q is not None and k is not None  # noqa: PT018
@@ -293,13 +293,13 @@ class Writer(Nodes):
 
 @lru_cache(1024)
 def outer_words(layout: str) -> tuple[str, ...]:
-    """The axes of a matrix besides q and k, as its layout writes them."""
+    """The axes of a matrix other than q and k, as its layout writes them."""
     return tuple(word for word in _WORD.findall(layout) if word.strip("()").split()[0][0] not in "qk")
 
 
 def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -> Array:
     """A reduction's result in attnx's order: float32 [B,H,Q], or [B,H,Q,M] for marks, [B,H,P] for cells, [B,H,K] for
-    columns; what is over heads, norms, and rows of a rollout, as they are.
+    columns; results over heads, norms, and rows of a rollout are unchanged.
 
     Raises:
         ValueError: The array does not fit the place.
@@ -317,7 +317,7 @@ def read_stat(array: Array, place: Place, stat: str, batch: int | None = None) -
 
 
 def source(name: str) -> str:
-    """The quantity that a statistic is made from; a quantity itself as it is."""
+    """The quantity that a statistic is made from; for a quantity, itself."""
     if name in NORMS:
         return "value"
     return "masked" if name in _MASKED else "weights" if name in STATS else name

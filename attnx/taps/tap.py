@@ -1,4 +1,4 @@
-"""Sites + what is wanted -> tapped model: outputs are added, fused nodes looked at are opened, nothing else changes."""
+"""From sites and what is wanted to a tapped model: outputs are added, examined fused nodes opened, nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUANTISED = {
 """Operators with an integer result -> which inputs hold its scale and zero point."""
 
 _TENSORRT = "trt"
-"""The domain of TensorRT's operators, as ModelOpt writes them."""
+"""The domain of TensorRT's operators, as written by ModelOpt."""
 _ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear")
 
 
@@ -45,17 +45,17 @@ class Tapped:
     folder: Path
     """Folder that external data is relative to."""
     taps: Mapping[int, Mapping[str, str]]
-    """Site index -> quantity -> name of the output that holds it, as its Place says."""
+    """Site index -> quantity -> name of the output that holds it, as described by its Place."""
     outputs: tuple[str, ...]
     """The model's own outputs that were kept."""
     plain: bool = False
-    """Whether it has ONNX's own operators on floats alone. Kernels of others may round differently where onnxruntime
-    does not lay their weights out beforehand."""
+    """Whether it has only ONNX's own operators on floats. Kernels of other operators may round differently where
+    onnxruntime does not arrange their weights beforehand."""
     widened: bool = False
-    """Whether what is in bfloat16 is computed in float32."""
+    """Whether bfloat16 values are computed in float32."""
     rounded: bool = False
-    """Whether floats are rounded to integers between float operators, and nothing is multiplied in integers (QDQ): the
-    last bit of a float may tip a whole step there."""
+    """Whether floats are rounded to integers between float operators, with no products of integers (QDQ): the last bit
+    of a float may then change the result by a whole quantisation step."""
 
 
 def tap(
@@ -67,18 +67,18 @@ def tap(
     heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     wide: bool = True,
 ) -> Tapped:
-    """Add outputs for the quantities wanted.
+    """Add outputs for the wanted quantities.
 
     Args:
         found: The model and its sites.
-        wanted: Site index -> quantities, and statistics of `reduce.STATS`; those without a place are left out.
-        outputs: Which of the model's own outputs to keep; all where None.
-        rows: Give only the rows of the queries in the input `reduce.ROWS`, where the graph's layout allows it.
+        wanted: Site index -> quantities, and statistics of `reductions.STATS`; those without a place are left out.
+        outputs: Which of the model's own outputs to keep; all if None.
+        rows: Give only the rows of the queries in the input `reductions.ROWS`, where the graph's layout allows it.
         heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
-        wide: Compute in float32 what is in bfloat16.
+        wide: Compute bfloat16 values in float32.
 
     Returns:
-        The tapped model. Without taps and with all outputs it computes exactly what the file does.
+        The tapped model. Without taps and with all outputs, it computes exactly what the file does.
 
     Raises:
         ModelError: A weight file is missing.
@@ -138,10 +138,10 @@ def tap(
 
 
 def check_runnable(found: Found, proto: ModelProto) -> None:
-    """Refuse a model that onnxruntime cannot be given.
+    """Refuse a model that onnxruntime must not be given.
 
     Raises:
-        ModelError: A weight file is missing, or a node would end the process.
+        ModelError: A weight file is missing, or a node would crash the process.
     """
     from attnx.graph.load.soundness import ends_process
 
@@ -178,16 +178,16 @@ def finish(
     *,
     wide: bool = True,
 ) -> Tapped:
-    """A changed copy of a model, ready for a session: nodes in order, outputs set, what none of them needs dropped.
+    """Make a changed copy of a model ready for a session: order nodes, set outputs, drop everything that is not needed.
 
     Args:
         found: The model.
         proto: The copy, changed in place.
         own: How many of its first nodes are the model's own.
-        kept: Which of the model's own outputs it has.
-        added: Tensors that it gives besides.
+        kept: The model's own outputs that it keeps.
+        added: Further tensors that it outputs.
         taps: See `Tapped`.
-        wide: Compute in float32 what is in bfloat16.
+        wide: Compute bfloat16 values in float32.
     """
     from attnx.taps.widening import widen, widen_inputs  # not needed where a tapped model comes from the cache
 
@@ -206,7 +206,7 @@ def finish(
 
 
 def _by_layer(writer: Writer, sites: Sequence[Site], means: Sequence[tuple[int, str]]) -> list[str]:
-    """A mean over heads for each layer, of those of its sites."""
+    """For each layer, a mean over the heads of its sites."""
     groups: list[list[tuple[int, str]]] = []
     for i, name in means:
         before = sites[groups[-1][0][0]] if groups else None
@@ -228,7 +228,7 @@ def _rounded(nodes: Iterable[NodeProto]) -> bool:
 
 
 def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]) -> str:
-    """The name under which a place's tensor can be an output: its own, or a copy's where that cannot be one."""
+    """The name under which a place's tensor can be an output: its own, or that of a copy where it cannot be one."""
     from onnx import helper
 
     value = place.value
@@ -254,7 +254,7 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
 
 
 def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
-    """Scale and zero point of a node's integer result, followed back through views."""
+    """Scale and zero point of a node's integer result, traced back through views."""
     for _ in range(12):
         if node.op_type == "DynamicQuantizeLinear":
             return node.output[1], node.output[2]
@@ -280,10 +280,10 @@ def _set_outputs(proto: ModelProto, kept: Sequence[str], added: Sequence[str]) -
 
 
 def _place_beside(proto: ModelProto, own: int) -> None:
-    """Move each node after the first `own` right behind what it reads.
+    """Move each node after the first `own` to right after the nodes that it reads.
 
-    onnxruntime runs nodes in the order of the file where it can: behind the last layer, a reduction would keep the
-    matrix of its site alive until the end of the run.
+    onnxruntime runs nodes in file order where it can: after the last layer, a reduction would keep the matrix of its
+    site alive until the end of the run.
     """
     at: dict[str, int] = {}
     order: list[tuple[int, int]] = []
@@ -297,7 +297,7 @@ def _place_beside(proto: ModelProto, own: int) -> None:
 
 
 def _drop_unused(proto: ModelProto) -> None:
-    """Drop the nodes and weights that no output needs: onnxruntime would run them all the same."""
+    """Drop the nodes and weights that no output needs: onnxruntime would run them anyway."""
     from attnx.graph.load.nodes import outer_names, subgraphs
 
     needed = {o.name for o in proto.graph.output}
@@ -314,7 +314,7 @@ def _drop_unused(proto: ModelProto) -> None:
     weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
     nodes = [_copy(node) for node in reversed(nodes)]
     weights = [_copy(tensor) for tensor in weights]
-    # Old exporters list weights among the inputs, as their default values: without one the input would have to be fed.
+    # Old exporters list weights among the inputs, as default values: without its weight, an input would have to be fed.
     dropped = {tensor.name for tensor in proto.graph.initializer} - {tensor.name for tensor in weights}
     inputs = [_copy(value) for value in proto.graph.input if value.name not in dropped]
     del proto.graph.node[:], proto.graph.initializer[:], proto.graph.input[:]
@@ -324,14 +324,14 @@ def _drop_unused(proto: ModelProto) -> None:
 
 
 def _copy(message: _Proto) -> _Proto:
-    """A message that outlives the list it stands in."""
+    """A copy of a message that outlives the list that contains it."""
     copy = type(message)()
     copy.CopyFrom(message)  # type: ignore[attr-defined]
     return copy
 
 
 def _relocate(found: Found, proto: ModelProto) -> Path:
-    """Write every external location relative to one folder; onnxruntime takes no other form with a model in memory."""
+    """Make every external location relative to one folder, the only form onnxruntime takes for a model in memory."""
     from attnx.graph.load.load import tensors
 
     folder = found.loaded.folder()

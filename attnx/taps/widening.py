@@ -1,7 +1,7 @@
-"""bfloat16 as float32, in a copy of a graph: the CPU has next to no kernels for bfloat16, and numpy no such type.
+"""bfloat16 as float32, in a copy of a graph: the CPU has almost no kernels for bfloat16, and numpy no such type.
 
-Every bfloat16 number is a float32 number, so that weights and inputs stay what they are; what is computed of them is
-no longer rounded to 8 bits behind each step.
+Every bfloat16 number is a float32 number, so weights and inputs stay the same; what is computed from them is no longer
+rounded to 8 bits after each step.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ WIDENED = "bfloat16 is computed as float32 here, which the CPU has the kernels f
 
 
 def widen(proto: ModelProto) -> bool:
-    """Put float32 in the place of bfloat16, everywhere in a model. Weights stay in their files, and are cast when run.
+    """Replace bfloat16 by float32 everywhere in a model. Weights stay in their files and are cast at run time.
 
     Returns:
-        Whether there was any.
+        Whether there was any bfloat16.
     """
     return _graph(proto.graph)
 
 
 def widen_inputs(proto: ModelProto) -> None:
-    """Let a model that computes in bfloat16 take float32, which it casts: nothing else can be fed."""
+    """Let a model that computes in bfloat16 take float32 inputs, and cast them: nothing else can be fed."""
     from onnx import helper
 
     casts = []
@@ -55,7 +55,7 @@ def _graph(graph: GraphProto) -> bool:
     casts = []
 
     def cast(name: str) -> str:
-        """What a bfloat16 tensor is called from now on: its name is that of its float32 numbers."""
+        """The new name of a bfloat16 tensor: its own name is now that of its float32 numbers."""
         narrow = f"attnx/narrow/{name}"
         casts.append(helper.make_node("Cast", [narrow], [name], name=f"{narrow}/Cast", to=FLOAT))
         return narrow
@@ -75,7 +75,7 @@ def _graph(graph: GraphProto) -> bool:
 
 
 def _put_behind(graph: GraphProto, casts: list[NodeProto]) -> None:
-    """Add nodes behind what they read, or first where that is no node's."""
+    """Add nodes right after the nodes that they read, or first where they read no node's output."""
     from onnx import NodeProto
 
     if not casts:
@@ -92,7 +92,7 @@ def _put_behind(graph: GraphProto, casts: list[NodeProto]) -> None:
 
 
 def _rename(node: NodeProto, names: dict[str, str]) -> None:
-    """Give what a node reads its new name, inside its bodies too."""
+    """Rename the values that a node reads, also inside its bodies."""
     for i, name in enumerate(node.input):
         if name in names:
             node.input[i] = names[name]
@@ -129,7 +129,7 @@ def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
-    """A tensor that stands in a node: its numbers are in it."""
+    """Widen a tensor that is part of a node and holds its own numbers."""
     from onnx import numpy_helper
 
     array = np.asarray(numpy_helper.to_array(tensor)).astype(np.float32)

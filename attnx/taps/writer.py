@@ -1,4 +1,4 @@
-"""Nodes written into a graph that is being tapped, each once, in the form that its opset takes."""
+"""Nodes added to a graph that is being tapped, each only once, in the form that its opset requires."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Nodes:
         return self._constant(np.asarray(values, np.int64))
 
     def index(self, place: int) -> str:
-        """A single int64, without an axis."""
+        """A single int64 without axes."""
         return self._constant(np.asarray(place, np.int64))
 
     def at_least(self, value: str, least: float) -> str:
-        """No number below this."""
+        """The value with every number raised to at least this."""
         kind = "Clip" if self._graph.opset >= 11 else "Max"  # Clip, which does not broadcast, is a tenth faster
         return self.node(kind, [value, self.number(least)])
 
@@ -53,7 +53,7 @@ class Nodes:
         return self._constant(np.asarray(value, np.float32))
 
     def filled(self, shape: Sequence[int], value: float) -> str:
-        """A float32 constant, every number of it the same."""
+        """A float32 constant in which every number is the same."""
         return self._constant(np.full(shape, value, np.float32))
 
     def _constant(self, array: Array) -> str:
@@ -66,7 +66,7 @@ class Nodes:
         return self._made[key]
 
     def node(self, kind: str, inputs: Sequence[str], **attributes: object) -> str:
-        """A node, once for each thing that it computes."""
+        """Add a node, only once for each computation."""
         from onnx import helper
 
         key = (kind, *inputs, repr(sorted(attributes.items())))
@@ -78,7 +78,7 @@ class Nodes:
         return self._made[key]
 
     def holds(self, value: str) -> bool:
-        """Whether the graph as it will run has a tensor of that name, or none is named."""
+        """Whether the graph that will run has a tensor of that name, or the name is empty."""
         graph = self._proto.graph
         there = {tensor.name for tensor in graph.initializer} | {slot.name for slot in graph.input}
         return not value or value in there or any(value in node.output for node in graph.node)
@@ -88,12 +88,12 @@ class Nodes:
         return value if self._is_float32(value) else self.node("Cast", [value], to=1)
 
     def transposed(self, value: str, order: Sequence[int]) -> str:
-        """Its axes in another order."""
+        """The tensor with its axes in another order."""
         plain = tuple(order) == tuple(range(len(order)))
         return value if plain else self.node("Transpose", [value], perm=list(order))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Its axes split and merged; 0 keeps the axis of that place, -1 is what is left."""
+        """The tensor with axes split and merged; 0 keeps the axis at that place, -1 takes the rest."""
         return self.node("Reshape", [value, self.ints(shape)])
 
     def extreme(self, kind: str, value: str, keep: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Axes as runs of atoms, so that what a reshape does to one tensor is known of all.
+"""Axes as runs of atoms, so that the effect of a reshape on one tensor is known for all tensors.
 
 An axis is a run of atoms; an atom is an axis that no reshape has split so far. Reshaping [B*H, Q, D] to [B, H, Q, D]
 splits one atom in two, and because every tensor refers to the same atoms, the split is known at once wherever that atom
@@ -22,7 +22,7 @@ class Atom:
         self.parts: tuple[Atom, ...] = ()
 
     def leaves(self) -> list[Atom]:
-        """The atoms that this one has been divided into."""
+        """The atoms that this one has been divided into, or itself."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
     def split(self, *sizes: int | None) -> None:
@@ -40,12 +40,12 @@ def fresh(shape: Sequence[int | None]) -> Axes:
 
 
 def leaves(atoms: Iterable[Atom]) -> list[Atom]:
-    """The atoms that some atoms, such as those of an axis, have been divided into."""
+    """The atoms that the given atoms, such as those of an axis, have been divided into."""
     return [leaf for atom in atoms for leaf in atom.leaves()]
 
 
 def atoms_of(axes: Axes) -> set[Atom]:
-    """All atoms of some axes, as they have been divided so far."""
+    """All atoms of the given axes, as divided so far."""
     return {leaf for axis in axes for leaf in leaves(axis)}
 
 
@@ -55,7 +55,7 @@ def axes_with(axes: Axes, atoms: set[Atom]) -> list[int]:
 
 
 def beside(axes: Axes, marks: set[Atom]) -> list[Atom]:
-    """What shares an axis with marked atoms."""
+    """The atoms that share an axis with marked atoms."""
     for axis in axes:
         atoms = leaves(axis)
         if not marks.isdisjoint(atoms):
@@ -66,17 +66,17 @@ def beside(axes: Axes, marks: set[Atom]) -> list[Atom]:
 
 
 def split_alike(mine: Axes, traced: Axes) -> None:
-    """Split the atoms of a product's operand, in place, into those that the operand's axes were traced to."""
+    """Split the atoms of a product's operand, in place, into the atoms that the operand's axes were traced to."""
     for own, known in zip(mine, traced, strict=True):
         if len(own) == 1 and not own[0].parts and known:
             own[0].parts = tuple(leaves(known))
 
 
 def split_to(axes: Axes, target: Sequence[int | None]) -> Axes | None:
-    """Distribute the atoms of `axes`, in order, over the sizes of `target`, splitting them in place where they must be.
+    """Distribute the atoms of `axes`, in order, over the sizes of `target`, splitting them in place where necessary.
 
     Returns:
-        The new axes; None where the sizes do not fit. Atoms that were split by then stay split.
+        The new axes; None where the sizes do not fit. Atoms that were already split stay split.
     """
     flat = [leaf for axis in axes for leaf in leaves(axis)]
     if any(a.size is None for a in flat) or None in target:
@@ -107,7 +107,7 @@ def split_to(axes: Axes, target: Sequence[int | None]) -> Axes | None:
 
 
 def _loose(axes: Axes, target: Sequence[int | None]) -> Axes | None:
-    """Where sizes are unknown: match equal sizes from both ends; one stretch in the middle may be merged whole."""
+    """Where sizes are unknown: match equal sizes from both ends; one run in the middle may be merged whole."""
     source = [leaves(axis) for axis in axes]
     sizes = [_size(axis) for axis in source]
     wanted = list(target)

@@ -1,6 +1,6 @@
-"""Follow the axes of a tensor through Transpose, Reshape and their like, forward and backward.
+"""Follow the axes of a tensor through Transpose, Reshape and similar operators, forward and backward.
 
-Whoever follows axes through a Reshape splits their atoms, see atoms.py.
+Following axes through a Reshape splits their atoms, see atoms.py.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
 
 
 MIXED = "mixed heads"
-"""Name of the atoms that come out of such a product in the place of the heads."""
+"""Name of the atoms that replace the heads after a product that mixes them."""
 MIXING = ("MatMul", "Einsum", "Conv", "ReduceSum")
-"""Products that may mix heads: `forward` follows the axes that they leave alone."""
+"""Products that may mix heads: `forward` follows the axes that they leave unchanged."""
 
 
 def _mix(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | None:
@@ -117,7 +117,7 @@ def _broadcast(axes: Axes, shape: Shape | None) -> Axes:
     out: Axes = [[] for _ in range(len(shape) - len(axes))] + list(axes)
     for i, size in enumerate(shape):
         if not out[i] and size not in (1, None):
-            out[i] = [Atom(size)]  # stretched here: an axis that the source did not have
+            out[i] = [Atom(size)]  # broadcast here: an axis that the source did not have
     return out
 
 

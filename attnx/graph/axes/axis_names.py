@@ -26,7 +26,7 @@ class AxisNames:
         self.head_size: int | None = 1
 
     def name(self, atoms: Iterable[Atom], letter: str) -> None:
-        """Give a letter to atoms, numbered where there are several; earlier names stay."""
+        """Give a letter to atoms, numbered where there are several; existing names stay."""
         fresh = [leaf for leaf in leaves(atoms) if leaf not in self._names]
         for i, leaf in enumerate(fresh):
             token = letter if len(fresh) == 1 else f"{letter}{i}"
@@ -38,13 +38,13 @@ class AxisNames:
         return all(leaf in self._names for leaf in atom.leaves())
 
     def unnamed(self, atoms: Iterable[Atom]) -> list[Atom]:
-        """The leaves of some atoms that have no letter yet."""
+        """The leaves of the given atoms that have no letter yet."""
         return [leaf for leaf in leaves(atoms) if leaf not in self._names]
 
     def apart(self, axes: Axes) -> tuple[Axes, Callable[[Axis], bool]]:
-        """A copy of axes, and a predicate: whether one of its axes holds heads and nothing else.
+        """A copy of axes, and a predicate that says whether one of its axes holds heads and nothing else.
 
-        Reshapes that the copy is followed through split its atoms and leave those that have letters whole.
+        Following the copy through reshapes splits its own atoms and leaves those that have letters whole.
         """
         heads: list[Atom] = []
         copy: Axes = []
@@ -75,8 +75,8 @@ class AxisNames:
 def name_axes(graph: Graph, pair: Candidate, use: Use | None) -> AxisNames:
     """Letters for the atoms of the score product and, where there is one, of the product with the value.
 
-    k is what the softmax normalises, d what the score product sums over; of what is left, h are the heads (see
-    `_heads`), q what the query has and the key has not, and b the rest.
+    k is what the softmax normalises, d what the score product sums over. Of the rest, h are the heads (see `_heads`), q
+    the axes that the query has and the key does not, and b all others.
 
     Args:
         graph: The graph.
@@ -88,7 +88,7 @@ def name_axes(graph: Graph, pair: Candidate, use: Use | None) -> AxisNames:
     names.name(pair.keys, "k")
     names.name(contracted, "d")
     free = names.unnamed(atom for axis in out_axes for atom in axis)
-    # A size that the graph leaves open is never a number of heads.
+    # A size that the graph leaves free is never a number of heads.
     heads = {leaf for leaf in leaves(_heads(graph, pair, use, names, free)) if not _is_free(graph, leaf)}
     free = names.unnamed(free)  # reshapes on the way to the heads may have split atoms
     names.name([a for a in free if a in heads], "h")
@@ -101,7 +101,7 @@ def name_axes(graph: Graph, pair: Candidate, use: Use | None) -> AxisNames:
 
 
 def _heads(graph: Graph, pair: Candidate, use: Use | None, names: AxisNames, free: list[Atom]) -> list[Atom]:
-    """The atoms of the scores' heads: from behind the context, else from before the query, else by their position.
+    """The atoms of the scores' heads: found after the context, else before the query, else by their position.
 
     Atoms of features and of heads that are not among `free` are named on the way.
     """
@@ -111,26 +111,26 @@ def _heads(graph: Graph, pair: Candidate, use: Use | None, names: AxisNames, fre
         heads = merged_with(graph, use.way.product, feature)
         names.name(feature, "d")
         if heads and set(leaves(heads)).isdisjoint(leaves(free)):
-            # Heads are mixed between the product and the value: those behind are other atoms than those before.
+            # Heads are mixed between the product and the value: the atoms after the mixing differ from those before.
             names.name(heads, "h")
         elif heads is not None:
             return heads
     heads = split_from(graph, pair.query, pair.query_axes, product.contracted)
-    names.name(pair.keys, "k")  # what was followed may have split them
+    names.name(pair.keys, "k")  # following the query may have split them
     names.name(product.contracted, "d")
-    # Heads that were lost on the way (queries that were picked out of all heads' at once) are other atoms.
+    # Heads that were lost on the way (queries picked out of all heads at once) are other atoms.
     if heads is not None and (not heads or not set(leaves(heads)).isdisjoint(leaves(free))):
         return heads
     heads = _by_position(product.out_axes, names)
     if use is None or depends(graph, pair.query):
         return heads
-    # A learned vector in the place of the query has no axes: what distinguishes rows of weights is the query.
+    # A learned vector in place of the query has no axes: the query is what distinguishes rows of weights.
     in_value = atoms_of(use.value_axes)
     return [leaf for leaf in leaves(heads) if leaf in in_value]
 
 
 def _features(use: Use, out_axes: Axes, names: AxisNames) -> list[Atom]:
-    """The atoms of the value's features: those that neither the scores nor the weights have."""
+    """The atoms of the value's features: those in neither the scores nor the weights."""
     product = use.way.product
     weights_axes = product.left_axes if use.value_axes is product.right_axes else product.right_axes
     others = atoms_of([*out_axes, *weights_axes])
@@ -138,18 +138,18 @@ def _features(use: Use, out_axes: Axes, names: AxisNames) -> list[Atom]:
 
 
 def _query_atoms(rest: list[Atom], pair: Candidate, use: Use | None) -> list[Atom]:
-    """Of the atoms that are neither keys nor heads, those of the query alone."""
+    """Of the atoms that are neither keys nor heads, those that only the query has."""
     in_query, in_key = atoms_of(pair.query_axes), atoms_of(pair.key_axes)
     found = [a for a in rest if a in in_query and a not in in_key]
     if not found and use is not None:
-        # A learned vector in the place of the query: what distinguishes rows of weights, and not values, is the query.
+        # A learned vector in place of the query: the query is what distinguishes rows of weights but not values.
         in_value = atoms_of(use.value_axes)
         found = [a for a in rest if a not in in_value]
     return found
 
 
 def _is_free(graph: Graph, atom: Atom) -> bool:
-    """Whether an axis has a size that an input's free dimension gives it."""
+    """Whether the size of an axis comes from an input's free dimension."""
     size = atom.size
     return size is not None and any(prime > PROBE and size and size % prime == 0 for prime in graph.sizes.values())
 
@@ -164,9 +164,9 @@ def _count(atoms: list[Atom]) -> int | None:
 
 
 def _by_position(out_axes: Axes, names: AxisNames) -> list[Atom]:
-    """Without a value to follow: of two or more batch axes, the last is the heads' (the field's convention).
+    """Without a value to follow: of two or more batch axes, the last holds the heads (the usual convention).
 
-    A batch that was exported as 1 has no atom, and still stands before the heads.
+    A batch exported with size 1 has no atom, but still comes before the heads.
     """
     batch = [axis for axis in out_axes[:-2] if axis and not all(names.named(a) for a in axis)]
     after_one = len(batch) == 1 and batch[0] is out_axes[-3] and not any(out_axes[:-3])

@@ -1,4 +1,4 @@
-"""Whether new keys are put beside keys that come in as an input of the model: a KV cache, however it is written to."""
+"""Whether new keys are joined with keys that enter as an input of the model: a KV cache, however it is updated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 _VIEWS = frozenset("Transpose Reshape Cast Identity Unsqueeze Squeeze Expand Slice Gather Tile Split".split())
 _SCALED = ("Mul", "Div")
 _JOINED = ("Concat", "ScatterND", "ScatterElements", "TensorScatter")
-"""Operators that write new rows beside old ones: the last input holds places or new rows, never the cache."""
+"""Operators that write new rows next to old ones: the last input holds places or new rows, never the cache."""
 _MERGED = ("Add", "Sum", "Where")
 _STEPS = 24
 
 
 def has_cache(graph: Graph, value: str) -> bool:
-    """Whether a key (or value) is made of new rows and of rows that come in as an input of the model.
+    """Whether a key (or value) consists of new rows and of rows that enter as an input of the model.
 
     Args:
         graph: The flat graph.
-        value: Name of the key as it is multiplied.
+        value: Name of the key as it enters the product.
 
     Returns:
         True where the rows are concatenated or scattered, selected by a mask, or blended by a one-hot product:
@@ -39,7 +39,7 @@ def has_cache(graph: Graph, value: str) -> bool:
         if node.op_type in _MERGED:
             full = _full(graph, node)
             merged = [n for n in full if depends(graph, n)]
-            if node.op_type == "Where":  # one new row is stretched over all places, and the condition picks its own
+            if node.op_type == "Where":  # one new row is broadcast over all places, and the condition picks its place
                 merged = [n for n in node.input[1:] if depends(graph, n)]
             if len(merged) > 1:
                 return _blends(graph, node, merged, full)
@@ -56,16 +56,16 @@ def has_cache(graph: Graph, value: str) -> bool:
 
 
 def _full(graph: Graph, node: NodeProto) -> list[str]:
-    """Operands as large as the result, so neither a mask nor an angle that is stretched over it; not a condition."""
+    """The operands as large as the result: no mask or angle that is broadcast over it, and no condition."""
     shape = graph.shape(node.output[0])
     operands = node.input[1:] if node.op_type == "Where" else node.input
     return [name for name in operands if name and (shape is None or graph.shape(name) == shape)]
 
 
 def _blends(graph: Graph, node: NodeProto, merged: list[str], full: list[str]) -> bool:
-    """Whether one of two tensors comes in as it is and the other is made, and one replaces the other by rows.
+    """Whether one tensor enters unchanged, the other is computed, and one replaces rows of the other.
 
-    A sum replaces rows only where the other side is multiplied by something; else it is an ordinary sum, such as a
+    A sum replaces rows only where the other side is multiplied by something; otherwise it is an ordinary sum, such as a
     position added to an input. In a rotary embedding both sides come from the same tensor.
     """
     old = [name for name in merged if name in full and comes_in(graph, name)]
@@ -85,14 +85,14 @@ def _is_scaled(graph: Graph, value: str) -> bool:
 
 
 def _is_outer(graph: Graph, node: NodeProto) -> bool:
-    """Whether a product puts one row into many places: onehot [.., K, 1] x new [.., 1, D]."""
+    """Whether a product copies one row to many places: onehot [.., K, 1] x new [.., 1, D]."""
     if node.op_type not in ("MatMul", "Einsum") or len(node.input) != 2:
         return False
     return all(depends(graph, name) for name in node.input)
 
 
 def comes_in(graph: Graph, value: str) -> bool:
-    """Whether a value is an input of the model with a row for each position, moved, cast or multiplied at most."""
+    """Whether a value is an input of the model with a row per position, moved, cast or multiplied at most."""
     for _ in range(8):
         if value in graph.inputs:
             return len(graph.inputs[value].type.tensor_type.shape.dim) >= 3

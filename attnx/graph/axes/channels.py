@@ -1,4 +1,4 @@
-"""Attention over channels (XCiT, DaViT, Restormer): queries and keys are features, and what is summed over are tokens.
+"""Attention over channels (XCiT, DaViT, Restormer): queries and keys are features, and the product sums over tokens.
 
 Source: El-Nouby et al. 2021, XCiT, section 3.2 (cross-covariance attention).
 """
@@ -21,12 +21,12 @@ _STEPS = 32
 
 
 def is_of_features(graph: Graph, value: str, axis: int) -> bool:
-    """Whether an axis of a tensor holds what the projection that it comes from made: its features, and no tokens.
+    """Whether an axis of a tensor holds the features that its projection made, and no tokens.
 
     Args:
         graph: The graph.
         value: A query.
-        axis: The one that counts its rows.
+        axis: The axis that counts the query's rows.
     """
     shape = graph.shape(value)
     axes: Axes | None = None if shape is None or not 0 <= axis < len(shape) else fresh(shape)
@@ -42,14 +42,14 @@ def is_of_features(graph: Graph, value: str, axis: int) -> bool:
         live = [name for name in node.input if name and depends(graph, name)]
         if not live:
             return False
-        # Of x / |x| the one that is as wide as what comes of it.
+        # Of the operands of x / |x|, the one that is as wide as the result.
         source = next((name for name in live if graph.shape(name) == graph.shape(value)), live[0])
         axes, value = _whole(backward(graph, node, axes, source), graph.shape(source)), source
     return False
 
 
 def _whole(axes: Axes | None, shape: Shape | None) -> Axes | None:
-    """Axes of a tensor that a Split has cut: of the one that was cut, nothing is kept."""
+    """Axes of a tensor that a Split has cut: the axis that was cut keeps nothing."""
     if axes is None or shape is None or len(axes) != len(shape):
         return None
     sizes = [[atom.size for atom in leaves(axis)] for axis in axes]
@@ -60,7 +60,7 @@ def _whole(axes: Axes | None, shape: Shape | None) -> Axes | None:
 
 
 def _features(graph: Graph, product: Product) -> list[int]:
-    """The axes of a projection's output along which its matrix has columns; none of a product of two tensors."""
+    """The axes of a projection's output along which its matrix has columns; none for a product of two tensors."""
     live = [side for side in (product.left, product.right) if depends(graph, side)]
     if len(live) != 1:
         return []

@@ -1,4 +1,4 @@
-"""The floats behind a quantised weight: where its scale and zero point stand, and its numbers."""
+"""The floats behind a quantised weight: where its scale and zero point are, and its numbers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def scale_of(graph: Graph, product: Product) -> tuple[str, str] | None:
     None where they are not constants.
 
     Source: ONNX MatMulInteger and QLinearMatMul; onnxruntime contrib operators DynamicQuantizeMatMul and
-    MatMulIntegerToFloat. After MatMulInteger, quantisers multiply by both scales at once: x's, which depends on the
-    text, times the weight's.
+    MatMulIntegerToFloat. After MatMulInteger, quantisers multiply by both scales at once: the scale of x, which depends
+    on the text, times that of the weight.
     """
     node = product.node
     if node.op_type == "MatMulInteger":
@@ -37,7 +37,7 @@ def scale_of(graph: Graph, product: Product) -> tuple[str, str] | None:
 
 
 def _weight_scale(graph: Graph, product: Product) -> str:
-    """The constant among what dequantises the result of a MatMulInteger; "" where there is not just one."""
+    """The constant factor that dequantises the result of a MatMulInteger; "" where there is not exactly one."""
     if product.last is None:
         return ""
     found = []
@@ -49,10 +49,10 @@ def _weight_scale(graph: Graph, product: Product) -> str:
 
 
 def floats(values: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array | None:
-    """What DequantizeLinear gives, float32; None where the scale does not fit.
+    """The float32 result of DequantizeLinear; None where the scale does not fit.
 
-    Source: ONNX DequantizeLinear-21: (x - zero) x scale, one for all, one for each place along an axis, or one for each
-    block of an axis.
+    Source: ONNX DequantizeLinear-21: (x - zero) x scale, with one scale for all, one for each place along an axis, or
+    one for each block of an axis.
     """
     if block and scale.ndim == values.ndim:
         scale = np.repeat(scale, block, axis=axis)

@@ -1,4 +1,4 @@
-"""The numbers that queries, keys and scores are multiplied by: one for all, or one a head, wherever they stand."""
+"""The factors that queries, keys and scores are multiplied by, anywhere in the graph: one for all, or one per head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
-    """The numbers of a value that is one number a head (one axis of that size, before at least two others)."""
+    """The numbers of a value with one number per head (one axis of that size, before at least two others)."""
     known = graph.stable(value)
     if known is None or heads in (None, 1) or known.size != heads or known.ndim < 3:
         return None
@@ -33,7 +33,7 @@ def per_head(graph: Graph, value: str, heads: int | None) -> Array | None:
 
 
 def along_heads(graph: Graph, value: str, axes: Axes, are_heads: Heads) -> Array | None:
-    """The numbers of a value that differs along the axes of heads alone, where it meets a tensor with these axes."""
+    """The numbers of a value that differs only along the axes of heads, where it meets a tensor with these axes."""
     known = graph.stable(value)
     if known is None or known.ndim > len(axes) or known.size < 2:
         return None
@@ -53,15 +53,15 @@ def multiplier(
     axes: Axes | None = None,
     are_heads: Heads | None = None,
 ) -> float | Array | None:
-    """What a Mul or Div multiplies `source` by, where that is one number or one a head; None otherwise.
+    """What a Mul or Div multiplies `source` by, where that is one number or one per head; None otherwise.
 
     Args:
         graph: The graph.
         node: The Mul or Div.
         source: The operand that is multiplied.
-        heads: How many there are.
-        axes: The axes of the result, where they are known.
-        are_heads: Tells of one of them whether it holds heads and nothing else.
+        heads: The number of heads.
+        axes: The axes of the result, where known.
+        are_heads: Returns whether one of these axes holds heads and nothing else.
     """
     if node.op_type == "Neg":
         return -1.0
@@ -102,7 +102,7 @@ def _quantised_number(graph: Graph, node: NodeProto, source: str) -> float | Non
 def factors_of(
     graph: Graph, value: str, heads: int | None, axes: Axes | None = None, are_heads: Heads | None = None
 ) -> list[tuple[float | Array, str]]:
-    """The constant factors that a query or key carries, nearest first, each with the name of what holds it.
+    """The constant factors on a query or key, nearest first, each with the name of the tensor that holds it.
 
     `axes` and `are_heads` are as for `multiplier`.
 
@@ -115,7 +115,7 @@ def factors_of(
         if node is None:
             break
         if dequantised(graph, node) is not None:
-            break  # what brings integers back to floats is no scale, even where both operands are stored
+            break  # dequantising integers is no scale, even where both operands are stored
         if node.op_type == "FusedMatMul":
             alpha = _fused_scale(graph, node)
             if alpha is not None and _only_scores(graph, value):
@@ -126,7 +126,7 @@ def factors_of(
             axes = backward(graph, node, axes, node.input[0]) if axes is not None and straight else None
             value = node.input[0]
             continue
-        # The side that is no number is what is multiplied, be it data or, as in DETR, learned queries.
+        # The side that is not a number is the one multiplied, whether data or, as in DETR, learned queries.
         step = next(
             (
                 (n, f)
@@ -140,7 +140,7 @@ def factors_of(
         if step is not None:
             source, factor = step
             if not (turning and _only_turned(graph, value)) and not _only_scores(graph, value):
-                break  # others read it scaled too: the scale is the stream's own, not this product's
+                break  # other nodes read the scaled tensor too: the scale belongs to the stream, not to this product
             found.append((factor, next((n for n in node.input if n != source), "")))
             axes = backward(graph, node, axes, source) if axes is not None else None
             value, turning = source, False
@@ -158,16 +158,16 @@ def factors_of(
 
 
 def _fused_scale(graph: Graph, node: NodeProto) -> float | None:
-    """The alpha of a projection into which onnxruntime's optimiser has put the scale that stood behind it."""
+    """The alpha of a projection into which onnxruntime's optimiser has folded the scale that followed it."""
     alpha = float(next((a.f for a in node.attribute if a.name == "alpha"), 1.0))
     stored = any(graph.is_constant(name) for name in node.input[:2])
     return alpha if stored and alpha not in (0.0, 1.0) else None
 
 
 def repeats(graph: Graph, node: NodeProto) -> int:
-    """How often a Concat or a Gather gives each place of an axis again, as key heads are for their group; 1 for none.
+    """How often a Concat or a Gather repeats each place of an axis, as for the key heads of a group; 1 for no repeats.
 
-    The other ways to say it, Expand and Tile, give no number of their own: sizes before and after tell.
+    Expand and Tile, the other ways to repeat, need no number here: the sizes before and after show it.
     """
     if node.op_type == "Concat":
         return len(node.input) if len(set(node.input)) == 1 else 1
@@ -185,7 +185,7 @@ def repeats(graph: Graph, node: NodeProto) -> int:
 
 
 def unmoved(graph: Graph, node: NodeProto) -> str | None:
-    """The x of x + 0 or x - 0, as paddle2onnx writes every scale: x * factor + 0; None for any other node."""
+    """The x of x + 0 or x - 0 (paddle2onnx writes every scale as x * factor + 0); None for any other node."""
     if node.op_type not in ("Add", "Sub") or len(node.input) != 2:
         return None
     sides = [1, 0] if node.op_type == "Add" else [1]
@@ -193,7 +193,7 @@ def unmoved(graph: Graph, node: NodeProto) -> str | None:
 
 
 def _put_together(graph: Graph, node: NodeProto) -> str | None:
-    """The tensor whose parts a Concat puts together again (chunked, stacked), where all of them are of one tensor."""
+    """The tensor whose parts a Concat joins again (chunked, stacked), where all of them come from one tensor."""
     if node.op_type != "Concat" or len(node.input) < 2:
         return None
     origins = set()
@@ -210,19 +210,19 @@ def _put_together(graph: Graph, node: NodeProto) -> str | None:
 
 
 def _only_turned(graph: Graph, value: str) -> bool:
-    """Whether all that reads a tensor behind which a rotary embedding was found belongs to that rotation."""
+    """Whether every reader of a tensor upstream of a rotary embedding belongs to that rotation."""
     readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
     return all(_only_turned(graph, n.output[0]) if n.op_type in ROUNDS else n.op_type in ROTATE for n in readers)
 
 
 def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
-    """Whether all that reads a scaled tensor is products that make scores (disentangled attention has three)."""
+    """Whether every reader of a scaled tensor is a product that makes scores (disentangled attention has three)."""
     readers = [n for n in graph.consumers(value) if n.op_type not in ("Shape", "Size")]
     if depth == 0 and len(readers) == 1 and readers[0].op_type not in ("Split", "Slice", "Gather"):
         return True
     for node in readers:
         if not any(graph.consumers(out) or out in graph.outputs for out in node.output):
-            continue  # what nothing reads was left behind by the exporter
+            continue  # nothing reads it: a leftover of the exporter
         product = product_at(graph, node, value)
         if product is not None:
             if _is_weights(graph, product.other(value)):
@@ -237,7 +237,7 @@ def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
 
 
 def _is_weights(graph: Graph, value: str) -> bool:
-    """Whether a tensor is what a softmax gave, so that its product is the one with the value."""
+    """Whether a tensor is the result of a softmax, so that its product is the one with the value."""
     for _ in range(8):
         node = graph.producer(value)
         if node is None:

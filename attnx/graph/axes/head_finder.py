@@ -1,4 +1,4 @@
-"""Find which axes hold heads behind the context: those that are merged with its features before a projection."""
+"""Find which axes hold heads after the context: those that are merged with its features before a projection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VIEWS = (
     "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Cast", "Identity", *ROUNDS,
 )  # fmt: skip
 _DEEPEST = 48
-"""Nodes behind the context that are looked at, in a row."""
+"""The number of nodes in a row that are examined after the context."""
 _INTEGER = ("MatMulNBits", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm")
 
 
@@ -33,18 +33,18 @@ def merged_with(graph: Graph, product: Product, feature: list[Atom]) -> list[Ato
         feature: The atoms of the value's features in it.
 
     Returns:
-        Their atoms, none where the features are projected alone; None where the context cannot be followed to a
+        Their atoms, none where the features are projected on their own; None where the context cannot be followed to a
         reshape or a projection.
     """
     return _Walk(graph, product, feature).heads()
 
 
 class _Walk:
-    """The walk from a context through all that is made of it, nearest first, until the heads show themselves.
+    """The walk from a context through everything made from it, nearest first, until the heads are found.
 
     Attributes:
         feature: The atoms of the features, as the product of weights and value has them.
-        marks: These, as reshapes have split them by the value that is being looked at.
+        marks: The same atoms, as reshapes have split them up to the value being examined.
     """
 
     def __init__(self, graph: Graph, product: Product, feature: list[Atom]) -> None:
@@ -71,7 +71,7 @@ class _Walk:
         return None
 
     def _at(self, node: NodeProto, value: str, axes: Axes, depth: int) -> list[Atom] | None:
-        """The heads as a reader of `value` shows them; None where it does not, and what it makes is queued."""
+        """The heads as shown by a node that reads `value`; None where it shows none, and its output is queued."""
         apart = _split_and_joined(self.graph, node, axes, self.marks)
         if apart is not None:
             return apart
@@ -84,7 +84,7 @@ class _Walk:
         return None
 
     def _at_product(self, product: Product, value: str, axes: Axes, depth: int) -> list[Atom] | None:
-        """The heads as a product shows them: what it sums over besides the features, or has a matrix each for."""
+        """The heads as shown by a product: what it sums over besides the features, or has a separate matrix for."""
         mine, theirs = product.left_axes, product.right_axes
         if value != product.left:
             mine, theirs = theirs, mine
@@ -104,27 +104,27 @@ class _Walk:
             self.feature = _projected_in_place(product, mine, axes, theirs, contracted, self.feature)
             self._queue.append((product.out, product.out_axes, depth))
             return None
-        return []  # projected alone
+        return []  # projected on its own
 
     def _at_integers(self, node: NodeProto, axes: Axes) -> list[Atom] | None:
-        """The heads as a product of integers shows them, which sums over the last axis."""
+        """The heads as shown by a product of integers, which sums over the last axis."""
         summed = leaves(axes[-1]) if axes else []
         if self.marks.isdisjoint(summed):
             return None
         return [a for a in summed if a not in self.marks] or _matrix_each(self.graph, node, axes)
 
     def _follow(self, node: NodeProto, value: str, axes: Axes, depth: int) -> None:
-        """Queue what a node makes of `value`, where its axes can be followed."""
+        """Queue the output that a node makes from `value`, where its axes can be followed."""
         after = forward(self.graph, node, axes, value) if node.output else None
         if after is None or _joins_parts(self.graph, node, after, self.marks, self.context):
-            return  # heads that were cut out one by one do not show in their features
+            return  # heads that were cut out one by one cannot be seen in their features
         if node.op_type in ("Concat", "Slice", "Pad"):
             after = _resized(after, self.graph.shape(node.output[0]), self.marks)
         self._queue.append((node.output[0], after, depth))
 
 
 def _matrix_each(graph: Graph, node: NodeProto, axes: Axes) -> list[Atom]:
-    """The atoms of the axes along which a stored operand of integers has a matrix of its own for each place."""
+    """The atoms of the axes along which a stored integer operand has a separate matrix for each place."""
     at = 3 if node.op_type == "QLinearMatMul" else 1
     shape = graph.shape(node.input[at]) if len(node.input) > at else None
     if shape is None or depends(graph, node.input[at]):
@@ -150,14 +150,14 @@ def _joins_parts(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom], co
 
 
 def _in_both(mine: Axes, theirs: Axes, summed: set[Atom]) -> set[Atom]:
-    """Atoms that both operands of a product have and that are not summed: a matrix of its own for each of them."""
+    """Atoms that both operands of a product have and that are not summed: each of them has a separate matrix."""
     return {a for axis in mine for a in axis} & {a for axis in theirs for a in axis} - summed
 
 
 def _projected_in_place(
     after: Product, mine: Axes, axes: Axes, theirs: Axes, summed: set[Atom], feature: list[Atom]
 ) -> list[Atom]:
-    """One matrix a head (absorbed projections): what comes out has other features, in the same heads."""
+    """One matrix per head (absorbed projections): the result has other features, in the same heads."""
     split_alike(mine, axes)
     out = [a for axis in after.out_axes for a in axis]
     new = [a for axis in theirs for a in axis if a not in summed and a in out]
@@ -165,7 +165,7 @@ def _projected_in_place(
 
 
 def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom]) -> list[Atom] | None:
-    """Heads that a Split takes apart and a Concat joins on the features' axis (stacked on the batch, or alone)."""
+    """Heads that a Split separates and a Concat joins on the features' axis (stacked on the batch, or alone)."""
     if node.op_type != "Split" or len(node.output) < 2:
         return None
     count, axis = len(node.output), attributes(node).get("axis", 0) % len(axes)
@@ -191,7 +191,7 @@ def _split_and_joined(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom
 
 
 def _outer(axis: Axis, count: int) -> tuple[list[Atom], list[Atom]] | None:
-    """An axis as its outermost `count` places and what stands within each; None where it does not divide so."""
+    """An axis divided into its outermost `count` places and the rest within each; None where it does not divide so."""
     atoms, taken = leaves(axis), 1
     for i, atom in enumerate(atoms):
         if taken == count:
@@ -210,7 +210,7 @@ def _outer(axis: Axis, count: int) -> tuple[list[Atom], list[Atom]] | None:
 
 
 def _resized(axes: Axes, shape: tuple[int | None, ...] | None, marks: set[Atom]) -> Axes:
-    """Axes whose length a Concat, Slice or Pad has changed get an atom of their new length; features keep theirs."""
+    """Axes whose length a Concat, Slice or Pad has changed get an atom of the new length; features keep their atoms."""
     if shape is None or len(shape) != len(axes):
         return axes
     out: Axes = []

@@ -1,4 +1,4 @@
-"""Find which axes hold heads before the query: those that its features were split from, or projected together with."""
+"""Find which axes hold heads before the query: those that its features were split from or projected together with."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def split_from(graph: Graph, query: str, axes: Axes, contracted: list[Atom]) -> 
 
 
 def _stacked(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom]) -> list[Atom]:
-    """The atoms of an axis along which single heads are stacked, each made by a projection of its own."""
+    """The atoms of an axis along which single heads are stacked, each made by its own projection."""
     makers = [graph.producer(n) for n in node.input]
     at = attributes(node).get("axis", 0)
     if (
@@ -68,7 +68,7 @@ def _stacked(graph: Graph, node: NodeProto, axes: Axes, marks: set[Atom]) -> lis
 def upstream(graph: Graph, value: str, axes: Axes, marked: list[Atom]) -> tuple[str, Axes, list[Atom]] | None:
     """One step towards what made a tensor: the operand that it comes from, its axes, and the marked atoms there.
 
-    An axis that a Split, Slice or Concat made longer or shorter has atoms of its own before it; they are marked where
+    An axis that a Split, Slice or Concat made longer or shorter has different atoms before it; they are marked where
     the axis held marked ones.
     """
     node = graph.producer(value)
@@ -87,14 +87,14 @@ def upstream(graph: Graph, value: str, axes: Axes, marked: list[Atom]) -> tuple[
             sizes = [a.size for a in atoms]
             if size is None or None in sizes or prod(n for n in sizes if n is not None) == size:
                 continue
-            traced[i] = [] if size == 1 else [Atom(size)]  # as long as it is there
+            traced[i] = [] if size == 1 else [Atom(size)]  # the length that it has there
             if not marks.isdisjoint(atoms):
                 marked = traced[i]
     return source, traced, marked
 
 
 def _stored(graph: Graph, value: str) -> bool:
-    """Whether a value is stored with the model, or is whole numbers (shapes, places): no query comes from it."""
+    """Whether a value is stored with the model or is whole numbers (shapes, places), so that no query comes from it."""
     fact = graph.facts.get(value)
     return graph.is_constant(value) or (fact is not None and fact.dtype in (6, 7))
 
@@ -107,7 +107,7 @@ def _same_size(graph: Graph, a: str, b: str) -> bool:
 
 
 def _made_by(graph: Graph, product: Product, axes: Axes, marks: set[Atom]) -> list[Atom] | None:
-    """What else the stored side of a projection gives its result: heads, where it is [width, heads, size]."""
+    """What else the stored side of a projection adds to its result: heads, where it is [width, heads, size]."""
     held = [_stored(graph, side) for side in (product.left, product.right)]
     if not any(held):  # a stored matrix that is transposed first
         held = [not depends(graph, side) for side in (product.left, product.right)]

@@ -1,4 +1,4 @@
-"""Softmaxes that are no attention of queries over keys: linear attention, and slots (queries) that compete for keys."""
+"""Softmaxes that are not attention of queries over keys: linear attention, and slots (queries) competing for keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
     """Whether weights sum over an axis of the product's other operand, and not over the one that was normalised."""
     if not any(step.node.op_type == "Div" for step in way.steps):
-        return False  # they must be made to sum to 1 over what is weighed
-    leading = chosen.way.product.out_axes[:-2]  # a batch that stored slots have none of
+        return False  # they must be normalised to sum to 1 over the keys
+    leading = chosen.way.product.out_axes[:-2]  # batch axes, which stored slots do not have
     shared = atoms_of([*chosen.key_axes, *leading])
     queries = [a for axis in chosen.query_axes for a in leaves(axis) if a not in shared]
     if not queries:
@@ -30,7 +30,7 @@ def competed(graph: Graph, way: Way, chosen: Candidate, out: str) -> bool:
 def is_linear(graph: Graph, use: Use) -> bool:
     """Whether the context's row axis is contracted with another tensor of data (efficient, or linear, attention).
 
-    Not where that tensor is made from the context itself: latents that are queried once more (poly-encoders).
+    False where that tensor is made from the context itself: latents that are queried once more (poly-encoders).
     """
     value, axes = use.way.product.out, use.way.product.out_axes
     rows = atoms_of(use.weights_axes) - atoms_of(use.value_axes)

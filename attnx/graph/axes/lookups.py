@@ -1,7 +1,7 @@
-"""Which tables a graph looks its inputs' numbers up in: how many entries an embedding has.
+"""The tables in which a graph looks up its inputs' numbers: how many entries an embedding has.
 
-onnxruntime's CPU kernels refuse a number beyond a table, with a message of their own; its CUDA kernels read whatever
-lies there, and say nothing. It is known before the run.
+onnxruntime's CPU kernels refuse a number beyond the table, with their own error message; its CUDA kernels silently read
+whatever memory lies there. The size of the table is known before the run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _KEEPS = frozenset("Cast Identity Reshape Unsqueeze Squeeze Flatten".split())
-"""Operators that hand on the numbers that they are given, each as it is."""
+"""Operators that pass on their input's numbers unchanged."""
 _SAME_SHAPE = frozenset("Cast Identity DequantizeLinear".split())
 _EMBED = {0: 2, 1: 4, 8: 3}
 """Of EmbedLayerNormalization: input with numbers -> input with their table (words, segments, positions)."""
 
 
 def rows(graph: Graph) -> dict[str, int]:
-    """For each graph input whose numbers are looked up in a constant table: the entries of the smallest one."""
+    """For each graph input whose numbers are looked up in constant tables: the entries of the smallest table."""
     found: dict[str, int] = {}
     for name in graph.inputs:
         sizes = [size for node, value in _readers(graph, name) if (size := _entries(graph, node, value)) is not None]
@@ -35,7 +35,7 @@ def rows(graph: Graph) -> dict[str, int]:
 
 
 def _readers(graph: Graph, name: str) -> Iterator[tuple[NodeProto, str]]:
-    """The nodes that read an input's numbers as they are, with the value by which they do."""
+    """The nodes that read an input's numbers unchanged, each with the value that it reads."""
     waiting, seen = [name], {name}
     while waiting:
         value = waiting.pop()
@@ -49,7 +49,7 @@ def _readers(graph: Graph, name: str) -> Iterator[tuple[NodeProto, str]]:
 
 
 def _entries(graph: Graph, node: NodeProto, value: str) -> int | None:
-    """The entries of the table in which a node looks up that value; None where it looks up nothing."""
+    """The entries of the table in which a node looks up a value; None where it looks up nothing."""
     if node.op_type == "Gather" and not node.domain and list(node.input).index(value) == 1:
         return _size(graph, node.input[0], int(attributes(node).get("axis", 0)))
     if node.op_type == "GatherBlockQuantized" and list(node.input).index(value) == 1:

@@ -1,4 +1,4 @@
-"""Which tensor the cells of another came from: followed back through steps that move cells and change none."""
+"""Which tensor the cells of another came from: traced back through steps that move cells and change none."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MOVES = {
     "ScatterElements": (0, 2),
     "Where": (1, 2),
 }
-"""Operators that put cells elsewhere and change none, and which of their inputs hold the cells."""
+"""Operators that move cells and change none, and which of their inputs hold the cells."""
 
 
 def origin(graph: Graph, value: str) -> str | None:
-    """The one tensor whose cells `value` holds, moved, cut, repeated or padded; None where it holds those of several.
+    """The one tensor whose cells `value` holds, moved, cut, repeated or padded; None where they come from several.
 
-    A split ends the way: its parts may be query, key and value.
+    The search ends at a split: its parts may be query, key and value.
     """
     ends = origins(graph, value)
     return ends[0] if len(ends) == 1 else None
 
 
 def origins(graph: Graph, value: str) -> tuple[str, ...]:
-    """The tensors whose cells `value` holds, in the order in which they are put side by side; see `origin`."""
+    """The tensors whose cells `value` holds, in the order in which they are concatenated; see `origin`."""
     ends: dict[str, None] = {}
     seen: set[str] = set()
     stack = [value]

@@ -34,10 +34,10 @@ def packed_product(graph: Graph, node: NodeProto) -> Product | None:
 
 
 def packed_numbers(graph: Graph, node: NodeProto) -> Array | None:
-    """W [K,N], float32; None where the weights are packed in a way that is not known here.
+    """W [K,N], float32; None where the packing of the weights is not known here.
 
-    Source: onnxruntime's ContribOperators, MatMulNBits: along K in blocks, each with a scale and a zero point, by
-    default the middle; low bits first; zero points are packed alike, or floats.
+    Source: onnxruntime's ContribOperators, MatMulNBits: in blocks along K, each with a scale and a zero point (by
+    default the middle); low bits first; zero points are packed the same way, or are floats.
     """
     a = attributes(node)
     bits, rows, columns, block = (int(a.get(name, 4)) for name in ("bits", "K", "N", "block_size"))
@@ -59,6 +59,6 @@ def packed_numbers(graph: Graph, node: NodeProto) -> Array | None:
 
 
 def _unpacked(held: Array, bits: int) -> Array:
-    """The numbers in bytes along the last axis, those in the low bits first."""
+    """The numbers packed into bytes along the last axis, low bits first."""
     parts = [(held >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*held.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""How queries, keys, values and contexts are laid out, where no axis could be followed to tell."""
+"""How queries, keys, values and contexts are laid out, where no axis could be followed to find out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Operand:
     """How the axes of a query, key, value or context are laid out, once heads are split from features."""
 
     length: int
-    """Which axis counts the tokens."""
+    """The axis that counts the tokens."""
     batch: int
     heads: int | None
-    """Which axes hold texts and heads; None where there is one head and no axis for it."""
+    """The axes that hold texts and heads; None where there is one head and no axis for it."""
     split: bool
-    """Heads and features are one axis of the tensor itself."""
+    """Heads and features share one axis of the tensor itself."""
 
     def layout(self, letter: str, heads: int) -> str:
-        """In the words of `Place.layout`."""
+        """The layout as written in `Place.layout`."""
         words = {self.length: letter, self.batch: "b", self.heads: f"h:{heads}"}
         outer = [words[i] for i in range(2 + (self.heads is not None))]
         return " ".join([*outer[:-1], f"({outer[-1]} d)"] if self.split else [*outer, "d"])
 
     def arranged(self, array: Array, heads: int) -> Array:
-        """An array of that layout as [B,H,length,D]."""
+        """Rearrange an array of that layout to [B,H,length,D]."""
         view = array.reshape(*array.shape[:-1], heads, -1) if self.split else array
         if self.heads is None:
             return view.transpose(self.batch, self.length, 2)[:, None]
@@ -37,7 +37,7 @@ class Operand:
 
 
 def matched(weights: Array, value: Array, made: Array, key: Operand, query: Operand) -> tuple[Operand, Operand] | None:
-    """The layouts of value and context with which weights x value = context.
+    """The layouts of value and context for which weights x value = context.
 
     Args:
         weights: [B,H,Q,K].

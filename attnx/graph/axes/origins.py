@@ -1,4 +1,4 @@
-"""Where a query, key or value comes from: through rotations, back to the hidden states that it was projected from."""
+"""Where a query, key or value comes from: traced through rotations to the hidden states it was projected from."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 PASS = (
     frozenset("Transpose Reshape Cast CastLike Identity Unsqueeze Squeeze Expand Tile Flatten Dropout".split()) | ROUNDS
 )
-"""Operators that give the numbers of their first input, moved at most."""
+"""Operators that return the numbers of their first input, moved at most."""
 ROTATE = frozenset(
     "Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split()
 )
-"""Operators that a rotary embedding is written with."""
+"""Operators that a rotary embedding consists of."""
 _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding")
 
 
 def rotary_source(graph: Graph, value: str) -> str | None:
-    """x, where `value` is x turned by a rotary embedding written out (x*cos + rotated(x)*sin), or by an operator."""
+    """x, where `value` is x rotated by a written-out rotary embedding (x*cos + rotated(x)*sin), or by an operator."""
     value = unrounded(graph, value)
     node = graph.producer(value)
     if node is None:
         return None
     if op_name(node) in _ROTARY_OPS:
         return str(node.input[0])
-    if node.op_type == "Concat":  # partial rotary, or interleaved halves put together again
+    if node.op_type == "Concat":  # partial rotary, or interleaved halves joined again
         sources = {s for s in (_turned(graph, _unstacked(graph, name)) for name in node.input) if s is not None}
         return sources.pop() if len(sources) == 1 else None
     return _turned(graph, value)
@@ -57,7 +57,7 @@ def _turned(graph: Graph, value: str) -> str | None:
 
 
 def _rotated_from(graph: Graph, value: str, shape: tuple[int | None, ...] | None) -> list[str]:
-    """Values upstream through the operators of a rotation, nearest first."""
+    """Values upstream, through the operators of a rotation, nearest first."""
     found: list[str] = []
     stack = [(unrounded(graph, value), 0)]
     while stack:
@@ -73,15 +73,15 @@ def _rotated_from(graph: Graph, value: str, shape: tuple[int | None, ...] | None
 
 
 def rank_of(graph: Graph, value: str) -> int | None:
-    """The number of axes of a value, where it is known."""
+    """The number of axes of a value, where known."""
     shape = graph.shape(value)
     return None if shape is None else len(shape)
 
 
 def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
-    """The values that a query, key or value was made from, back to the hidden states that its block reads.
+    """The values that a query, key or value was made from, up to the hidden states that its block reads.
 
-    Follows what carries content (projections by constant weights, norms, rotary, concatenations) and stops behind a
+    Follows operators that carry content (projections by constant weights, norms, rotary, concatenations) and stops at a
     residual sum, a score product or a graph input. Two sides whose streams meet read the same sequence.
     """
     found: set[str] = set()
@@ -132,10 +132,10 @@ def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
 
 
 def carried_on(graph: Graph, query: str, key: str) -> bool:
-    """Whether the query's hidden states are the key's and what later layers added to them, position by position.
+    """Whether the query's hidden states are the key's plus what later layers added to them, position by position.
 
-    So it is where a layer looks at the keys and values of an earlier one (Gemma 3n, YOCO): the same sequence. What a
-    product of two data terms gave is not followed: a sum with what cross-attention brought is still the query's own.
+    This is so where a layer reads the keys and values of an earlier one (Gemma 3n, YOCO): the same sequence. The result
+    of a product of two data terms is not followed: a sum with the output of cross-attention is still the query's own.
     """
     wanted = {name for name in streams(graph, key) if _residual(graph, name)}
     stack = [name for name in streams(graph, query) if _residual(graph, name)]
@@ -155,7 +155,7 @@ def carried_on(graph: Graph, query: str, key: str) -> bool:
 
 
 def _residual(graph: Graph, name: str) -> bool:
-    """Whether a value of [batch, positions, width] is a sum of two that depend on data, or comes in with the run."""
+    """Whether a value of [batch, positions, width] is a sum of two that depend on data, or a model input."""
     node = graph.producer(name)
     if node is None:
         return name in graph.inputs and len(graph.shape(name) or ()) > 2

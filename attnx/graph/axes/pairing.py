@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Candidate:
-    """A product that may have made the scores, with the axes of the softmax's input in its terms."""
+    """A product that may have made the scores, with the axes of the softmax's input expressed in its atoms."""
 
     __slots__ = ("axes", "key", "key_axes", "keys", "query", "query_axes", "way")
 
@@ -27,12 +27,12 @@ class Candidate:
 
 
 def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
-    """Follow the product's axes to the softmax; the operand that holds what is normalised is the key.
+    """Follow the product's axes to the softmax; the operand that holds the normalised axis is the key.
 
     Args:
         graph: The graph.
         way: From a product to the softmax.
-        over: The axes that it normalises, in order.
+        over: The axes that the softmax normalises, in order.
     """
     axes: Axes | None = way.product.out_axes
     for step in way.steps:
@@ -43,21 +43,21 @@ def follow(graph: Graph, way: Way, over: tuple[int, ...]) -> Candidate | None:
     in_left = atoms_of(way.product.left_axes).issuperset(keys)
     in_right = atoms_of(way.product.right_axes).issuperset(keys)
     if not keys and len(axes) == len(way.product.out_axes) and way.product.node.op_type in ("MatMul", "FusedMatMul"):
-        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: known by its place alone
+        in_left, in_right = over == (len(axes) - 2,), over == (len(axes) - 1,)  # one key: known only by its position
     if in_left == in_right:
         return None
     return Candidate(way, axes, keys, in_left)
 
 
 def unmixed(graph: Graph, candidate: Candidate, over: tuple[int, ...]) -> Candidate | None:
-    """The product behind one whose key is scores already: that one mixes heads, by numbers stored or made of the text.
+    """The real score product, where a candidate's key is scores already because it only mixes heads.
 
-    Scores have an axis that is normalised, of one operand of their product, and of the other one that rows differ by. A
-    key can have such axes, too, where it was written into a cache by a product; but what it is summed over, its
-    features, is of one operand alone.
+    The numbers that mix heads are stored or made from the text. Scores have a normalised axis, from one operand of
+    their product, and an axis by which rows differ, from the other. A key written into a cache by a product can have
+    such axes too; but what that product sums over, its features, comes from one operand alone.
 
     Returns:
-        None where the key is a key.
+        None where the key is really a key.
     """
     mix = candidate.way.product
     step = Step(mix.node, candidate.key, mix.out)
@@ -80,7 +80,7 @@ def unmixed(graph: Graph, candidate: Candidate, over: tuple[int, ...]) -> Candid
 
 
 def _summed(graph: Graph, way: Way, mix: Product, value: str) -> set[Atom]:
-    """What a product sums over, in the terms of the way to one of its operands."""
+    """What a product sums over, expressed in the atoms of the way to one of its operands."""
     axes: Axes | None = way.product.out_axes
     for step in way.steps:
         axes = forward(graph, step.node, axes, step.source) if axes is not None else None
@@ -93,7 +93,7 @@ def _summed(graph: Graph, way: Way, mix: Product, value: str) -> set[Atom]:
 
 
 def content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candidate:
-    """Of several products that are summed, the one whose key comes from where the value comes from."""
+    """Of several products that are added up, the one whose key comes from the same place as the value."""
     if len(candidates) == 1 or not on:
         return candidates[0]
     way = on[0]
@@ -109,7 +109,7 @@ def content(graph: Graph, candidates: list[Candidate], on: list[Way]) -> Candida
 
 
 class Use:
-    """The product of weights and value, with the axes of both in the scores' terms."""
+    """The product of weights and value, with the axes of both expressed in the scores' atoms."""
 
     __slots__ = ("value", "value_axes", "way", "weights_axes")
 
@@ -118,7 +118,7 @@ class Use:
 
 
 def use_of(graph: Graph, way: Way, chosen: Candidate, weights: str) -> Use | None:
-    """Follow the weights to a product; it is the one with the value where it contracts over the keys."""
+    """Follow the weights to a product; it is the one with the value if it contracts over the keys."""
     axes: Axes | None = chosen.axes
     carried = weights
     for step in way.steps:

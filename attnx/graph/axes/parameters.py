@@ -1,4 +1,4 @@
-"""How many numbers every token is multiplied with: the size of a model without its embeddings."""
+"""How many numbers every token is multiplied by: the size of a model without its embeddings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ON = frozenset(
 
 
 def parameters(graph: Graph) -> int:
-    """Numbers in all matrices that hidden states are multiplied by: projections and feed-forward, embeddings aside.
+    """Numbers in all matrices that hidden states are multiplied by: projections and feed-forward, not embeddings.
 
-    Left out: a matrix that is also looked up as an embedding, and one that makes an output of the model as wide as such
-    a table is long (the language model's head).
+    Left out: a matrix that is also looked up as an embedding, and one whose product is a model output as wide as such a
+    table is long (the language model's head).
     """
     tables = {root_of(graph, node.input[0]) for node in graph.nodes if node.op_type == "Gather"}
     shapes = [stored(graph, name) for name in tables if name is not None]
@@ -49,7 +49,7 @@ def parameters(graph: Graph) -> int:
 
 
 def _is_last(graph: Graph, value: str) -> bool:
-    """Whether a value is an output of the model but for views, casts and a bias."""
+    """Whether a value is an output of the model, up to views, casts and a bias."""
     for _ in range(8):
         if value in graph.outputs:
             return True
@@ -61,7 +61,7 @@ def _is_last(graph: Graph, value: str) -> bool:
 
 
 def _constant_products(graph: Graph) -> Iterator[tuple[Product, str]]:
-    """Every product of data with a constant, and the constant."""
+    """Every product of data with a constant, and that constant."""
     for node in graph.nodes:
         product = find_product(graph, node.output[0]) if node.output else None
         if product is None:

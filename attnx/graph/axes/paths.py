@@ -54,8 +54,8 @@ def depends(graph: Graph, value: str) -> bool:
 
 
 def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) -> set[str]:
-    """The values that the targets are made of, themselves among them, down to those of `stop`; sizes that are read off
-    a tensor do not depend on its numbers.
+    """The values that the targets are made from, including the targets, up to those of `stop`; sizes read off a tensor
+    do not depend on its numbers.
     """
     found: set[str] = set()
     stack = list(targets)
@@ -71,7 +71,7 @@ def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) ->
 
 
 def upstream(graph: Graph, values: Collection[str]) -> set[str]:
-    """These values and all that they are made from, tensors of which sizes are read among them."""
+    """These values and all that they are made from, including tensors of which only sizes are read."""
     found: set[str] = set()
     stack = list(values)
     while stack:
@@ -86,7 +86,7 @@ def upstream(graph: Graph, values: Collection[str]) -> set[str]:
 
 
 def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection[str] = ()) -> bool:
-    """Whether one of the targets is upstream of a value, or the value itself; nothing above those of `stop` counts."""
+    """Whether one of the targets is upstream of a value, or the value itself, without passing those of `stop`."""
     seen: set[str] = set()
     stack = [value]
     while stack:
@@ -103,7 +103,7 @@ def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection
 
 
 def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
-    """Whether a node multiplies scores or weights by a small square constant: heads that talk to one another."""
+    """Whether a node multiplies scores or weights by a small square constant, which mixes heads."""
     if node.op_type not in ("MatMul", "Einsum", "Conv") or data not in node.input:
         return False
     others = [n for n in node.input[:2] if n != data]
@@ -117,8 +117,8 @@ def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
 def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
     """Every product of two tensors that reaches `logits` through steps that keep scores scores, nearest first.
 
-    With `mixed`, also through products with a small square constant (talking heads). Products with a constant operand
-    count where the other side is data; the caller decides which of them is the score product.
+    With `mixed`, also through products with a small square constant (talking heads). A product with a constant operand
+    counts where the other side is data; the caller decides which of them is the score product.
     """
     found: list[Way] = []
     seen: set[str] = set()
@@ -149,7 +149,7 @@ def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
             pass
         elif node.op_type == "QLinearAdd":
             inputs = [inputs[0], inputs[3]]
-        elif node.op_type in ("ScatterND", "ScatterElements"):  # scores into which a part is written again, with a bias
+        elif node.op_type in ("ScatterND", "ScatterElements"):  # scores with a part rewritten to include a bias
             inputs = [inputs[0], inputs[2]]
         else:
             inputs = inputs[:1]
@@ -193,7 +193,7 @@ def ways_on(graph: Graph, weights: str) -> list[Way]:
 
 
 def product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
-    """The product that `node` makes with `value` as an operand (through a Mul and ReduceSum, or in integers)."""
+    """The product that `node` makes with `value` as an operand (also by Mul and ReduceSum, or in integers)."""
     if node.op_type == "MatMulInteger":
         for cast in graph.consumers(node.output[0]):
             for mul in graph.consumers(cast.output[0]):
@@ -213,7 +213,7 @@ def product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
 
 
 def _stretches(graph: Graph, product: Product, value: str) -> bool:
-    """Whether weights are stretched along features to be multiplied (and not just summed under a mask)."""
+    """Whether weights are broadcast along features to be multiplied (and not just summed under a mask)."""
     mine, other = graph.shape(value), graph.shape(product.other(value))
     if mine is None or other is None:
         return False
@@ -221,7 +221,7 @@ def _stretches(graph: Graph, product: Product, value: str) -> bool:
 
 
 def scalar(graph: Graph, value: str) -> float | None:
-    """The number of a value that is one number, whatever the input; None otherwise."""
+    """The value as one number that is the same for any input; None if it is not one."""
     known = graph.known(value)
     if known is None or known.size != 1 or known.dtype == bool:
         return None
@@ -239,7 +239,7 @@ def unrounded(graph: Graph, value: str) -> str:
 
 
 def float_of(graph: Graph, value: str) -> str:
-    """The float tensor that an integer one stands for: the DequantizeLinear that reads it, or the value itself."""
+    """The float tensor that an integer one stands for: the result of the DequantizeLinear that reads it, or itself."""
     if (fact := graph.facts.get(value)) is not None and fact.dtype in (2, 3, 4, 5):
         for node in graph.consumers(value):
             if node.op_type in DEQUANTISES and node.input[0] == value:

@@ -30,12 +30,12 @@ class Product:
     out_axes: Axes
     contracted: list[Atom]
     factor: float = 1.0
-    """The product carries this factor already (FusedMatMul's alpha)."""
+    """The factor that the product already includes (FusedMatMul's alpha)."""
     last: NodeProto | None = None
-    """The node that makes `out`, where that is not `node`."""
+    """The node that makes `out`, if it is not `node`."""
 
     def other(self, value: str) -> str:
-        """The operand that `value` is multiplied by."""
+        """The other operand, by which `value` is multiplied."""
         return self.right if value == self.left else self.left
 
 
@@ -52,7 +52,7 @@ _MATMUL = {
 
 
 def find_product(graph: Graph, value: str) -> Product | None:
-    """The product that makes `value`, or None: MatMul in all its forms, Einsum, Gemm, Mul and ReduceSum."""
+    """The product that makes `value`, or None: MatMul in all its forms, Einsum, Gemm, or Mul and ReduceSum."""
     node = graph.producer(value)
     if node is None:
         return None
@@ -142,7 +142,7 @@ def _matmul(graph: Graph, node: NodeProto) -> Product | None:
     columns: Axes = [_axis(q[-1])] if len(q) > 1 else []
 
     def lead(shape: Shape) -> Axes:
-        """The batch axes of one side; those of size 1 there are stretched and have no atoms."""
+        """The batch axes of one side; those of size 1 are broadcast and have no atoms."""
         count = max(0, len(shape) - 2)
         return [[] if shape[k] == 1 else axis for k, axis in enumerate(batch[rank - count :])]
 
@@ -191,7 +191,7 @@ def _einsum(graph: Graph, node: NodeProto) -> Product | None:
     atoms = {letter: [] if size == 1 else [Atom(size)] for letter, size in sizes.items()}
     contracted = [atom for letter in dict.fromkeys(first + second) if letter not in result for atom in atoms[letter]]
     if any((letter in first) != (letter in second) for letter in first + second if letter not in result):
-        return None  # a letter summed on one side alone is no plain contraction
+        return None  # a letter summed on one side alone is not a plain contraction
     return Product(
         node,
         out,

@@ -1,4 +1,4 @@
-"""The weights around an attention: W_Q, W_K, W_V and W_O, and the hidden state that a block reads. Only where sure."""
+"""The weights around an attention (W_Q, W_K, W_V and W_O) and the hidden state its block reads. Only where certain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NORMS = frozenset(
     "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization RotaryEmbedding".split()
 )
 _CHANGED = frozenset("Mul Div Add LayerNormalization SimplifiedLayerNormalization RMSNormalization".split())
-"""What may stand between the context and W_O where only what W_O gives is asked for: a gate, or a norm."""
+"""What may lie between the context and W_O when only the output of W_O is wanted: a gate, or a norm."""
 _STEPS = 60
 
 
@@ -46,11 +46,11 @@ class Projection:
     weight: str
     """Name of the initializer that holds it."""
     rows: int
-    """What it reads: the width of X (of the concatenated heads, for W_O)."""
+    """Its input width: the width of X (of the concatenated heads, for W_O)."""
     columns: int
-    """What it gives. Where query, key and value are one matrix, all of it."""
+    """Its output width; where query, key and value share one matrix, the width of all three."""
     source: str
-    """Name of the tensor that it multiplies."""
+    """Name of the tensor that is multiplied by it."""
     out: str
     """Name of the product."""
     packed: bool = False
@@ -59,7 +59,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Projections:
-    """The weights around one site; None for one that was not found with certainty."""
+    """The weights around one site; None for any that was not found with certainty."""
 
     query: Projection | None
     key: Projection | None
@@ -75,9 +75,9 @@ def projections(graph: Graph, site: Site) -> Projections:
         site: With places.
 
     Returns:
-        Query, key and value are found upstream of what is multiplied, through views, biases, norms and rotary
-        embeddings; the output projection downstream of the context, and only where the graph's own axes show that the
-        heads were put side by side in order.
+        Query, key and value projections are found upstream of the operands, through views, biases, norms and rotary
+        embeddings; the output projection is found downstream of the context, and only where the graph's own axes show
+        that the heads were concatenated in order.
     """
     found = {}
     for name in ("query", "key", "value"):
@@ -91,9 +91,9 @@ def projections(graph: Graph, site: Site) -> Projections:
 
 
 def output_axes(graph: Graph, site: Site) -> tuple[str, Axes, list[tuple[str, Atom]]] | None:
-    """What W_O gives, with what its axes stand for; None where W_O was not found with certainty.
+    """The output of W_O, with the meaning of its axes; None where W_O was not found with certainty.
 
-    Other than for its numbers, the context may be gated or normed before W_O multiplies it.
+    Unlike when the numbers of W_O are wanted, the context may be gated or normed before W_O multiplies it.
 
     Returns:
         The product's name, its axes, and the atoms that stand for batch, queries ("b", "q"); all others are features.
@@ -121,18 +121,18 @@ class Operand:
     order: tuple[int, ...]
     """Its axes: those that read the heads, then the others."""
     shape: tuple[int, int, int]
-    """What it is then: H, Dv, E."""
+    """The sizes after that reordering: H, Dv, E."""
     factor: float
-    """What its product is multiplied by."""
+    """A factor on its product."""
     scale: str = ""
     zero: str = ""
-    """Names of the scale and zero point, along its last axis, where the tensor is in integers."""
+    """Names of the scale and zero point, along its last axis, where the tensor holds integers."""
     packed: NodeProto | None = None
-    """The product's node, where the tensor holds several numbers in a byte; `order` is then that of [rows, columns]."""
+    """The product's node, where a byte of the tensor holds several numbers; `order` then orders [rows, columns]."""
 
 
 def output_operand(graph: Graph, site: Site) -> Operand | None:
-    """Where the graph holds W_O; None where it is not sure."""
+    """Where the graph holds W_O; None where that is not certain."""
     made, product, side = _output(graph, site)
     if made is None or product is None or site.heads is None or made.rows % site.heads:
         return None
@@ -149,9 +149,9 @@ def output_operand(graph: Graph, site: Site) -> Operand | None:
 
 
 def output_weights(graph: Graph, site: Site) -> Array | None:
-    """W_O as [H,Dv,E], the slice of the output projection that reads each head; None where it is not sure.
+    """W_O as [H,Dv,E], the slice of the output projection that reads each head; None where it is not certain.
 
-    The whole matrix is read, so this is for when its numbers are wanted; what is quantised is brought back to floats.
+    The whole matrix is read, so call this only when its numbers are wanted; quantised weights are returned as floats.
     """
     operand = output_operand(graph, site)
     found = None if operand is None else _held(graph, operand)
@@ -185,7 +185,7 @@ def _upstream(graph: Graph, value: str) -> Projection | None:
 
 
 def _before(graph: Graph, node: NodeProto, value: str) -> str | None:
-    """The input that carries the content of a step between a projection and the attention."""
+    """The input that carries the content through a step between a projection and the attention."""
     if node.op_type in _VIEWS or node.op_type in _NORMS:
         return str(node.input[0])
     live = [name for name in node.input if name and depends(graph, name)]
@@ -201,7 +201,7 @@ def _before(graph: Graph, node: NodeProto, value: str) -> str | None:
     if node.op_type in ("Where", "ScatterND", "ScatterElements"):  # a cache that is written to
         written = node.input[1] if node.op_type == "Where" else node.input[2]
         return str(written) if depends(graph, written) else None
-    if node.op_type == "Concat":  # what is cached, then what is new
+    if node.op_type == "Concat":  # cached rows, then new ones
         made = [name for name in live if name not in graph.inputs]
         return str(made[0]) if len(made) == 1 else None
     return None
@@ -229,14 +229,14 @@ def _of_product(graph: Graph, product: Product) -> Projection | None:
 
 
 def _output(graph: Graph, site: Site) -> tuple[Projection | None, Product | None, int]:
-    """W_O, its product, and on which side the context stands (0 left, 1 right)."""
+    """W_O, its product, and the side on which the context stands (0 left, 1 right)."""
     return _followed(graph, site)[:3]
 
 
 def _followed(
     graph: Graph, site: Site, through: bool = False
 ) -> tuple[Projection | None, Product | None, int, tuple[Axes, Axes]]:
-    """As `_output`, with the axes of the context and of what the product reads; `through`: past gates and norms."""
+    """As `_output`, with the axes of the context and of the product's input; `through`: past gates and norms."""
     nothing: tuple[None, None, int, tuple[Axes, Axes]] = (None, None, 0, ([], []))
     place = site.places.get("context")
     shape = None if place is None else graph.shape(place.value)
@@ -301,7 +301,7 @@ def _heads_then_features(axes: Axes, layout: str, shape: tuple[int | None, ...])
             axis[0].split(*[rest if n is None else n for n in known])
             parts = list(axis[0].parts)
         else:
-            parts = list(axis) if names else []  # an axis of size 1 may have an atom where shapes do not say its size
+            parts = list(axis) if names else []  # an axis of size 1 may have an atom if shapes leave its size unknown
             if not parts:
                 continue
         for (name, _), atom in zip(names, parts, strict=True):

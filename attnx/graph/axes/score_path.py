@@ -1,4 +1,4 @@
-"""Read the steps between the score product and the softmax: where the scale sits, softcap, bias, mask, sink."""
+"""Read the steps between the score product and the softmax: where the scale is, softcap, bias, mask, sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 Factor = tuple[float | Array, str]
-"""A number (or one a head), and the name of the tensor that holds it ("" where it is an attribute)."""
+"""A number (or one per head), and the name of the tensor that holds it ("" where it is an attribute)."""
 
 
 @dataclass(slots=True)
@@ -33,29 +33,29 @@ class Reading:
     query_factors: list[Factor]
     key_factors: list[Factor]
     product_factor: float
-    """Factor that the product itself carries (FusedMatMul's alpha)."""
+    """The factor that the product itself includes (FusedMatMul's alpha)."""
     path_factors: list[Factor] = field(default_factory=list)
-    """Scale factors met between the product and the softmax (a softcap's own division left out)."""
+    """Scale factors between the product and the softmax (without a softcap's own division)."""
     scaled: int | None = None
-    """How many steps behind the product the scaled scores stand as a tensor (0: the product); None: nowhere."""
+    """After how many steps the scaled scores exist as a tensor (0: at the product); None: nowhere."""
     capped: int | None = None
     softcap: float | None = None
     biases: list[str] = field(default_factory=list)
-    """What is added to or selected into the scores: masks and biases, nearest the product first."""
+    """What is added to the scores or replaces them: masks and biases, nearest to the product first."""
     sink: tuple[int | None, int | None] | None = None
-    """[start, stop) of the last axis that belongs to keys, where a sink column was put beside them."""
+    """[start, stop) of the part of the last axis that holds keys, where a sink column was added."""
     pieces: int = 1
-    """How many score products stand side by side in one softmax: 2 where global keys stand beside local ones."""
+    """How many score products share one softmax: 2 where global keys are joined with local ones."""
 
     def scale(self) -> float | tuple[float, ...]:
-        """The whole scale: every factor on the query, the key, the product and the way, multiplied."""
+        """The whole scale: the product of every factor on the query, the key, the product and the way."""
         total: float | Array = self.product_factor
         for number, _ in [*self.query_factors, *self.key_factors, *self.path_factors]:
             total = total * number
         return float(total) if np.ndim(total) == 0 else tuple(float(x) for x in np.ravel(total))
 
     def where(self) -> str:
-        """Where the scale sits, in words."""
+        """Where the scale is applied, in words."""
         places = []
         if self.query_factors and self.key_factors:
             places.append("on query and key")
@@ -74,7 +74,7 @@ def read_path(graph: Graph, pair: Candidate, names: AxisNames) -> Reading:
     Args:
         graph: The graph.
         pair: The score product, its operands, and the way.
-        names: What the axes stand for.
+        names: The meaning of the axes.
     """
     way = pair.way
     sides = ((pair.query, pair.query_axes), (pair.key, pair.key_axes))
@@ -113,13 +113,13 @@ def read_path(graph: Graph, pair: Candidate, names: AxisNames) -> Reading:
 
 @dataclass(slots=True)
 class _Scores:
-    """What has become of the scores by some step."""
+    """What has happened to the scores up to some step."""
 
     exact: bool = True
-    """They are the product times a number, to the last digit: nothing was added, capped, rounded or put beside."""
+    """They are exactly the product times a number: nothing was added, capped, rounded or concatenated."""
     scaled: int | None = 0
-    """After how many steps they were scaled last; None once they were scaled behind anything else: the scaled scores
-    alone are then no tensor."""
+    """The number of steps after which they were last scaled; None once they were scaled after any other change: no
+    tensor then holds the scaled scores alone."""
 
     def scale(self, steps: int) -> None:
         """Multiply by a factor."""
@@ -127,7 +127,7 @@ class _Scores:
 
 
 def _multipliers(graph: Graph, way: Way, names: AxisNames) -> list[float | Array | None]:
-    """What each step multiplies the scores by: a number, or one a head; None where it does something else."""
+    """What each step multiplies the scores by: a number, or one per head; None where it does something else."""
     out: list[float | Array | None] = []
     axes: Axes | None
     axes, are_heads = names.apart(way.product.out_axes)
@@ -138,7 +138,7 @@ def _multipliers(graph: Graph, way: Way, names: AxisNames) -> list[float | Array
 
 
 def _read_softcap(reading: Reading, steps: Sequence[Step], multipliers: Sequence[float | Array | None]) -> int | None:
-    """Read c of c * tanh(x / c): what multiplies behind the tanh; what divides before it holds scale / c.
+    """Read c of c * tanh(x / c): c is the multiplier after the tanh; the divisor before it holds scale / c.
 
     Returns:
         The step that multiplies; None without a softcap.
@@ -155,28 +155,28 @@ def _read_softcap(reading: Reading, steps: Sequence[Step], multipliers: Sequence
 def _read_capped(
     reading: Reading, steps: Sequence[Step], multipliers: Sequence[float | Array | None], cap: int
 ) -> None:
-    """Read where the scaled and the capped scores stand around a softcap, whose division is part of a factor."""
+    """Read where the scaled and the capped scores are around a softcap, whose division is part of a factor."""
     assert reading.softcap is not None
-    # Even where nothing divides by it here: an optimiser may have put that elsewhere.
+    # Even where nothing divides by it here: an optimiser may have moved the division elsewhere.
     reading.path_factors.append((reading.softcap, ""))
     divided = _cap_division(multipliers, _tanh(steps), reading.softcap)
     reading.scaled = divided if divided is not None and not _rounds(steps[:divided]) else None
     if _rounds(steps[:cap]):
-        reading.capped = None  # made of rounded scores, which the formula does not give to the last digit
+        reading.capped = None  # made from rounded scores, which the formula does not reproduce exactly
 
 
 def _tanh(steps: Sequence[Step]) -> int:
-    """The first step that is a tanh; beyond the last one without any."""
+    """The first step that is a tanh; the number of steps if there is none."""
     return next((i for i, step in enumerate(steps) if step.node.op_type == "Tanh"), len(steps))
 
 
 def _negates(step: Step) -> bool:
-    """Whether a step turns the sign of the scores: -x, or y - x."""
+    """Whether a step changes the sign of the scores: -x, or y - x."""
     return step.node.op_type == "Neg" or (step.node.op_type == "Sub" and list(step.node.input).index(step.source) == 1)
 
 
 def _read_columns(graph: Graph, reading: Reading, step: Step, own: str) -> None:
-    """Read what a Concat or Pad puts beside the scores: scores of other keys, or a sink's column."""
+    """Read what a Concat or Pad adds next to the scores: scores of other keys, or a sink's column."""
     concat = step.node.op_type == "Concat"
     beside = _scores_beside(graph, step, own) if concat else 0
     if beside:
@@ -186,7 +186,7 @@ def _read_columns(graph: Graph, reading: Reading, step: Step, own: str) -> None:
 
 
 def _rounds(steps: Sequence[Step]) -> bool:
-    """Whether scores are rounded to few bits in some steps."""
+    """Whether any of the steps rounds scores to few bits."""
     return any(s.node.op_type in QUANTISES or s.node.op_type.startswith("QLinear") for s in steps)
 
 
@@ -205,21 +205,21 @@ def _holder(step: Step) -> str:
 
 
 def _scores_beside(graph: Graph, step: Step, own: str) -> int:
-    """How many of the tensors concatenated with the scores are scores themselves, of other keys.
+    """How many of the tensors concatenated with the scores are themselves scores, of other keys.
 
-    A sink's column may be cut from the scores, for its shape: that leads back to their own product.
+    A sink's column may be cut from the scores for its shape; it then traces back to the same product.
     """
     ways = (ways_back(graph, name) for name in _others(step) if depends(graph, name))
     return sum(any(way.product.out != own for way in back) for back in ways)
 
 
 def _others(step: Step) -> list[str]:
-    """The inputs of a step's node but the one that the way comes from."""
+    """The inputs of a step's node except the one that carries the scores."""
     return [name for name in step.node.input if name and name != step.source]
 
 
 def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
-    """Which part of the last axis is keys, where the scores are concatenated with a sink column."""
+    """Which part of the last axis holds keys, where the scores are concatenated with a sink column."""
     node: NodeProto = step.node
     at = list(node.input).index(step.source)
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
@@ -233,7 +233,7 @@ def _sink(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
 
 
 def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
-    """As `_sink`, where a column is put beside the scores by Pad."""
+    """As `_sink`, where the column is added by Pad."""
     pads = graph.known(step.node.input[1]) if len(step.node.input) > 1 else None
     if pads is None:
         pads = np.asarray(next((list(a.ints) for a in step.node.attribute if a.name == "pads"), []))
@@ -244,13 +244,13 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
 
 
 _ADDING = ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "QLinearAdd", "ScatterND", "ScatterElements")
-"""Operators that add something to the scores, or put something in their place, where they do not scale them."""
+"""Operators that add to the scores or replace some of them, where they do not scale them."""
 _BOOL = 9
-"""ONNX's data type of what selects cells and adds nothing to them."""
+"""ONNX's data type of a tensor that selects cells and adds nothing to them."""
 
 
 def _unstretched(graph: Graph, value: str) -> str:
-    """A tensor before it is stretched over heads."""
+    """A tensor before it is broadcast over heads."""
     for _ in range(6):
         node = graph.producer(value)
         if node is None or node.op_type not in ("Expand", "Identity", "Cast"):
@@ -260,13 +260,13 @@ def _unstretched(graph: Graph, value: str) -> str:
 
 
 def bias_kind(graph: Graph, reading: Reading, heads: int | None, at: Collection[int] = ()) -> str | None:
-    """Names what is added to the scores besides a mask: a bias that differs from head to head; None without one.
+    """Name what is added to the scores besides a mask: a bias that differs from head to head; None without one.
 
     Args:
         graph: The graph.
-        reading: With the biases.
-        heads: How many there are.
-        at: Where the heads stand among the axes of the scores, counted from the end (-3); unknown where empty.
+        reading: The reading, with its biases.
+        heads: The number of heads.
+        at: The positions of the heads among the axes of the scores, counted from the end (-3); unknown where empty.
     """
     for name in reading.biases:
         fact = graph.facts.get(_unstretched(graph, name))

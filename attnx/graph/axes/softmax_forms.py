@@ -1,4 +1,4 @@
-"""Find where a softmax is completed, however it is spelled: one operator, or exponentials divided by their sum."""
+"""Find where a softmax is completed, in whatever form: one operator, or exponentials divided by their sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _VIEWS = ("Cast", "Expand", "Identity", "Unsqueeze", "Squeeze", "Dropout", "Reshape")
 _EPSILON = 1e-3
-"""A constant under the sum that is at most this large guards against division by zero; a larger one is a sink."""
+"""The largest constant in the sum that only guards against division by zero; anything larger is a sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class Softmax:
     out: str
     axis: int
     sink: bool = False
-    """The denominator has a term of its own, so that rows sum to less than 1 (softmax1, "quiet attention")."""
+    """The denominator has an extra term, so that rows sum to less than 1 (softmax1, "quiet attention")."""
     masked: bool = False
     """Cells are hidden between the exponential and the sum."""
     base: float | None = None
-    """The base of the power, where it is not e."""
+    """The base of the power, if it is not e."""
     beside: tuple[int, ...] = ()
-    """Further axes, where the keys lie along several: the rows and columns of a picture."""
+    """Further axes, where the keys lie along several: the rows and columns of an image."""
 
 
 def find_softmax(graph: Graph, node: NodeProto) -> Softmax | None:
-    """The softmax that `node` completes; None where it completes none."""
+    """The softmax that `node` completes; None if it completes none."""
     op, domain = node.op_type, node.domain in ("", "ai.onnx")
     if op in ("Softmax", "QLinearSoftmax") and node.input:
         return _operator(graph, node)
@@ -66,19 +66,19 @@ def _axis(graph: Graph, node: NodeProto) -> int | None:
     if not isinstance(axis, int):
         return None
     if shape and not own and any(d != 1 for d in shape[axis % len(shape) + 1 :]):
-        return None  # before opset 13 the operator flattens: what stands behind `axis` must have size 1
+        return None  # before opset 13 the operator flattens: the axes after `axis` must have size 1
     return axis
 
 
 def _unshifted(graph: Graph, logits: str) -> str:
-    """The scores before their own maximum is subtracted: a numerical guard that changes no weight."""
+    """The scores before their own maximum is subtracted, a numerical guard that changes no weight."""
     node = graph.producer(logits)
     if node is None or node.op_type != "Sub":
         return logits
     top = _through(graph, node.input[1], _VIEWS)
     if top is not None and top.op_type == "Add":  # tf2onnx: the maximum x finite + 0 x infinite
         top = next((m for n in top.input for m in (_masked_top(graph, n, node.input[0]),) if m is not None), None)
-    elif top is not None and top.op_type in ("Max", "Where"):  # a floor under the maximum, as JAX writes it
+    elif top is not None and top.op_type in ("Max", "Where"):  # a lower bound on the maximum, as JAX writes it
         free = [n for n in top.input if scalar(graph, n) is None and graph.producer(n) is not None]
         top = _through(graph, free[-1], _VIEWS) if free else None
     return str(node.input[0]) if top is not None and _is_top(top, node.input[0]) else logits
@@ -95,7 +95,7 @@ def _is_top(top: NodeProto, scores: str) -> bool:
 
 
 def _through(graph: Graph, value: str, ops: tuple[str, ...]) -> NodeProto | None:
-    """The node that makes a value, behind operators that only pass it on."""
+    """The node that makes a value, before operators that only pass it on."""
     node = graph.producer(value)
     for _ in range(8):
         if node is None or node.op_type not in ops:
@@ -105,13 +105,13 @@ def _through(graph: Graph, value: str, ops: tuple[str, ...]) -> NodeProto | None
 
 
 def _power(graph: Graph, value: str, depth: int = 0) -> tuple[str, float | None] | None:
-    """(exponent, base) of exp(x) or c^x, also where cells are masked behind it; None for anything else."""
+    """(exponent, base) of exp(x) or c^x, also where cells are masked after it; None for anything else."""
     node = graph.producer(value)
     if node is None or depth > 6:
         return None
     if node.op_type == "Exp":
         if _by_logarithm(graph, node) is not None:
-            return None  # weights already: what divides them by a sum renormalises them behind a mask
+            return None  # weights already: dividing them by a sum renormalises them after a mask
         return _unshifted(graph, node.input[0]), None
     if node.op_type == "Mul" and depth < 6 and _quotient(graph, node) is not None:
         return None
@@ -150,13 +150,13 @@ def _quotient(graph: Graph, node: NodeProto) -> Softmax | None:
             behind = _through(graph, top, ("Reshape", "Transpose", "Cast"))
             hidden = behind is not None and behind.op_type in ("Mul", "Where")
             if hidden and not _alike(graph.shape(top), graph.shape(power[0])):
-                return None  # moved between the exponential and the sum: the axis is another one there
+                return None  # moved between the exponential and the sum: the axis is a different one there
             return Softmax(power[0], node.output[0], total[0][-1], total[1], hidden, power[1], total[0][:-1])
     return None
 
 
 def _alike(one: Shape | None, other: Shape | None) -> bool:
-    """Whether two shapes may be the same; a size that is not known may be any."""
+    """Whether two shapes may be the same; an unknown size may be any size."""
     if one is None or other is None:
         return one == other
     return len(one) == len(other) and all(a == b or None in (a, b) for a, b in zip(one, other, strict=True))
@@ -218,5 +218,5 @@ def _by_logarithm(graph: Graph, node: NodeProto) -> Softmax | None:
 
 
 def natural(softmax: Softmax) -> float:
-    """What its logits are multiplied by to be those of a softmax to the base e."""
+    """The factor that turns its logits into those of a softmax to the base e."""
     return 1.0 if softmax.base is None else log(softmax.base)

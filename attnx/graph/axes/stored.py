@@ -1,4 +1,4 @@
-"""Constants behind the operands of products: which initializer holds them, its shape, its numbers."""
+"""Constants behind the operands of products: which initializer holds them, their shape and their numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from attnx.records import Array
 
 _ARITHMETIC = {"Mul": np.multiply, "Add": np.add, "Sub": np.subtract, "Div": np.divide}
-"""How a graph brings a quantised weight back to floats, where it does so by itself."""
+"""How a graph itself turns a quantised weight back into floats."""
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64, 16: np.float32}
-"""Types of ONNX that a Cast makes -> numpy's; bfloat16, which it lacks, as float32."""
+"""ONNX types that a Cast produces -> numpy's; bfloat16, which numpy lacks, as float32."""
 _THROUGH = frozenset("Transpose Cast Identity DequantizeLinear Reshape Unsqueeze Squeeze".split())
 
 
@@ -47,7 +47,7 @@ def root(graph: Graph, value: str) -> str | None:
 
 
 def stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
-    """The shape of an initializer or Constant; None where it is not known."""
+    """The shape of an initializer or Constant; None where unknown."""
     if name is None:
         return None
     tensor = graph.initializers.get(name)
@@ -58,7 +58,7 @@ def stored(graph: Graph, name: str | None) -> tuple[int, ...] | None:
 
 
 def numbers(graph: Graph, value: str) -> Array | None:
-    """The numbers of a constant operand: of its initializer, through the views and the dequantisation between."""
+    """The numbers of a constant operand: read from its initializer, through any views and dequantisation."""
     tensor = graph.initializers.get(value)
     if tensor is not None:
         return read_tensor(graph.loaded, tensor)
@@ -81,7 +81,7 @@ def numbers(graph: Graph, value: str) -> Array | None:
 
 
 def _widest(graph: Graph, node: NodeProto) -> str | None:
-    """The operand that gives arithmetic its shape, the other a scale or zero point; None where that is not so."""
+    """The operand with the shape of the result, the other being a scale or zero point; None where that is not so."""
     shapes = [graph.shape(name) for name in node.input]
     whole = graph.shape(node.output[0])
     wide = [name for name, shape in zip(node.input, shapes, strict=True) if shape is not None and shape == whole]

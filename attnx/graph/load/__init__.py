@@ -1,1 +1,1 @@
-"""An .onnx file to a flat, checked graph."""
+"""From an .onnx file to a flat, checked graph."""

@@ -1,7 +1,7 @@
-"""What onnxruntime's own operators (com.microsoft) must have: inputs that are no option, attributes and their types.
+"""What onnxruntime's own operators (com.microsoft) must have: required inputs, attributes and their types.
 
-onnx knows no schema for them. One line an operator: the positions of its required inputs, then its attributes as
-NAME:TYPE, with "!" where it cannot do without. A test holds this table against the installed onnxruntime.
+onnx has no schema for them. One line per operator: the positions of its required inputs, then its attributes as
+NAME:TYPE, with "!" where the attribute is required. A test checks this table against the installed onnxruntime.
 Source: onnxruntime 1.31 contrib operator schemas.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "fs": 6, "is": 7, "ss": 8}
-"""How a type is written here -> AttributeProto.AttributeType."""
+"""How a type is written in this file -> AttributeProto.AttributeType."""
 
 _CONTRIB: Mapping[str, str] = {
     "Attention": (
@@ -153,9 +153,9 @@ class Demand:
     """What a node of one operator must have."""
 
     inputs: tuple[int, ...]
-    """Positions of inputs that must be named."""
+    """Positions of the inputs that must be named."""
     attributes: Mapping[str, tuple[int, bool]]
-    """Name -> AttributeProto.AttributeType, and whether it must be there."""
+    """Name -> AttributeProto.AttributeType, and whether the attribute is required."""
 
 
 @cache
@@ -173,4 +173,4 @@ def contrib_demand(op_type: str) -> Demand | None:
 
 
 CONTRIB = tuple(_CONTRIB)
-"""Names of the operators that are known here."""
+"""Names of the operators known here."""

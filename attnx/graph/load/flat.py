@@ -1,4 +1,4 @@
-"""A flat graph with its links: who makes and who reads each value, and its constants."""
+"""A flat graph with its links (which node makes a value, which nodes read it) and its constants."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 SMALL = 8 << 20
-"""A constant with at most this many bytes may be read while recognising (causal buffers, bucket tables)."""
+"""A constant with at most this many bytes may be read during recognition (causal buffers, bucket tables)."""
 HELD = 32 << 20
-"""Bytes of constants that are kept; beyond, large ones are read again when they are needed."""
+"""Bytes of constants that are kept; beyond that, large ones are read again when they are needed."""
 _BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
-"""ONNX's data type -> bytes an element; what is not here is rare, and counted as the largest."""
+"""ONNX's data type -> bytes per element; a type not listed is rare, and counted as the largest."""
 
 
 class FlatGraph:
-    """A flat graph: nodes sorted by dataflow, links both ways, small constants at hand.
+    """A flat graph: nodes sorted by dataflow, links both ways, small constants available.
 
     Attributes:
-        loaded: The file it is from.
+        loaded: The file that it comes from.
         proto: The (skeleton) model.
         nodes: Its nodes, every value made before it is read.
-        inputs: Graph inputs that are no initializers, by name.
+        inputs: Graph inputs that are not initializers, by name.
         outputs: Names of the graph's outputs, in order.
         initializers: By name.
         opset: Version of the default domain.
@@ -62,7 +62,7 @@ class FlatGraph:
         return self._consumers.get(value, [])
 
     def position(self, node: NodeProto) -> int:
-        """Where a node stands in `nodes`."""
+        """The position of a node in `nodes`."""
         return self._position[id(node)]
 
     def constant(self, value: str) -> Array | None:
@@ -89,7 +89,7 @@ class FlatGraph:
         return self.constant_of(node) if node is not None and node.op_type == "Constant" else None
 
     def constant_of(self, node: NodeProto) -> Array | None:
-        """The numbers that a Constant node holds, where they are few."""
+        """The numbers that a Constant node holds, if there are few."""
         for a in node.attribute:
             if a.name == "value":
                 return self.read_small(a.t)
@@ -98,7 +98,7 @@ class FlatGraph:
         return None
 
     def read_small(self, tensor: TensorProto) -> Array | None:
-        """A tensor's numbers, where they are few and can be read."""
+        """A tensor's numbers, if there are few and they can be read."""
         if prod(tensor.dims) * _BYTES.get(tensor.data_type, 8) > SMALL:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Make a model flat: local functions inlined, the If branches that run spliced into the main graph."""
+"""Flatten a model: inline local functions, splice the If branches that run into the main graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 Choose = Callable[["NodeProto"], bool | None]
-"""Given an If node: True for then, False for else, None where it is not known."""
+"""For an If node: True for then, False for else, None where unknown."""
 
 
 def inline_functions(proto: ModelProto) -> ModelProto:
@@ -31,7 +31,7 @@ def inline_functions(proto: ModelProto) -> ModelProto:
 
 
 def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
-    """Replace each If whose branch `choose` tells by the nodes of that branch, in place, repeatedly.
+    """Replace each If whose branch `choose` knows by the nodes of that branch, in place, repeatedly.
 
     Returns:
         Names of the If nodes that were spliced.
@@ -77,7 +77,7 @@ def splice_ifs(graph: GraphProto, choose: Choose) -> list[str]:
 
 
 def renamed(node: NodeProto, rename: dict[str, str]) -> NodeProto:
-    """A copy of a node with other names for its values, those that its subgraphs read from outside included."""
+    """A copy of a node with other names for its values, including those that its subgraphs read from outside."""
     from onnx import NodeProto
 
     copy = NodeProto()
@@ -106,7 +106,7 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
 
 
 def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
-    """Nodes in an order in which every value is made before it is read, file order where that is free.
+    """Nodes in an order in which every value is made before it is read; otherwise in file order.
 
     Raises:
         ModelError: The graph has a cycle, or reads a value that nothing makes.

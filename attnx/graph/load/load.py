@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attnx.graph.fact import Fact
 
 SELF = "\0self"
-"""Stands for the model file itself as the place of a tensor's bytes; never a name in a real file."""
+"""Stands for the model file itself as the location of a tensor's bytes; never a name in a real file."""
 
 _DAMAGED = "The file is damaged, or was not written by an exporter; export the model again."
 _MAGIC = (
@@ -40,7 +40,7 @@ _MAGIC = (
 
 
 _WEIGHTS = (b"GGUF", b"PK\x03\x04", b"\x80\x02")
-"""Beginnings of files that hold weights which can be exported."""
+"""First bytes of weight files from which a model can be exported."""
 _AGAIN = "Export the model to ONNX, or download it again."
 
 
@@ -54,16 +54,16 @@ class Loaded:
 
     path: Path
     proto: ModelProto
-    """The skeleton. Large tensors are external; those of the model file itself have the location `SELF`."""
+    """The skeleton. Large tensors are external; those in the model file itself have the location `SELF`."""
     files: dict[str, Path]
-    """External-data location -> real path (links resolved) of the file."""
+    """External-data location -> real path of the file (links resolved)."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Location -> why it cannot be read; the graph can be looked at, not run."""
+    """Location -> why it cannot be read; the graph can then be examined but not run."""
     outside: Outside | None = None
-    """Asked for the shapes of operators that no rule knows."""
+    """Consulted for the shapes of operators that no rule covers."""
 
     def folder(self) -> Path:
-        """The folder that holds every data file, as onnxruntime wants it: their closest common parent."""
+        """The folder that contains every data file, as onnxruntime requires: their closest common parent."""
         return Path(os.path.commonpath([str(p.parent) for p in self.files.values()]))
 
 
@@ -71,7 +71,7 @@ def load(path: Path) -> Loaded:
     """Open the model at `path` without reading its weights.
 
     Raises:
-        ModelError: Not an ONNX model (says what it is instead), truncated, or external data that is refused.
+        ModelError: Not an ONNX model (the message names what it is instead), truncated, or refused external data.
     """
     if path.is_dir():
         raise ModelError(f"{path} is a folder, not an .onnx file", "Give the .onnx file in it.")
@@ -123,7 +123,7 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
 
 
 def _export(path: Path) -> str:
-    """What makes ONNX of a file of weights: of the folder that it is in, where that is a checkpoint."""
+    """The export command for a weight file: for the folder that contains it, where that is a checkpoint."""
     if not (path.parent / "config.json").is_file() or path.suffix == ".gguf":
         return Wording(
             "Make ONNX of the checkpoint that it is from: <attnx.catalog.export.export('ORG/NAME', 'OUT')>; "
@@ -135,7 +135,7 @@ def _export(path: Path) -> str:
 
 
 def tensors(proto: ModelProto) -> list[TensorProto]:
-    """Every initializer and Constant tensor of a model, subgraphs and functions included."""
+    """Every initializer and Constant tensor of a model, including subgraphs and functions."""
     from onnx import GraphProto
 
     found: list[TensorProto] = []
@@ -164,7 +164,7 @@ def tensors(proto: ModelProto) -> list[TensorProto]:
 
 
 def _locate(loaded: Loaded, tensor: TensorProto) -> None:
-    """Check where a tensor's bytes are, and that they are all there."""
+    """Check where a tensor's bytes are, and that all of them are there."""
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if location not in loaded.files and location not in loaded.missing:
@@ -202,14 +202,14 @@ def _add_file(loaded: Loaded, location: str, name: str) -> None:
     hint = "attnx reads external data only from the folder of the model. Do not trust this file."
     if not location:
         raise ModelError(f"the weight {name!r} is external, but names no file", _DAMAGED)
-    # On every system what any system could take for a way out: "C:\\x", "\\\\server\\share", "..\\x".
+    # On every system, refuse what any system could take for a way out: "C:\\x", "\\\\server\\share", "..\\x".
     way = PureWindowsPath(location)
     if "\0" in location or way.drive or way.root or ".." in way.parts or Path(location).is_absolute():
         raise ModelError(refused, hint)
     real = Path(os.path.realpath(folder / location))
     if not real.is_file() and "\\" in location:  # written on Windows
         real = Path(os.path.realpath(folder.joinpath(*way.parts)))
-    # Inside the folder, or, as in the Hub's cache, beside the file that the model's own link leads to.
+    # Inside the folder or, as in the Hub's cache, next to the file that the model's own link points to.
     inside = real.is_relative_to(Path(os.path.realpath(folder)))
     beside = loaded.path.is_symlink() and real.parent == loaded.files[SELF].parent
     if not (inside or beside):
@@ -242,7 +242,7 @@ def read_tensor(loaded: Loaded, tensor: TensorProto) -> Array | None:
 def read_rows(loaded: Loaded, tensor: TensorProto, most: int) -> Iterator[Array]:
     """A tensor [R,...] in pieces of an even number of rows, of about `most` numbers; none where its file is missing.
 
-    Of a large one only what is asked for is read.
+    Of a large tensor, only the pieces asked for are read.
     """
     from onnx import helper
 

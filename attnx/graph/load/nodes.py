@@ -1,4 +1,4 @@
-"""What one node says: its operator, its attributes, its subgraphs, and what it reads."""
+"""What one node holds: its operator, its attributes, its subgraphs, and the values that it reads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 QUANTISES = frozenset(
     "QuantizeLinear DynamicQuantizeLinear TRT_FP8QuantizeLinear TRT_FP4DynamicQuantize TRT_MXFP8DynamicQuantize".split()
 )
-"""Operators that round a tensor to few bits, those of TensorRT among them (ModelOpt writes them, in the domain trt)."""
+"""Operators that round a tensor to few bits, including TensorRT's (ModelOpt writes them, in the domain trt)."""
 DEQUANTISES = frozenset("DequantizeLinear TRT_FP8DequantizeLinear TRT_MXFP8DequantizeLinear".split())
-"""Operators that make floats of it again."""
+"""Operators that turn it back into floats."""
 ROUNDS = QUANTISES | DEQUANTISES | {"TRT_FP4QDQ"}
-"""Both, and what does both at once."""
+"""Both kinds, and operators that do both at once."""
 
 
 def attribute_value(a: Any) -> Any:
@@ -32,7 +32,7 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 
 
 def op_name(node: NodeProto) -> str:
-    """The operator with its domain, where that is not ONNX's own: "Softmax", "com.microsoft.Attention"."""
+    """The operator, with its domain if that is not ONNX's own: "Softmax", "com.microsoft.Attention"."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
@@ -62,5 +62,5 @@ def outer_names(graph: GraphProto) -> set[str]:
 
 
 def reads_of(node: NodeProto) -> set[str]:
-    """What a node reads, in its subgraphs too."""
+    """The values that a node reads, including in its subgraphs."""
     return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def signature(graph: FlatGraph) -> list[tuple[str, tuple[int | str | None, ...], str]]:
     """Name, shape (numbers, symbols or None) and type ("tensor(int64)") of each input.
 
-    What is bfloat16 in the file takes float32 when it is run, see widening.py.
+    A value that is bfloat16 in the file takes float32 at run time, see widening.py.
     """
     from onnx import TensorProto
 

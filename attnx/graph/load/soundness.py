@@ -1,7 +1,7 @@
-"""Whether a model is put together as ONNX demands, checked once at opening, before anything relies on it.
+"""Whether a model is built as ONNX demands, checked once at opening, before anything relies on it.
 
-Text that is text, data types that exist, sizes that are sizes, and nodes with the inputs and attributes that their
-operators cannot do without. Everything behind this may index inputs and attributes without looking.
+Text must be valid, data types must exist, sizes must be possible, and nodes must have the inputs and attributes that
+their operators require. All later code may index inputs and attributes without checking.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _HINT = "The file is damaged, or was not written by an exporter; export the model again."
 MOST_NODES = 1_000_000
-"""Nodes that a model may have once its local functions are written out."""
+"""The most nodes that a model may have once its local functions are inlined."""
 
 
 _COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
-"""Attributes of onnxruntime's operators that count something there must be at least one of."""
+"""Attributes of onnxruntime's operators that hold a count of at least one."""
 
 
 def check_model(proto: ModelProto) -> None:
     """Check what every reader of a model relies on: names, data types, sizes, functions that end.
 
     Raises:
-        ModelError: Says what is wrong, and where.
+        ModelError: The message says what is wrong, and where.
     """
     _text(proto.opset_import, "opset import", "domain")
     if any(o.version < 1 for o in proto.opset_import if o.domain in ("", "ai.onnx")):
@@ -43,14 +43,14 @@ def check_model(proto: ModelProto) -> None:
 
 
 def check_nodes(nodes: Iterable[NodeProto], opset: int) -> None:
-    """Check that each node has the inputs and attributes that its operator demands.
+    """Check that each node has the inputs and attributes that its operator requires.
 
     Args:
-        nodes: Nodes of a model whose local functions were written out.
+        nodes: Nodes of a model whose local functions were inlined.
         opset: Version of the default domain.
 
     Raises:
-        ModelError: Names the first node that does not.
+        ModelError: The message names the first node that does not.
     """
     for node in nodes:
         fault = fault_of(node, opset)
@@ -61,7 +61,7 @@ def check_nodes(nodes: Iterable[NodeProto], opset: int) -> None:
 
 
 def fault_of(node: NodeProto, opset: int) -> str:
-    """What a node lacks that its operator demands; "" where it lacks nothing, or the operator is not known."""
+    """What a node lacks that its operator requires; "" where it lacks nothing or the operator is unknown."""
     if not any(node.output):
         return "it has no output"
     demand = _demand(node.op_type, node.domain, opset)
@@ -100,7 +100,7 @@ def _demand(op_type: str, domain: str, opset: int) -> Demand | None:
             schema = defs.get_schema(op_type, version, domain)
             break
         except defs.SchemaError:
-            continue  # not in that opset: held against what the operator demands since it exists
+            continue  # not in that opset: check against what the operator has required since it was introduced
     if schema is None:
         return None
     single = defs.OpSchema.FormalParameterOption.Single
@@ -115,8 +115,8 @@ def _demand(op_type: str, domain: str, opset: int) -> Demand | None:
 def ends_process(nodes: Iterable[NodeProto]) -> str | None:
     """A node, in any subgraph, that makes onnxruntime end the process: com.microsoft Attention without its bias.
 
-    The schema calls the bias optional; the CPU kernel of onnxruntime 1.31 reads it all the same. attnx replaces such
-    nodes by primitive ones where it can, and must not run what is left. Source: onnxruntime issue 25005.
+    The schema calls the bias optional, but the CPU kernel of onnxruntime 1.31 reads it anyway. attnx replaces such
+    nodes by primitive ones where it can, and must not run any that are left. Source: onnxruntime issue 25005.
     """
     for node in nodes:
         if node.op_type == "Attention" and node.domain == "com.microsoft" and not any(node.input[2:3]):
@@ -128,10 +128,10 @@ def ends_process(nodes: Iterable[NodeProto]) -> str | None:
 
 
 def contradiction(proto: ModelProto) -> str | None:
-    """The first place where shapes, types or attributes contradict one another, as onnx's own inference finds it.
+    """The first place where shapes, types or attributes contradict one another, as found by onnx's own inference.
 
     Returns:
-        One line; None where onnx has nothing to say against the model.
+        One line; None where onnx finds no fault with the model.
     """
     from onnx import shape_inference
 
@@ -197,7 +197,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 
 def expected_bytes(tensor: TensorProto) -> int:
-    """The bytes that a tensor of its shape and type takes.
+    """The number of bytes that a tensor of this shape and type takes.
 
     Raises:
         ModelError: Its type does not exist, or has no fixed size.
@@ -225,7 +225,7 @@ def _known_types() -> frozenset[int]:
 
 
 def _text(messages: Iterable[Any], where: str, *fields: str) -> None:
-    """Names that are no valid UTF-8 come as bytes (proto2 lets them pass)."""
+    """Names that are not valid UTF-8 arrive as bytes (proto2 lets them pass)."""
     for message in messages:
         for field in fields:
             value = getattr(message, field)
@@ -244,7 +244,7 @@ def _inner(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _check_functions(proto: ModelProto) -> None:
-    """Refuse local functions that call themselves, or that multiply to more nodes than a model may have."""
+    """Refuse local functions that call themselves, or that expand to more nodes than a model may have."""
     functions = {(f.domain, f.name): f for f in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
     open_: set[tuple[str, str]] = set()

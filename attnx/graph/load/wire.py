@@ -1,8 +1,8 @@
 """Read an .onnx file without its weights: a skeleton whose large tensors point at byte ranges of the file.
 
 A serialised ModelProto is a tree of length-delimited fields, so one pass over a memory map can copy everything but the
-tensors' bytes and leave, in their place, the external-data entries that onnxruntime reads itself. A model of any size
-then costs a few hundred kB of Python memory, and the weights are never copied. Source: onnx.proto3 (field numbers).
+tensors' bytes and put in their place the external-data entries that onnxruntime reads itself. A model of any size then
+costs a few hundred kB of Python memory, and the weights are never copied. Source: onnx.proto3 (field numbers).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from attnx.errors import ModelError
 
 KEEP_BELOW = 1024
-"""Tensors with fewer bytes than this stay in the skeleton: shapes, scales and flags are read while recognising."""
+"""Tensors smaller than this many bytes stay in the skeleton: shapes, scales and flags are read during recognition."""
 
 # Field numbers of onnx.proto3 on the way to a tensor's bytes: {message: {field: (message inside)}}.
 _INSIDE = {
@@ -83,7 +83,7 @@ class _Skeleton:
             if wire == 0:
                 number, at = _varint(data, at, end)
                 if kind == "Tensor" and field == _LOCATION and number == 0:
-                    # "in this message", made explicit: dropped, since the last word would win over our reference.
+                    # "in this message", made explicit: dropped, since the last entry would override our reference.
                     out.append(data[plain:head])
                     plain = at
                 continue
@@ -136,10 +136,10 @@ def read_skeleton(path: Path, location: str) -> bytes:
 
     Args:
         path: The .onnx file.
-        location: What to write as the external-data location of tensors that live in this file.
+        location: The external-data location to write for tensors that are stored in this file.
 
     Raises:
-        ModelError: The file is empty, truncated, or no protocol buffer.
+        ModelError: The file is empty, truncated, or not a protocol buffer.
     """
     with path.open("rb") as file:
         try:

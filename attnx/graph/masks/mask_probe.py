@@ -1,4 +1,4 @@
-"""What a site hides, seen by evaluating its mask alone: the scores are set to zero, every mask input says "keep"."""
+"""What a site hides, found by evaluating its mask alone: the scores are set to zero, every mask input to "keep"."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 LIMIT = 1 << 23
 """Numbers are carried for masks of at most this many cells."""
 _TOKEN = 5
-"""An id that is taken for a word's."""
+"""A token id that is taken to be a word's."""
 _APART = 4
-"""Masks up to which each may mean something else."""
+"""Up to this many masks, each may have its own meaning."""
 
 
 def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dict[str, int]:
     """A size for each free dimension of the inputs: 1 for batches, 0 for the past, `length` for the rest.
 
-    `lengths` are probe sizes of query and key axes: a dimension of that size is no batch, wherever it stands.
+    `lengths` are probe sizes of query and key axes: a dimension of that size is not a batch, wherever it occurs.
 
-    With an empty past every length of a text model is the same one, whatever names an exporter gave it, so no
-    equation between the names has to be solved.
+    With an empty past, all lengths of a text model are the same, whatever names an exporter gave them, so no equation
+    between the names has to be solved.
     """
     lead: dict[str, bool] = {}
     cached: dict[str, bool] = {}
@@ -66,14 +66,14 @@ def small_sizes(graph: Graph, length: int, lengths: Collection[int] = ()) -> dic
 def keeping(
     graph: Graph, sizes: dict[str, int], cone: Collection[str], senses: Mapping[str, bool] = {}, count: int = 1
 ) -> dict[str, Fact]:
-    """Inputs that keep everything: counted positions, tokens that are neither padding nor special, masks.
+    """Inputs that keep everything: ascending positions, tokens that are neither padding nor special, full masks.
 
     Args:
         graph: The flat graph.
         sizes: A size for each free dimension.
-        cone: The values that are asked for; other inputs are left out.
-        senses: Mask -> whether 1 keeps and 0 pads; see `senses_of` for those that are not in it.
-        count: What single whole numbers are (offsets, lengths).
+        cone: The values that are wanted; other inputs are left out.
+        senses: Mask -> whether 1 keeps and 0 pads; see `senses_of` for masks that are not listed.
+        count: The value of single whole numbers (offsets, lengths).
     """
     facts: dict[str, Fact] = {}
     for name, info in graph.inputs.items():
@@ -105,7 +105,7 @@ def keeping(
 
 
 def _looked_up(graph: Graph, name: str) -> bool:
-    """Whether a table is read at an input's numbers."""
+    """Whether an input's numbers are looked up in a table."""
     return any(
         n.op_type == "EmbedLayerNormalization" or (n.op_type == "Gather" and n.input[1] == name)
         for n in graph.consumers(name)
@@ -113,15 +113,15 @@ def _looked_up(graph: Graph, name: str) -> bool:
 
 
 def _is_type(name: str) -> bool:
-    """Whether an input tells texts, or a text and a picture, apart: a text alone is of type 0."""
+    """Whether an input tells texts apart, or a text from an image: a single text has type 0."""
     return any(word in name.lower() for word in ("token_type", "type_id", "segment"))
 
 
 def senses_of(graph: Graph, cone: Collection[str]) -> list[dict[str, bool]]:
-    """What masks may mean, for all of them together: whether 1 keeps (True), or pads or is added (False).
+    """The possible meanings of all masks together: whether 1 keeps (True), or pads or is added (False).
 
-    The likeliest first: a float mask is added, any other says what to keep. Where there are many, one sense for all
-    of a type.
+    The likeliest comes first: a float mask is added, any other marks what to keep. Where there are many masks, all
+    masks of one type share one meaning.
     """
     kinds: dict[str, int] = {}
     for name, info in graph.inputs.items():
@@ -156,7 +156,7 @@ def hides(graph: Graph, sites: list[Probed]) -> dict[str, Hides]:
     masks = _Masks(graph, sites)
     lengths = _lengths(graph, sites)
     chosen: dict[str, tuple[int, dict[str, bool], int]] = {}
-    # What pads hides more than what keeps: of all that masks may mean, what shows most is the one that pads nothing.
+    # A padding mask hides more than a keeping one: of all possible meanings, the one that shows most pads nothing.
     for length in (6, *_fixed_lengths(graph, sites), 32):
         for count in (0, 1):
             left = [s for s in sites if s.weights.value not in found]
@@ -180,7 +180,7 @@ def _with_windows(
     senses: dict[str, bool],
     count: int,
 ) -> dict[str, Hides]:
-    """What sites hide, with their sliding windows: one shows only in a text longer than itself."""
+    """What sites hide, including their sliding windows, which show only in a text longer than the window."""
 
     def look(length: int, given: Mapping[str, Fact], names: Collection[str]) -> dict[str, int | None]:
         mine = [s for s in sites if s.weights.value in names]
@@ -189,7 +189,7 @@ def _with_windows(
 
     named = {s.weights.value: found[s.weights.value] for s in sites}
     out = {}
-    # What looks like a window in a short text may be more than that in a longer one.
+    # What looks like a window in a short text may be wider in a longer one.
     longer = look(LENGTH, {}, [name for name, h in named.items() if h.window is not None])
     for name, width in longer.items():
         if width != named[name].window:
@@ -201,7 +201,7 @@ def _with_windows(
 
 
 def _lengths(graph: Graph, sites: list[Probed]) -> set[int]:
-    """The sizes of the axes that hold queries or keys and nothing else."""
+    """The sizes of axes that hold only queries or only keys."""
     found: set[int] = set()
     for place in (site.weights for site in sites):
         shape, words = graph.shape(place.value), parse(place.layout)
@@ -222,13 +222,13 @@ def _cone(graph: Graph, sites: list[Probed]) -> set[str]:
 
 
 def _fixed_lengths(graph: Graph, sites: list[Probed]) -> list[int]:
-    """Lengths that an exporter baked into the graph although its inputs call them free."""
+    """Lengths that an exporter baked into the graph although its inputs declare them free."""
     shapes = [graph.shape(s.product) for s in sites]
     return sorted({d for shape in shapes if shape for d in shape[-2:] if d is not None and 1 < d < PROBE} - {6, 32})[:3]
 
 
 class _Masks:
-    """Evaluates masks: of the graph, only what they are made from, and what tells the shapes of that."""
+    """Evaluates masks: only the part of the graph that they and their shapes are made from."""
 
     def __init__(self, graph: Graph, sites: list[Probed]) -> None:
         self.graph = graph
@@ -266,7 +266,7 @@ class _Masks:
         return reader.found
 
     def _shapes_for(self, sizes: dict[str, int], inputs: dict[str, Fact]) -> dict[str, Fact]:
-        """Every shape above the masks; what a mask input holds makes no difference to them."""
+        """Every shape upstream of the masks; the contents of a mask input make no difference to them."""
         key = tuple(sorted(sizes.items()))
         if key not in self._shapes:
             self._shapes[key] = infer(self.graph, sizes, inputs, part=Part(self._above))
@@ -274,5 +274,5 @@ class _Masks:
 
 
 def _fits(shape: Sequence[int]) -> bool:
-    """Whether an array of that shape may be made; numpy refuses (0, 2**40, 2**40), though nothing is in it."""
+    """Whether an array of that shape can be made; numpy refuses (0, 2**40, 2**40) although it is empty."""
     return min(shape, default=0) >= 0 and prod(max(1, size) for size in shape) <= LIMIT

@@ -1,4 +1,4 @@
-"""Read a mask that was evaluated: causal, a band, a bias, or none of them."""
+"""Read an evaluated mask: causal, a band, a bias, or none of these."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
     from attnx.graph.fact import Fact
 
 PADDED = -1e4
-"""A cell at or below this is hidden, where what is added to it is all that it holds."""
+"""A cell at or below this is hidden, where it holds nothing but the mask's own number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A site to look at, by the names of its values."""
+    """A site to examine, by the names of its values."""
 
     product: str
     """The score product: set to zero."""
     beside: tuple[str, ...]
-    """Products that are summed with it (disentangled and relative attention): set to zero too."""
+    """Products that are added to it (disentangled and relative attention): also set to zero."""
     masked: Place | None
     weights: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Hides:
-    """What the mask of a site hides when nothing is padded, and what is added where nothing is hidden."""
+    """What the mask of a site hides when nothing is padded, and what it adds to the visible cells."""
 
     causal: bool
-    """Every later key is hidden, and not everything is."""
+    """Every later key is hidden, and some key is visible."""
     window: int | None = None
-    """How many keys a query sees at most, itself included, where what it sees is a band; None without one."""
+    """The most keys that a query sees, itself included, if they form a band; None otherwise."""
     bias: str | None = None
-    """What is added to visible cells, in words; "" where that is not known; None where nothing is."""
+    """What is added to visible cells, in words; "" where that is unknown; None where nothing is added."""
     share: float = 1.0
-    """How many of the cells are visible."""
+    """The share of cells that are visible."""
 
 
 class Reader:
-    """Reads each site's mask as soon as its numbers are there, so that they need not be kept."""
+    """Reads each site's mask as soon as its numbers are known, so that they need not be kept."""
 
     def __init__(self, sites: list[Probed]) -> None:
         self.found: dict[str, Hides] = {}
@@ -65,9 +65,9 @@ class Reader:
                 self._keep(site, hidden)
 
     def finish(self, facts: dict[str, Fact]) -> None:
-        """Read the sites whose weights were not known, off what their softmax gets."""
+        """Read the sites whose weights are unknown, from the input of their softmax."""
         for site in [s for sites in self._by_weights.values() for s in sites]:
-            for place in (site.masked, site.weights):  # a mask that is an input of the graph is no node's output
+            for place in (site.masked, site.weights):  # a mask that is a graph input is no node's output
                 if place is not None and place.value in facts and site.weights.value not in self.found:
                     self.seen(place.value, facts)
             if site.weights.value not in self.found and (masked := self._masked.get(site.weights.value)) is not None:
@@ -89,7 +89,7 @@ def _by_value(sites: list[Probed], of: Callable[[Probed], Place | None]) -> dict
 
 
 def _value(facts: dict[str, Fact], place: Place) -> Array | None:
-    """A stage of a site as [B,H,Q,K] float64; None where its numbers are not known."""
+    """A stage of a site as [B,H,Q,K] float64; None where its numbers are unknown."""
     fact = facts.get(place.value)
     if fact is None or fact.value is None or not fact.value.size:
         return None
@@ -107,7 +107,7 @@ def _value(facts: dict[str, Fact], place: Place) -> Array | None:
 
 
 def _without_sizes(layout: str, shape: tuple[int, ...]) -> str:
-    """The layout, for a tensor whose head axis may be 1 where a mask is shared by all heads."""
+    """The layout of a tensor whose head axis may have size 1 where all heads share a mask."""
     words = layout.split(" ")
     if len(words) == len(shape):
         words = [w.partition(":")[0] if not w.startswith("(") else w for w in words]
@@ -126,27 +126,27 @@ def _read(hidden: Array, masked: Array | None) -> Hides | None:
     hidden = hidden.reshape(-1, *hidden.shape[-2:])
     queries, keys = hidden.shape[-2:]
     if hidden.all() or (masked is not None and masked.size and np.max(masked) <= PADDED):
-        return None  # with every cell as far down, the softmax is that of no mask: this probe pads everything
+        return None  # with every cell equally far down, the softmax is that of no mask: this probe pads everything
     if queries < 2 or not hidden.any():
         return Hides(False, None, bias, 1.0 - float(hidden.mean()))
     causal = False
     for offset in dict.fromkeys((max(keys - queries, 0), 0)):
         later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + offset
         present = hidden[:, np.arange(queries), np.minimum(np.arange(queries) + offset, keys - 1)]
-        # Behind a past each query sees its own key; a band that ends before it is a block's neighbourhood.
+        # After a past, each query sees its own key; a band that ends before it is a block's neighbourhood.
         reaches = offset == 0 or not present.all(axis=0).any()
         causal = causal or bool(later.any() and reaches and hidden[:, later].all() and not hidden[:, ~later].all())
     beside = keys - queries
     if not causal and beside > 0 and not hidden[..., queries:].any():
-        # Keys that every query sees stand behind those of the text (torch's add_bias_kv and add_zero_attn).
+        # Keys that every query sees come after those of the text (torch's add_bias_kv and add_zero_attn).
         own, later = hidden[..., :queries], np.triu(np.ones((queries, queries), dtype=bool), 1)
         causal = bool(own[:, later].all() and not own[:, ~later].all(axis=0).any())
-    alike = bool((hidden == hidden[:1]).all())  # a window that some heads have is not the site's
+    alike = bool((hidden == hidden[:1]).all())  # a window that only some heads have is not the site's
     return Hides(causal, band_width(~hidden[0]) if alike else None, bias, 1.0 - float(hidden.mean()))
 
 
 def _bias(hidden: Array, masked: Array | None) -> str | None:
-    """What is added to visible cells, in words; "" where the numbers are not known; None for nothing."""
+    """What is added to visible cells, in words; "" where the numbers are unknown; None for nothing."""
     if masked is None or masked.shape[-2:] != hidden.shape[-2:]:
         return ""
     shape = np.broadcast_shapes(hidden.shape, masked.shape)
@@ -156,7 +156,7 @@ def _bias(hidden: Array, masked: Array | None) -> str | None:
     seen = ~np.broadcast_to(hidden, shape)
     most = np.where(seen, shown, -np.inf).max(axis=-1)
     least = np.where(seen, shown, np.inf).min(axis=-1)
-    # The same for every key of a row: what is looked up for each cell (bonds between atoms) hangs on what is fed.
+    # Constant along each row: what is looked up for each cell (bonds between atoms) depends on the inputs.
     name = "by position" if (most - least).max(initial=-np.inf) > 1e-6 else "bias"
     by_head = shown.shape[1] > 1 and bool(np.abs(shown - shown[:, :1]).max() > 1e-6)
     return f"{name}, one a head" if by_head else name

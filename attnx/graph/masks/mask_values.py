@@ -1,4 +1,4 @@
-"""What a mask input holds for a key that may be seen: told by evaluating the masks of the sites that it reaches."""
+"""The value in a mask input that marks a visible key, found by evaluating the masks of the sites that it reaches."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _LENGTH = 6
-"""Tokens of the text that masks are evaluated for."""
+"""Tokens in the text for which masks are evaluated."""
 _FAR_BELOW = -1e4
 _BOOL, _WHOLE, _FRACTIONS = (9,), (6, 7), (1, 10)
 """Element types of ONNX."""
 
 
 def kept_by(graph: Graph, sites: Sequence[Site]) -> dict[str, float]:
-    """For each mask input whose numbers tell seen keys from hidden ones: the number that stands for a seen key.
+    """For each mask input whose numbers tell visible keys from hidden ones: the number that marks a visible key.
 
     Args:
         graph: The flat graph, fused nodes replaced.
         sites: Its sites.
 
     Returns:
-        Input -> 1 where ones keep and zeros hide; 0 where ones hide (padding is true), or where what is far below zero
-        does (the mask is added). Inputs of which neither is so are absent.
+        Input -> 1 where ones keep and zeros hide; 0 where ones hide (padding is true), or where numbers far below zero
+        hide (the mask is added). Inputs to which neither applies are absent.
     """
     found: dict[str, float] = {}
     looked = [name for name, info in graph.inputs.items() if _may_mask(graph, name, info)]
@@ -68,7 +68,7 @@ def _targets(site: Probed) -> list[str]:
 
 
 def _behind(graph: Graph, values: Sequence[str]) -> set[str]:
-    """These values and all that they are made from, or have their sizes from."""
+    """These values and everything from which they or their sizes are made."""
     found, waiting = set(values), list(values)
     while waiting:
         node = graph.producer(waiting.pop())
@@ -94,7 +94,7 @@ class _Probe:
         self._product = self._zero(self._shapes.get(site.product))
 
     def kept(self, name: str) -> float | None:
-        """What an input holds for a seen key: see `kept_by`."""
+        """The number in an input that marks a visible key: see `kept_by`."""
         own = self._inputs.get(name)
         if name not in self.cone or own is None or own.value is None or self._product is None:
             return None
@@ -105,7 +105,7 @@ class _Probe:
         return 0.0 if own.dtype in _FRACTIONS and not self._sees(name, own, _FAR_BELOW) else None
 
     def _sees(self, name: str, own: Fact, value: float) -> bool:
-        """Whether any key is seen where every number of the input is `value`, and all other masks keep everything."""
+        """Whether any key is visible where every number of the input is `value` and all other masks keep everything."""
         assert own.value is not None and self._product is not None  # noqa: PT018
         given = Fact(own.shape, own.dtype, np.full(own.value.shape, value).astype(own.value.dtype))
         inputs = {**self._inputs, name: given, self.site.product: self._product}

@@ -1,9 +1,9 @@
-"""Sliding windows of any width, seen in a short text: the width that the graph holds is replaced by a small one.
+"""Sliding windows of any width, found with a short text: the width in the graph is replaced by a small one.
 
-A window of 4,096 keys shows only in a text longer than that, whose mask has sixteen million cells. But what makes the
-window is a number in the graph, compared with a distance between positions. Where the mask is evaluated with 7 and with
-9 in the place of that number, the bands that are seen tell both how many keys a step of the number adds (1, or 2 where
-the window reaches to both sides) and by how much a band is wider than its number.
+A window of 4,096 keys shows only in a text longer than that, whose mask has sixteen million cells. But a window comes
+from a number in the graph that is compared with a distance between positions. Evaluating the mask with 7 and with 9 in
+place of that number shows two bands, which give both how many keys each step of the number adds (1, or 2 where the
+window extends to both sides) and how much wider the band is than its number.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 LENGTH = 32
 """Tokens of the short text."""
 _TRIED = (7, 9)
-"""Numbers that stand in for a width; a band of twice the larger and one still moves within the text."""
+"""Numbers that replace a width; a band of twice the larger plus one can still move within the text."""
 _NARROW = 2
 """Widths up to this one show in the first probe."""
 _COMPARING = ("Sub", "Add", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Trilu")
 _PERIODIC = ("Mod", "Div", "Tile")
-"""Operators that may repeat a pattern at a step of its own, which a short text does not show."""
+"""Operators that may repeat a pattern at a period of their own, which a short text does not show."""
 _STEP = {"Range": 2, "Slice": 4}
-"""Which input of an operator is the step that it takes."""
+"""The input of each operator that holds its step."""
 _CHECKED = 1 << 20
-"""Cells of a text in which a window is looked for as it is."""
+"""Cells of a text in which a window is looked for directly."""
 Look = Callable[[int, Mapping[str, Fact], Collection[str]], Mapping[str, int | None]]
-"""(length, facts that replace what the graph holds, weights) -> the width of each site's window where it can be seen,
+"""(length, facts that replace what the graph holds, weights) -> the width of each site's window where it is visible,
 None without one."""
 
 
 def windows(graph: Graph, cone: set[str], look: Look, names: Collection[str]) -> dict[str, int]:
-    """How many keys each site's queries see at most, where what they see is a band that moves with them.
+    """The most keys that each site's queries see, where those keys form a band that moves with the query.
 
     Args:
         graph: The flat graph.
@@ -76,13 +76,13 @@ def windows(graph: Graph, cone: set[str], look: Look, names: Collection[str]) ->
 
 
 def _as_it_is(look: Look, name: str, width: int) -> bool:
-    """Whether a text that is twice as long as a window shows it; one that is too wide for that stays unnamed."""
+    """Whether a text twice as long as a window shows it; a window too wide for that is not reported."""
     length = 2 * width + 2
     return length * length <= _CHECKED and look(length, {}, [name]).get(name) == width
 
 
 def _has_period(graph: Graph, cone: set[str]) -> bool:
-    """Whether something on the way to the masks may repeat itself."""
+    """Whether something on the way to the masks may be periodic."""
     nodes = [node for value in cone if (node := graph.producer(value)) is not None]
     steps = [n.input[at] for n in nodes if (at := _STEP.get(n.op_type)) is not None and len(n.input) > at]
     apart = any((held := graph.known(name)) is None or (abs(held) != 1).any() for name in steps if name)
@@ -92,8 +92,8 @@ def _has_period(graph: Graph, cone: set[str]) -> bool:
 def band_width(visible: Array) -> int | None:
     """The width of a band of visible cells [Q,K] that moves with the query; None for any other pattern.
 
-    Every cell must agree, and the band must end on both sides: what reaches to the first key, or to the last, from
-    wherever the query stands, is no window.
+    Every cell must agree, and the band must end on both sides: a band that always extends to the first key, or to the
+    last, wherever the query is, is not a window.
     """
     queries, keys = visible.shape
     offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
@@ -107,7 +107,7 @@ def band_width(visible: Array) -> int | None:
 
 
 def _numbers(graph: Graph, cone: set[str]) -> dict[str, Array]:
-    """Whole numbers that something is compared with, the same whatever the sizes of the inputs."""
+    """Whole numbers that something is compared with and that are the same for all input sizes."""
     found: dict[str, Array] = {}
     for value in cone:
         node = graph.producer(value)
@@ -124,7 +124,7 @@ def _numbers(graph: Graph, cone: set[str]) -> dict[str, Array]:
 
 
 def _groups(numbers: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """Numbers that are one window's: w, -w, w - 1."""
+    """Numbers that belong to the same window: w, -w, w - 1."""
     ordered = sorted(numbers, key=lambda name: abs(int(numbers[name].ravel()[0])))
     groups: list[dict[str, Array]] = []
     last: int | None = None
@@ -148,7 +148,7 @@ def _with(graph: Graph, group: Mapping[str, Array], least: int, tried: int) -> d
 
 
 def _stored(graph: Graph, cone: set[str]) -> list[tuple[str, Array]]:
-    """The square masks that the graph stores and that may be bands (as GPT-Neo's), with their numbers."""
+    """The square masks stored in the graph that may be bands (as in GPT-Neo), with their numbers."""
     found: list[tuple[str, Array]] = []
     for name in sorted(cone):
         shape = graph.shape(name) if graph.is_constant(name) else None
@@ -161,7 +161,7 @@ def _stored(graph: Graph, cone: set[str]) -> list[tuple[str, Array]]:
 
 
 def _narrowed(square: Array) -> Array:
-    """A stored band [n,n] as one of few tokens, 7 keys wide, to the same sides."""
+    """A stored band [n,n] cut down to few tokens, 7 keys wide, extending to the same sides."""
     visible, hidden = square[0, 0], square[-1, 0]
     back = np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None, :]
     causal = square[0, 1] == hidden

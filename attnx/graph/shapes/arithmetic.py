@@ -1,4 +1,4 @@
-"""What rules for shapes share: numpy's broadcast and matrix product on sizes of which some are unknown."""
+"""Arithmetic that the shape rules share: numpy's broadcast and matrix product on sizes of which some are unknown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Of = Callable[[dict[str, Any], Sequence[Fact]], list[Shape | None]]
 def broadcast(*shapes: Shape | None) -> Shape | None:
     """Numpy's broadcast of shapes in which None is an unknown size.
 
-    A buffer that is shorter than a probe size is cut where it ends, or is empty behind its end; in a run it is as long
-    as what it meets.
+    A buffer shorter than a probe size is cut at its end, or is empty beyond it; when the model runs, it is as long as
+    the tensor that it is combined with.
     """
     known = [s for s in shapes if s is not None]
     if len(known) < len(shapes) or not known:
@@ -51,19 +51,19 @@ def matmul(a: Shape | None, b: Shape | None) -> Shape | None:
 
 
 def axes_of(a: dict[str, Any], x: Sequence[Fact], at: int = 1) -> list[int] | None:
-    """The axes of a node: its input `at` since opset 13, its attribute before."""
+    """The axes of a node: from its input `at` since opset 13, from its attribute before that."""
     if len(x) > at:
         return ints(x[at])
     return [int(i) for i in a["axes"]] if "axes" in a else None
 
 
 def like(*at: int) -> Rule:
-    """Each output has the shape of an input."""
+    """Each output has the shape of one of the inputs."""
     return lambda _n, _a, x: [x[i].shape if i < len(x) else None for i in at]
 
 
 def of(rule: Of) -> Rule:
-    """A rule that needs the attributes and the inputs alone."""
+    """A rule that needs only the attributes and the inputs."""
     return lambda _n, a, x: rule(a, x)
 
 
@@ -78,6 +78,6 @@ def last_of(s: Shape | None) -> int | None:
 
 
 def number_of(x: Sequence[Fact], at: int) -> int | None:
-    """A whole number that an input holds."""
+    """A whole number held by an input."""
     held = ints(x[at]) if at < len(x) else None
     return held[0] if held else None

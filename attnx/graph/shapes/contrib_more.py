@@ -1,6 +1,6 @@
-"""Shapes of the rest of onnxruntime's own operators, so that none of them hides the attention behind it.
+"""Shapes of onnxruntime's remaining operators, so that none of them hides the attention that comes after it.
 
-None stands for what only the run tells: the number of tokens that are no padding, the length of what a search wrote.
+None stands for a size that is known only at run time: the number of non-padding tokens, the length of a search result.
 Source: onnxruntime 1.31 contrib operator schemas; a test holds these rules to what onnxruntime itself infers.
 """
 
@@ -24,7 +24,7 @@ def _stretched(*at: int) -> Rule:
 
 
 def _to_rows(_: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """A product with a weight that is stored by its outputs, [N, ...]."""
+    """A product with a weight that is stored output by output, [N, ...]."""
     weight = x[1].shape
     return [resized(x[0].shape, weight[0] if weight else None)]
 
@@ -55,7 +55,7 @@ def _quantised_gemm(n: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[
 
 
 def _nhwc(rule: Rule, *at: int) -> Rule:
-    """A rule for channels that stand second, for channels that stand last."""
+    """Turn a rule for channels on the second axis into one for channels on the last axis."""
 
     def turned(n: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
 
@@ -69,7 +69,7 @@ def _nhwc(rule: Rule, *at: int) -> Rule:
 
 
 def _by_layout(rule: Rule, *at: int) -> Rule:
-    """Channels last where the attribute says so."""
+    """Channels are last where the attribute says so."""
     last = _nhwc(rule, *at)
     return lambda n, a, x: last(n, a, x) if a.get("channels_last") else rule(n, a, [x[0], *(x[i] for i in at)])
 
@@ -90,7 +90,7 @@ def _global_pool(_: NodeProto, _a: dict[str, Any], x: Sequence[Fact]) -> list[Sh
 
 
 def _unpooled(_: NodeProto, _a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """A rank, where sizes depend on numbers."""
+    """Only the rank, because the sizes depend on numbers."""
     s, w = x[0].shape, x[1].shape
     return [None if s is None or w is None else (s[0], None, *(None for _ in s[2:]))]
 
@@ -133,7 +133,7 @@ def _crops(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
 
 
 def _gathered(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """Rows of a table in integers, of which a byte may hold several along the last axis."""
+    """Rows of an integer table; one byte may hold several values along the last axis."""
     s, index = x[0].shape, x[1].shape
     if s is None or index is None:
         return [None]
@@ -172,7 +172,7 @@ def _looked_up(_: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
 
 
 def _words(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """A vector a word, of letters that a convolution runs over: as wide as it has filters."""
+    """One vector per word, from a convolution over its letters: as wide as the convolution has filters."""
     return [resized(x[0].shape, None if x[1].shape is None else x[1].shape[0])]
 
 
@@ -220,12 +220,12 @@ SHAPES: dict[str, Rule] = {
     "TorchEmbedding": of(_looked_up), "UnfoldTensor": of(_unfold),
     "Unique": of(lambda _a, x: [(None,), x[0].shape, (None,)]), "WordConvEmbedding": of(_words),
 }  # fmt: skip
-"""EPContext and Snpe stand for what another program computes: their outputs have whatever shape it gives them."""
+"""EPContext and Snpe stand for what another program computes: that program decides the shapes of their outputs."""
 BLOCKED: dict[str, Rule] = {
     "AveragePool": _pool, "GlobalAveragePool": _global_pool, "GlobalMaxPool": _global_pool, "MaxPool": _pool,
     "Upsample": of(_upsampled),
 }  # fmt: skip
-"""Of its blocked layout (com.microsoft.nchwc), whose tensors are told in the order of ONNX's."""
+"""Operators of the blocked layout (com.microsoft.nchwc), whose tensors are described in ONNX's axis order."""
 TYPED: dict[str, int | str] = {
     "DequantizeBFP": 1, "DequantizeWithOrder": 1, "DynamicTimeWarping": 6, "IsAllFinite": 9, "MatMulInteger16": 6,
     "MulInteger": 6, "MurmurHash3": 12, "QuantizeBFP": 2, "QuantizeWithOrder": 3,
@@ -233,12 +233,12 @@ TYPED: dict[str, int | str] = {
     "QLinearConv": "7", "QLinearWhere": "1", "SparseToDenseMatMul": "1", "PackedSparseAttentionIndexer": 6,
     "SparseAttentionIndexer": 6, "WordConvEmbedding": "1",
 }  # fmt: skip
-"""The type of a first output: ONNX's number, or in quotes the position of an input that has it; else the first's."""
+"""The type of the first output: ONNX's number, or (quoted) the position of the input it shares; else the first's."""
 
 
 def type_of(node: NodeProto, x: Sequence[Fact]) -> int | None:
     """ONNX's data type of the first output of one of onnxruntime's own operators."""
-    if node.op_type == "QGemm":  # floats, unless it says how they are rounded again
+    if node.op_type == "QGemm":  # floats, unless it is told how to round them again
         return x[8].dtype if len(x) > 8 else 1
     known = TYPED.get(node.op_type, "0")
     return known if isinstance(known, int) else x[int(known)].dtype

@@ -76,7 +76,7 @@ def _fused_attention(node: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> l
 
 
 def _reorder(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """The blocked layout, into which and out of which its saved graphs turn convolutions."""
+    """The blocked layout that onnxruntime's saved graphs move convolutions into and out of."""
     s = x[0].shape
     if s is None or len(s) != 4:
         return [None]

@@ -1,6 +1,6 @@
 """Shapes of onnxruntime's own operators around attention: attention itself, recurrences, indexers, searches.
 
-None stands for what only the run tells: the number of tokens that are no padding, the length of what a search wrote.
+None stands for a size that is known only at run time: the number of non-padding tokens, the length of a search result.
 Source: onnxruntime 1.31 contrib operator schemas; a test holds these rules to what onnxruntime itself infers.
 """
 
@@ -50,7 +50,7 @@ def _decoder_attention(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | Non
 
 
 def _packed_query(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """[tokens, H*D] of a query, or of query, key and value in one."""
+    """[tokens, H*D] of a query, or of query, key and value packed into one."""
     heads, kv = a["num_heads"], a["kv_num_heads"]
     whole, wide = x[0].shape, last_of(x[0].shape)
     if wide is not None and (len(x) < 2 or x[1].shape is None) and not a.get("v_head_size"):
@@ -131,7 +131,7 @@ def _restored(a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
 
 
 def _written(beams: bool) -> Of:
-    """What a search writes: [B,(sequences,)length], up to the most that it may."""
+    """The output of a search: [B,(sequences,)length], with the length up to the maximum it may write."""
 
     def rule(_: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
         s, most = x[0].shape, number_of(x, 1)

@@ -1,6 +1,6 @@
 """Run one ONNX node on numpy arrays: enough operators to follow shapes, masks and scales without running the model.
 
-An operator that numpy_rules.py has not is tried with onnx's own reference implementation, slower and complete.
+An operator missing from numpy_rules.py is tried with onnx's own reference implementation, which is slower but complete.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 _MOST = 1 << 24
-"""Cells that a result may have whose size is not known beforehand."""
+"""The most elements that a result may have when its size is not known beforehand."""
 SIZED_BY_VALUE = frozenset(
     "Range ConstantOfShape Expand Tile Pad Resize Upsample OneHot EyeLike ConvTranspose MaxUnpool Col2Im CenterCropPad "
     "AffineGrid GridSample RoiAlign DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix ImageDecoder "
     "TfIdfVectorizer StringSplit".split()
 )
-"""Operators whose result can be of any size, however small their inputs."""
+"""Operators whose result can have any size, however small their inputs are."""
 NEVER = frozenset(
     "Loop Scan If SequenceMap RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli "
     "Multinomial".split()
 )
-"""Operators that can run for any time, or whose result is drawn by chance."""
+"""Operators that can run for any length of time, or whose result is random."""
 
 
 def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> bool:
-    """Whether a node may be evaluated: its result is small, and comes in a time that its inputs bound.
+    """Whether a node may be evaluated: its result is small and its inputs bound the time it takes.
 
     Args:
         node: The node.
         values: Its inputs.
-        size: The number of elements of its first output, where that is known.
-        limit: The most elements that it may have.
+        size: The number of elements of its first output, where known.
+        limit: The most elements that the output may have.
     """
     if node.op_type in NEVER:
         return False
@@ -54,7 +54,7 @@ def evaluate(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:
     """The outputs of one node of the default domain.
 
     Raises:
-        Exception: Anything, where the node cannot be evaluated on these inputs; callers treat the value as unknown.
+        Exception: Any kind, when the node cannot be evaluated on these inputs; callers treat the value as unknown.
     """
     rule = RULES.get(node.op_type)
     if rule is None:

@@ -1,4 +1,4 @@
-"""A flat graph, and what is known of its values: shapes, numbers, and what depends on the data of the inputs."""
+"""A flat graph and what is known of its values: shapes, numbers, and which of them depend on the inputs' data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from attnx.records import Array
 
 
 class Graph(FlatGraph):
-    """A flat graph with the shapes, types and small numbers of its values, worked out when they are first needed."""
+    """A flat graph with the shapes, types and small numbers of its values, worked out on first use."""
 
     _before: tuple[Graph, frozenset[str]] | None = None
 
     def follows(self, before: Graph, fresh: frozenset[str]) -> None:
-        """Say which graph this one was made from: what is known of that is not worked out again.
+        """Name the graph that this one was made from, so that what is already known of it is not worked out again.
 
         Args:
-            before: With the same inputs.
-            fresh: The values that are made in another way than there, or were not there.
+            before: The earlier graph, with the same inputs.
+            fresh: The values that are computed differently in this graph, or did not exist in the earlier one.
         """
         self._before = before, fresh
 
@@ -63,9 +63,9 @@ class Graph(FlatGraph):
         return infer(self, moved)
 
     def stable(self, value: str) -> Array | None:
-        """The numbers of a value that are the same whatever the inputs' sizes; None where they are not, or unknown.
+        """The numbers of a value that are the same for all input sizes; None where they vary or are unknown.
 
-        A factor such as log n is known once n is, and would otherwise pass for a constant.
+        A factor such as log n is known once n is, and would otherwise be mistaken for a constant.
         """
         if self.is_constant(value):
             return self.constant(value)
@@ -77,7 +77,7 @@ class Graph(FlatGraph):
         return known if same else None
 
     def varies(self, value: str, axis: int) -> bool:
-        """Whether a size hangs on the inputs' sizes, be it by a division that leaves no multiple of them."""
+        """Whether a size depends on the inputs' sizes, even through a division that leaves no multiple of them."""
         one, two = (facts.get(value) for facts in (self.facts, self._other_facts))
         shapes = [fact.shape for fact in (one, two) if fact is not None and fact.shape is not None]
         return len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) and shapes[0][axis] != shapes[1][axis]
@@ -88,16 +88,16 @@ class Graph(FlatGraph):
         return self._reached(through_shapes=False)
 
     def by_shape(self) -> Graph:
-        """The same graph, with what depends on the inputs' shapes alone taken for data too.
+        """The same graph, in which values that depend only on the inputs' shapes count as data too.
 
-        The first decoder layer of DETR attends among learned queries: nothing there depends on the image but the batch.
+        The first decoder layer of DETR attends among learned queries: nothing there depends on the image but its batch.
         """
         other = copy(self)
         other.__dict__["dynamic"] = self._reached(through_shapes=True)
         return other
 
     def by_products(self) -> Graph:
-        """The same graph, with whatever a projection makes taken for data, be it of constants alone."""
+        """The same graph, in which the result of every projection counts as data, even a projection of constants."""
         other = copy(self)
         seeds = {o for n in self.nodes if n.op_type in ("MatMul", "Gemm", "Conv") for o in n.output}
         other.__dict__["dynamic"] = self._reached(through_shapes=True, seeds=seeds)

@@ -1,9 +1,9 @@
-"""Shapes, types and small numbers of every value, found by walking the graph once - nothing is run.
+"""Shapes, types and small numbers of every value, found by walking the graph once, without running anything.
 
-Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor tells
-which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small, which follows
+Symbolic dimensions get probe sizes that occur nowhere else (primes above 1000), so that a size read off a tensor shows
+which symbol it came from: 12 x 1009 is "heads x batch". Numbers are carried along while they are small. That follows
 the Shape -> Gather -> Concat -> Reshape chains and the scales that exporters compute at run time. The same walk, with
-small sizes and the masks given, evaluates what a site hides (see `graph.masks`).
+small sizes and given masks, evaluates what a site hides (see `graph.masks`).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 SMALL_VALUE = 8192
 """Numbers are carried for tensors of at most this many elements (unless a caller wants more)."""
 MOST_AXES = 64
-"""Axes that an array of numpy can have; a value with more is one of a damaged file, and nothing is known of it."""
+"""The most axes that a numpy array can have; a value with more comes from a damaged file, and stays unknown."""
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
-"""Operators whose operands are stretched to one another: sizes that meet in one axis are equal."""
+"""Operators that broadcast their operands to one another: sizes that meet on one axis are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a graph to walk, and what is known beforehand of the values around it."""
+    """A part of a graph to walk, and what is already known of the values around it."""
 
     nodes: Sequence[NodeProto]
-    """In the graph's order."""
+    """In graph order."""
     known: Mapping[str, Fact] = field(default_factory=dict)
-    """What a walk over the rest has found; nothing where empty."""
+    """What a walk over the rest of the graph has found; empty where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What `probe` found of a graph that others were made from."""
+    """What `probe` found of the graph that others were made from."""
 
     sizes: Mapping[str, int]
     facts: Mapping[str, Fact]
@@ -56,13 +56,13 @@ class Before:
 def probe(
     graph: FlatGraph, before: Before | None = None, fresh: Collection[str] = ()
 ) -> tuple[dict[str, int], dict[str, Fact]]:
-    """Infer with probe sizes for the symbolic dimensions; those that must be equal get the same.
+    """Infer with probe sizes for the symbolic dimensions; dimensions that must be equal get the same size.
 
     Args:
         graph: The graph.
-        before: What was found of a graph with the same inputs that this one was made from.
-        fresh: The values that are made in another way than there, or were not there. Only they are walked, and what
-            is behind those of them that are something else now.
+        before: What was found of an earlier graph with the same inputs, from which this one was made.
+        fresh: The values that are computed differently in this graph, or did not exist in the earlier one. Only
+            these are walked, and whatever comes after those of them that have changed.
 
     Returns:
         The probe size of each named input dimension, and a fact for each value.
@@ -81,7 +81,7 @@ def probe(
 
 
 def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str, Fact] | None:
-    """See `probe`; None where sizes turn out to be equal that were not."""
+    """See `probe`; None where sizes turn out to be equal that were not equal before."""
     facts = {name: fact for name, fact in before.facts.items() if name not in fresh or name in graph.inputs}
     _initialise(graph, facts, SMALL_VALUE, None)
     clashes: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str
         if fresh.isdisjoint(node.output) and moved.isdisjoint(reads_of(node)):
             continue
         results = _node(graph, node, facts, SMALL_VALUE)
-        # Where the earlier graph cut a buffer is not known here: one clash too many, and all of it is walked.
+        # It is not known here where the earlier graph cut a buffer; on any extra clash, the whole graph is walked.
         _note_clashes(node, facts, clashes, short)
         for name, fact in zip(node.output, map(_kept, results), strict=False):
             if name and not _same(before.facts.get(name), fact):
@@ -121,7 +121,7 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
 
 
 def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
-    """Sizes that meet in a node and differ, though they must be equal; values cut where a buffer ends go to `short`."""
+    """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
     shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
     if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
         short.update(node.output)
@@ -134,7 +134,7 @@ def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tupl
 
 
 def _kept(fact: Fact) -> Fact:
-    """A fact; of a value with more axes than numpy has, the type alone."""
+    """The fact itself, or its type alone for a value with more axes than numpy allows."""
     many = fact.shape is not None and len(fact.shape) > MOST_AXES
     return Fact(None, fact.dtype) if many else fact
 
@@ -155,10 +155,10 @@ def infer(
         sizes: A size for each named input dimension.
         given: Facts that replace what the walk would find (inputs, or inner values such as a score product).
         limit: Largest number of elements of a value whose numbers are carried.
-        wanted: The values that `limit` is for; numbers of others are carried up to `SMALL_VALUE`. All where None.
-        seen: Called with the name of each value and all facts so far as soon as it is known. Numbers of `wanted` are
-            then forgotten when nothing later in the graph reads them, so that one site's matrices are held at a time.
-        part: Walk these nodes alone.
+        wanted: The values that `limit` applies to, or all if None; others keep at most `SMALL_VALUE` elements.
+        seen: Called as soon as a value is known, with its name and all facts so far. The numbers of `wanted` values
+            are then dropped once no later node reads them, so that only one site's matrices are held at a time.
+        part: Walk only these nodes.
 
     Returns:
         A fact for each value; values about which nothing is known may be absent.
@@ -204,7 +204,7 @@ def _walk(
 
 
 def _cut_where_it_ends(node: NodeProto, facts: Mapping[str, Fact]) -> bool:
-    """Whether a Slice by probe sizes takes more than a buffer has: in a run it is as long as the text."""
+    """Whether a Slice by probe sizes takes more than a buffer has; in a real run it is as long as the text."""
     if node.op_type != "Slice" or node.domain or len(node.input) < 3:
         return False
     held = [ints(facts.get(name)) if name else None for name in node.input[1:4]]
@@ -217,7 +217,7 @@ def _cut_where_it_ends(node: NodeProto, facts: Mapping[str, Fact]) -> bool:
 
 
 def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str, int]:
-    """The place of the last node that reads each wanted value that is large; of its maker where none does."""
+    """The position of the last node that reads each large wanted value, or of the node that makes it if none does."""
     last: dict[str, int] = {}
     inside = 0
     for at, node in enumerate(nodes):
@@ -245,7 +245,7 @@ def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int)
         return [fact_of(found)]
     shaped = infer_shape(graph, node, inputs)
     if node.op_type == "CastLike" and len(inputs) == 2:
-        inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers say nothing
+        inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers do not matter
     wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
     if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
         values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
@@ -258,7 +258,7 @@ def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int)
 
 
 def _example(fact: Fact) -> Fact:
-    """Some array of a tensor's type, where that is known."""
+    """An arbitrary array of a tensor's type, where the type is known."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     if fact.value is not None or not fact.dtype:
@@ -270,7 +270,7 @@ def _example(fact: Fact) -> Fact:
 
 
 def _sizes_of(graph: FlatGraph, node: NodeProto, index: Fact, facts: dict[str, Fact]) -> Array | None:
-    """What is gathered of a shape of which other sizes are unknown: the batch, where the number of patches is not."""
+    """The sizes gathered from a partly unknown shape: the batch, say, where the number of patches is unknown."""
     source = graph.producer(node.input[0])
     if source is None or source.op_type != "Shape" or source.attribute or index.value is None:
         return None
@@ -282,7 +282,7 @@ def _sizes_of(graph: FlatGraph, node: NodeProto, index: Fact, facts: dict[str, F
 
 
 def _branch(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
-    """The outputs of an If: of the branch that runs where the condition is known, else of one whose shapes are."""
+    """The outputs of an If: of the branch taken if the condition is known, else of a branch whose shapes are known."""
     condition = facts.get(node.input[0], UNKNOWN).value
     sides = {a.name: a.g for a in node.attribute if a.type == 5}
     names = (
@@ -313,7 +313,7 @@ def _whole(shape: Shape) -> tuple[int, ...]:
 
 
 def _size(node: NodeProto, shape: tuple[int, ...]) -> Fact:
-    """What a Shape or Size node says of a tensor."""
+    """What a Shape or Size node returns for a tensor."""
     if node.op_type == "Size":
         return fact_of(np.array(count, dtype=np.int64)) if (count := prod(shape)) < 1 << 63 else Fact(())
     a = attributes(node)
@@ -321,7 +321,7 @@ def _size(node: NodeProto, shape: tuple[int, ...]) -> Fact:
 
 
 def _count(shaped: list[Fact] | None) -> int | None:
-    """The number of elements of a first output, where its shape is known."""
+    """The number of elements of the first output, where its shape is known."""
     if not shaped or shaped[0].shape is None or None in shaped[0].shape:
         return None
     return prod(_whole(shaped[0].shape))
@@ -331,7 +331,7 @@ def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[
     try:
         return [fact_of(v) for v in evaluate(node, values, opset)]
     except Exception:
-        # An operator, type or size that numpy or the reference refuses: the value is unknown, nothing else.
+        # An operator, type or size that numpy or the reference refuses: the value is just unknown.
         return None
 
 

@@ -1,8 +1,8 @@
-"""What of a graph's numbers hangs on the processor: products of uint8 and int8, weights laid out in blocks of channels.
+"""What in a graph's numbers depends on the processor: products of uint8 and int8, weights in blocks of channels.
 
-Where a processor has no instruction for sums of 8-bit products (VNNI), onnxruntime's kernels for x86-64 add two
-neighbouring products of uint8 and int8 in 16 bits, and what does not fit there is cut off. No pair of weights does that
-which adds up to 128 at most. Facts: measured on onnxruntime 1.31, its kernels for SSE4, AVX2, AVX512 and VNNI.
+On a processor without an instruction for sums of 8-bit products (VNNI), onnxruntime's x86-64 kernels add two
+neighbouring products of uint8 and int8 in 16 bits and cut off what does not fit. Pairs of weights that add up to 128 at
+most always fit. Facts: measured on onnxruntime 1.31, with its kernels for SSE4, AVX2, AVX512 and VNNI.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from attnx.records import Array
 
 UINT8, INT8 = 2, 3
-"""As ONNX's TensorProto numbers types."""
+"""Numbered as ONNX's TensorProto numbers its types."""
 MOST = 128
-"""What two neighbouring weights of one sign may add up to: 128 x 255 fits in 16 bits, 129 x 255 does not."""
+"""The largest sum of two neighbouring weights of one sign: 128 x 255 fits in 16 bits, 129 x 255 does not."""
 BLOCKED = "com.microsoft.nchwc"
 BLOCKS = (8, 16)
-"""Channels that a block of onnxruntime's own layout has, by the kind of processor."""
+"""Channels per block in onnxruntime's own layout, by kind of processor."""
 _AT_ONCE = 1 << 22
-"""Weights that are looked at at once."""
+"""Weights that are examined at a time."""
 _FAR = 64
-"""Operators that a type is followed through."""
+"""Operators through which a type is followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Which inputs of an operator are the sides of an integer product."""
+    """The inputs of an operator that are the two sides of an integer product."""
 
     left: int | None
-    """What may be uint8; None where the operator itself rounds floats to uint8."""
+    """The input that may be uint8; None where the operator itself rounds floats to uint8."""
     right: int
-    """What may be int8."""
+    """The input that may be int8."""
     zero: int
     """The zero point of the right side."""
 
@@ -62,12 +62,12 @@ PRODUCTS: Mapping[str, tuple[Product, ...]] = {
 }
 """Source: ONNX and onnxruntime's contrib operators."""
 FLOAT = ("MatMul", "Gemm", "Conv")
-"""Operators that onnxruntime turns into one of those, where their sides come from DequantizeLinear."""
+"""Operators that onnxruntime turns into one of those when their sides come from DequantizeLinear."""
 _SAME = frozenset(
     "Reshape Transpose Identity Squeeze Unsqueeze Flatten Slice Gather Concat Split Expand Tile Pad MaxPool QGemm "
     "QLinearMatMul QLinearConv QLinearAdd QLinearMul QLinearSoftmax QLinearSigmoid QLinearAveragePool".split()
 )
-"""Operators whose output has their first input's type."""
+"""Operators whose output has the type of their first input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ class Narrow:
 
     node: NodeProto
     reader: str
-    """First output of the node that reads the int8 side: of its own, or of the DequantizeLinear before it."""
+    """First output of the node that reads the int8 side: of the product, or of the DequantizeLinear before it."""
     sides: tuple[tuple[int, int], ...]
     """Which inputs of that node hold the int8 side and its zero point."""
 
     @property
     def fused(self) -> bool:
-        """Whether it is a product of floats, until onnxruntime takes it together with what stands around it."""
+        """Whether it is a product of floats until onnxruntime fuses it with the nodes around it."""
         return bool(self.reader != self.node.output[0])
 
 
 def kernels(graph: Graph) -> Kernels:
-    """Read it off a graph; of the weights only as much as tells."""
+    """Read the kernels off a graph, looking at no more of the weights than needed."""
     found = list(narrow(graph))
     blocked = [node for node in graph.nodes if node.domain == BLOCKED]
     return Kernels(
@@ -99,12 +99,12 @@ def kernels(graph: Graph) -> Kernels:
 
 
 def narrow(graph: Graph) -> Iterator[Narrow]:
-    """The nodes, subgraphs' too, with a pair of products of uint8 and int8 that may not fit in 16 bits."""
+    """The nodes, also in subgraphs, with a pair of products of uint8 and int8 that may not fit in 16 bits."""
     yield from _Scope(graph, graph.nodes, graph.initializers.values()).narrow()
 
 
 class _Scope:
-    """The names that nodes of one graph see: its own, and those of the graphs around it."""
+    """The names that the nodes of one graph can see: its own, and those of the graphs around it."""
 
     def __init__(
         self, graph: Graph, nodes: Iterable[NodeProto], tensors: Iterable[TensorProto], around: _Scope | None = None
@@ -130,7 +130,7 @@ class _Scope:
                 yield from _Scope(self.graph, inner.node, inner.initializer, self).narrow()
 
     def _mixed(self, node: NodeProto, product: Product) -> bool:
-        """Whether a product is of uint8 and int8."""
+        """Whether a product is between uint8 and int8."""
         left = None if product.left is None else self._type(node.input[product.left])
         if left not in (None, UINT8):
             return False
@@ -139,7 +139,7 @@ class _Scope:
         return INT8 in (self._type(right), zero and self._type(zero))
 
     def _dequantised_may_overflow(self, node: NodeProto) -> bool:
-        """Whether it multiplies activations of 8 bits, of which int8 is moved to uint8, with weights of int8."""
+        """Whether it multiplies 8-bit activations (int8 is moved to uint8) with int8 weights."""
         sides = [self.makers.get(name) for name in node.input[:2]]
         if any(side is None or side.op_type != "DequantizeLinear" for side in sides):
             return False
@@ -154,7 +154,7 @@ class _Scope:
         return node is not None and node.op_type == "QuantizeLinear" and node.input[0] in self.tensors
 
     def _type(self, name: str) -> int | None:
-        """ONNX's number of a value's type; None where it is not known."""
+        """ONNX's number for a value's type; None where unknown."""
         for _ in range(_FAR):
             if name in self.tensors:
                 return int(self.tensors[name].data_type)
@@ -178,7 +178,7 @@ class _Scope:
         return None
 
     def _overflows(self, node: NodeProto, name: str) -> bool:
-        """Whether int8 weights hold such a pair; numbers that are not known may."""
+        """Whether int8 weights hold such a pair; unknown weights are assumed to."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return True
@@ -188,11 +188,11 @@ class _Scope:
         return self.looked[key]
 
     def _columns(self, node: NodeProto, tensor: TensorProto) -> Iterator[Array]:
-        """The weights [K,N] in pieces of an even number of rows, as the kernel has them behind one another."""
+        """The weights [K,N] in pieces with an even number of rows, in the order in which the kernel holds them."""
         shape = tuple(tensor.dims)
         if node.op_type in ("Conv", "QLinearConv"):
             if len(shape) > 1 and shape[1] == 1 and shape[0] == attributes(node).get("group", 1):
-                return  # channel by channel: a kernel of its own, which adds in 32 bits
+                return  # channel by channel: a separate kernel, which adds in 32 bits
             for filters in read_rows(self.graph.loaded, tensor, _AT_ONCE):
                 yield np.moveaxis(filters, 1, -1).reshape(len(filters), -1).T
         elif node.op_type in ("Gemm", "QGemm") and attributes(node).get("transB"):
@@ -206,7 +206,7 @@ class _Scope:
 
 
 def _overflow(weights: Array) -> bool:
-    """Whether two neighbouring rows 2i, 2i+1 of weights [K,N] have a pair of one sign beyond `MOST`."""
+    """Whether two neighbouring rows 2i, 2i+1 of weights [K,N] hold a pair of one sign beyond `MOST`."""
     whole = len(weights) // 2 * 2
     one, two = (weights[at:whole:2].astype(np.int16) for at in (0, 1))
     return bool(
@@ -216,7 +216,7 @@ def _overflow(weights: Array) -> bool:
 
 
 def _blocks(graph: Graph, nodes: Iterable[NodeProto]) -> Iterator[int]:
-    """The sizes of a block that all filters agree with: whole blocks, and no more of them than channels need."""
+    """The block sizes that fit all filters: whole blocks, and no more of them than the channels need."""
     filters: dict[str, int] = {}
     for node in nodes:
         tensor = graph.initializers.get(node.input[1]) if node.op_type == "Conv" else None
@@ -234,7 +234,7 @@ def _blocks(graph: Graph, nodes: Iterable[NodeProto]) -> Iterator[int]:
 
 
 def _filters(graph: Graph, name: str, filters: Mapping[str, int]) -> int | None:
-    """How many filters made a value, pooling between left out."""
+    """The number of filters behind a value, with any pooling in between ignored."""
     for _ in range(_FAR):
         if name in filters:
             return filters[name]

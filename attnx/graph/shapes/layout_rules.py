@@ -1,4 +1,4 @@
-"""Shapes of operators that move, cut, join or repeat elements and leave their values as they are."""
+"""Shapes of operators that move, cut, join or repeat elements without changing their values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _concat(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | 
 
 
 def _bound(end: int) -> int | None:
-    """A Slice's end; exporters write int64's extremes for "to the very end"."""
+    """The end of a Slice; exporters write int64's extremes for "to the very end"."""
     return None if abs(end) >= 1 << 60 else end
 
 

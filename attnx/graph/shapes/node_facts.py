@@ -21,7 +21,7 @@ _BOOL = frozenset(("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not
 
 
 def _rule(node: NodeProto) -> Rule | None:
-    """The rule for a node. Operators of onnxruntime that are named like ONNX's own may be others."""
+    """The rule for a node. An operator of onnxruntime with the name of an ONNX operator may be a different one."""
     op = node.op_type
     if node.domain in ("", "ai.onnx"):
         return SHAPES.get(op) or ORT_SHAPES.get(op)
@@ -43,7 +43,7 @@ def infer_shape(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> li
     try:
         shapes = rule(node, a, inputs)
     except (IndexError, TypeError, ValueError, KeyError, ZeroDivisionError):
-        shapes = [None] * len(node.output)  # a malformed or unforeseen form: unknown, onnxruntime will have the say
+        shapes = [None] * len(node.output)  # a malformed or unforeseen form: unknown, left to onnxruntime to judge
     dtype = _dtype(node, a, inputs)
     shapes = list(shapes) + [None] * (len(node.output) - len(shapes))
     facts = [Fact(shape, dtype) for shape in shapes[: len(node.output)]]

@@ -1,4 +1,4 @@
-"""ONNX operators on numpy arrays, one rule an operator: those that make shapes, masks and scales."""
+"""ONNX operators on numpy arrays, one rule per operator: those that make shapes, masks and scales."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnx.records import Array
 
 Inputs = Sequence[Array | None]
 _Rule = Callable[[dict[str, Any], Inputs, int], Any]
-"""Attributes, inputs and the number of outputs, to one array or a list of them."""
+"""From the attributes, the inputs and the number of outputs to one array or a list of them."""
 
 
 def _numpy_type(code: int) -> Any:
@@ -81,7 +81,7 @@ def _scatter_nd(a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 
 def _fused_matmul(a: dict[str, Any], x: Inputs, _: int) -> Array:
-    """Source: onnxruntime, FusedMatMul: transBatch stands for [rows, batch..., columns], trans swaps the last two."""
+    """Source: onnxruntime, FusedMatMul: transBatch means [rows, batch..., columns], trans swaps the last two axes."""
     sides = []
     for value, side in zip(x, "AB", strict=True):
         array = np.asarray(value)
@@ -165,11 +165,11 @@ def _hardmax(a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 
 FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
-"""Operators that before opset 13 run over all axes from theirs on, laid end to end, and not over one."""
+"""Operators that before opset 13 ran over their axis and all later ones, flattened, and not over one axis."""
 
 
 def over_the_rest(rule: _Rule) -> _Rule:
-    """Such an operator, as it was. Source: ONNX operator specifications, Softmax-11 and its like."""
+    """A rule as it was before opset 13, over flattened axes. Source: ONNX operator specifications, Softmax-11 etc."""
 
     def flat(a: dict[str, Any], x: Inputs, outputs: int) -> Array:
         array, axis = np.asarray(x[0]), a.get("axis", 1)
@@ -188,7 +188,7 @@ def _constant_of_shape(a: dict[str, Any], x: Inputs, _: int) -> Array:
 
 
 def _beside(scale: Array, array: Array, a: dict[str, Any]) -> Array:
-    """A scale or zero point beside what it belongs to: one for all, for each channel, or for each block of them."""
+    """A scale or zero point shaped to match its array: one for all, one per channel, or one per block of channels."""
     if scale.ndim == 0 or scale.size == 1:
         return scale.reshape(())
     axis, block = a.get("axis", 1) % array.ndim, a.get("block_size", 0)

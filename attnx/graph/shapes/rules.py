@@ -1,4 +1,4 @@
-"""Shapes of ONNX's own operators, and of onnxruntime's that follow the same rule; node_facts.py chooses among all.
+"""Shapes of ONNX's own operators, and of onnxruntime's that follow the same rules; node_facts.py chooses the rule.
 
 Operators that only move elements: layout_rules.py; onnxruntime's own: contrib_rules.py; all others: schema_rules.py.
 """
@@ -99,7 +99,7 @@ def _constant_of_shape(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> li
 
 
 def lstm(_: NodeProto, a: dict[str, Any], x: Sequence[Fact]) -> list[Shape | None]:
-    """What a recurrent cell gives: all steps, the last state, the last cell."""
+    """The outputs of a recurrent cell: all steps, the last state, the last cell."""
     s, hidden = x[0].shape, a.get("hidden_size")
     if s is None or len(s) != 3:
         return [None, None, None]

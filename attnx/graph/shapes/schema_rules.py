@@ -1,4 +1,4 @@
-"""Shapes by onnx's own rule for an operator: slower than ours, and there for every operator of the standard."""
+"""Shapes by onnx's own rule for an operator: slower than ours, but available for every standard operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def infer_by_schema(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -> list[Fact] | None:
-    """Facts of a node's outputs by the operator's schema; None where onnx does not know it or finds nothing."""
+    """Facts of a node's outputs by the operator's schema; None where onnx does not know it or infers nothing."""
     from onnx import defs, helper, numpy_helper, shape_inference
     from onnx.checker import ValidationError
 

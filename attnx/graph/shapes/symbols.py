@@ -1,4 +1,4 @@
-"""Sizes for the named dimensions of a graph's inputs: primes, and which of them must be one."""
+"""Sizes for the named dimensions of a graph's inputs: primes, and which of them must be the same."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def primes(start: int = 1009) -> Iterator[int]:
 
 
 PROBE = 1000
-"""Probe sizes, which stand for free dimensions, are larger than this; a number of heads, layers or steps never is."""
+"""Probe sizes, which stand for free dimensions, are larger than this; numbers of heads, layers or steps never are."""
 _OWN = "\0"
-"""Ends the name that is made for a dimension without one; no exporter's name holds it."""
+"""Suffix of the name made up for an unnamed dimension; no exporter's name contains it."""
 
 
 def free_dims(info: ValueInfoProto) -> list[str | None]:
-    """A name for each dimension of an input that is free, None for the fixed ones.
+    """A name for each free dimension of an input, None for each fixed one.
 
-    A dimension that the exporter gave no name, as many converters leave them, is one of its own until the graph says
-    which others it must equal.
+    A dimension that the exporter left unnamed, as many converters do, counts as separate until the graph shows which
+    other dimensions it must equal.
     """
     names: list[str | None] = []
     for i, dim in enumerate(info.type.tensor_type.shape.dim):
@@ -42,7 +42,7 @@ def free_dims(info: ValueInfoProto) -> list[str | None]:
 
 
 def is_named(dim: str) -> bool:
-    """Whether the exporter gave a free dimension its name."""
+    """Whether the name of a free dimension came from the exporter."""
     return not dim.endswith(_OWN)
 
 
@@ -58,7 +58,7 @@ def probe_sizes(inputs: Iterable[ValueInfoProto]) -> dict[str, int]:
 
 
 def input_shape(info: ValueInfoProto, sizes: Mapping[str, int]) -> Shape | None:
-    """An input's shape, free dimensions bound by `sizes`; None for those that have no size there."""
+    """An input's shape, with free dimensions bound by `sizes`; None for those that have no size there."""
     if not info.type.tensor_type.HasField("shape"):
         return None
     dims = zip(info.type.tensor_type.shape.dim, free_dims(info), strict=True)
@@ -66,10 +66,10 @@ def input_shape(info: ValueInfoProto, sizes: Mapping[str, int]) -> Shape | None:
 
 
 def reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str, int]:
-    """Bind dimensions that must be equal, though they have different names, to one size.
+    """Bind dimensions that have different names but must be equal to one size.
 
-    Exporters name the length of the attention mask "total_sequence_length" and feed it beside a past and a sequence of
-    their own; where the graph adds the two, the sizes must agree for anything behind it to have a shape.
+    Exporters name the length of the attention mask "total_sequence_length" and feed it together with a past and a
+    sequence length of their own; where the graph adds the two, the sizes must agree or no later value has a shape.
     """
     out = dict(sizes)
     symbol = {size: name for name, size in sizes.items()}
@@ -85,7 +85,7 @@ def reconcile(sizes: dict[str, int], clashes: list[tuple[int, int]]) -> dict[str
 
 
 def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> tuple[int, int]:
-    """Of "4 x batch" and "4 x batch_1", the two batches."""
+    """The two batches, from "4 x batch" and "4 x batch_1"."""
     a, b = pair
     if a in symbol or b in symbol:
         return pair
@@ -98,15 +98,15 @@ def _without_common_factor(pair: tuple[int, int], symbol: Mapping[int, str]) -> 
 
 
 def without_cuts(shape: Shape | None) -> Shape | None:
-    """The shape of a buffer that probe sizes cut where it ends: those of its sizes that may be cut are not known."""
+    """The shape of a buffer that probe sizes cut at its end: any of its sizes that may have been cut is unknown."""
     return None if shape is None else tuple(None if d is not None and d < PROBE else d for d in shape)
 
 
 def note_clash(shapes: list[Shape | None], clashes: list[tuple[int, int]]) -> None:
     """Note pairs of sizes, smaller first, that must agree for these shapes to be broadcast.
 
-    Beside a scalar (what a Where puts into hidden cells) a size counts as a free one's alone: a buffer may be shorter
-    than the probe sizes, and is then cut where it ends.
+    Against a scalar (what a Where puts into hidden cells) only the sizes of free dimensions count: a buffer may be
+    shorter than the probe sizes, and is then cut at its end.
     """
     known = [s for s in shapes if s]
     least = PROBE if len(known) < len(shapes) else 1

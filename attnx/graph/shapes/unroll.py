@@ -1,8 +1,8 @@
-"""Unroll loops over layers: a Loop or Scan of a known number of steps becomes that many copies of its body.
+"""Unroll loops over layers: a Loop or Scan with a known number of steps becomes that many copies of its body.
 
-JAX writes a stack of layers as one body that is run over stacked weights (lax.scan, flax's nn.scan). Each step is a
-layer with attention of its own, which is found, numbered and tapped like any other once the steps stand side by side.
-A loop whose number of steps is known only when it runs (one that writes a text) stays as it is.
+JAX writes a stack of layers as one body that runs over stacked weights (lax.scan, flax's nn.scan). Each step is a layer
+with its own attention, which is found, numbered and tapped like any other once the steps are laid out in a row. A loop
+whose number of steps is known only at run time (one that generates text) stays as it is.
 
 Source: ONNX operator specifications, Loop-21 and Scan-21.
 """
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 MOST_STEPS = 512
 MOST_NODES = 100_000
 MOST_BYTES = 64 << 20
-"""Limits beyond which a loop stays a loop: steps, and nodes and bytes of all copies made in one pass."""
+"""Limits beyond which a loop stays a loop: steps, and the nodes and bytes of all copies made in one pass."""
 
 
 @dataclass(slots=True)
 class _Unrolled:
-    """What stands in for a loop."""
+    """What replaces a loop."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     tensors: list[TensorProto] = field(default_factory=list)
@@ -40,13 +40,13 @@ class _Unrolled:
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be copied."""
+    """How much may still be copied."""
 
     nodes: int = MOST_NODES
     size: int = MOST_BYTES
 
     def spend(self, steps: int, body: GraphProto) -> bool:
-        """Whether so many copies of a body are within what is left; takes them off it where they are."""
+        """Whether this many copies of a body fit in the remaining budget; if so, they are deducted from it."""
         if not 0 < steps <= MOST_STEPS or steps * len(body.node) > self.nodes:
             return False
         size = steps * sum(node.ByteSize() for node in body.node)
@@ -62,10 +62,10 @@ def unroll(graph: Graph, wanted: Callable[[GraphProto], bool]) -> ModelProto | N
 
     Args:
         graph: The flat graph.
-        wanted: Says of a body whether it is worth unrolling.
+        wanted: Returns whether a body is worth unrolling.
 
     Returns:
-        A copy of the model; None where no loop can be or need be unrolled.
+        A copy of the model; None where no loop can be unrolled or needs to be.
     """
     stand_ins: dict[int, _Unrolled] = {}
     budget = _Budget()
@@ -118,7 +118,7 @@ def _loop(graph: Graph, node: NodeProto, body: GraphProto, budget: _Budget) -> _
 def _scan(graph: Graph, node: NodeProto, body: GraphProto, budget: _Budget) -> _Unrolled | None:
     """Steps of a Scan: (carried..., a slice of each sequence...) -> (carried..., a slice of each result...)."""
     if graph.opset < 9:
-        return None  # a batch axis of its own, long abandoned
+        return None  # a separate batch axis, long abandoned
     a = attributes(node)
     count = int(a["num_scan_inputs"])
     carried, sequences = list(node.input[:-count]), list(node.input[-count:])
@@ -151,13 +151,13 @@ def _scan(graph: Graph, node: NodeProto, body: GraphProto, budget: _Budget) -> _
 
 
 def _number(graph: Graph, value: str) -> int | None:
-    """A whole number that is the same whatever the model is fed."""
+    """A whole number that is the same whatever the inputs are."""
     held = graph.stable(value)
     return None if held is None or held.size != 1 else int(held.ravel()[0])
 
 
 def _goes_on(graph: Graph, body: GraphProto) -> bool:
-    """Whether the condition that a body gives is the one that it got, or always true."""
+    """Whether the condition that a body returns is the one it received, or always true."""
     name = body.output[0].name
     makers = {out: node for node in body.node for out in node.output}
     while name in makers and makers[name].op_type in ("Identity", "Cast"):
@@ -173,7 +173,7 @@ def _goes_on(graph: Graph, body: GraphProto) -> bool:
 
 
 def _share(made: _Unrolled, base: str, body: GraphProto) -> dict[str, str]:
-    """The body's own weights, once for all steps; their new names."""
+    """Copy the body's own weights once for all steps; returns their new names."""
     from onnx import TensorProto
 
     names = {}
@@ -186,7 +186,7 @@ def _share(made: _Unrolled, base: str, body: GraphProto) -> dict[str, str]:
 
 
 def _copy(made: _Unrolled, base: str, body: GraphProto, given: dict[str, str]) -> list[str]:
-    """One step: the body's nodes under names of their own. Returns the names of its outputs."""
+    """Copy one step: the body's nodes, under new names. Returns the names of its outputs."""
     names = {**given, **{out: f"{base}/{out}" for node in body.node for out in node.output if out}}
     for node in body.node:
         copy = renamed(node, names)
@@ -199,7 +199,7 @@ def _finish(
     graph: Graph, made: _Unrolled, base: str, outputs: Sequence[str], carried: list[str], scanned: list[list[str]],
     axes: list[int],
 ) -> None:  # fmt: skip
-    """Give the loop's outputs their names: what is carried out of the last step, and results put side by side."""
+    """Give the loop's outputs their names: values carried out of the last step, and the steps' stacked results."""
     for name, source in zip(outputs, carried, strict=False):
         if name:
             _node(made, "Identity", [source], name, name=True)

@@ -1,1 +1,1 @@
-"""Fused attention operators: one file an operator, each with its decomposition."""
+"""Fused attention operators: one file per operator, each with its decomposition."""

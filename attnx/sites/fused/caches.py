@@ -1,4 +1,4 @@
-"""Keys and values that are kept from call to call: what a node reads of them, and what it hands on."""
+"""Keys and values that are kept from call to call: what a node reads from a cache, and what it writes back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from attnx.sites.emit import INT64, Emit
 
 
 def append(e: Emit, past: str, new: str, length: str) -> tuple[str, str]:
-    """Keys or values after a past, and what is cached of them.
+    """Keys or values after a past, and what is cached from them.
 
     Args:
         e: Where the nodes go.
         past: [B,H,P,D], or a buffer [B,H,M,D] of which only `length` rows are filled; "" for none.
         new: [B,H,S,D].
-        length: Filled rows as a 1-element tensor; "" where the whole past is.
+        length: Filled rows as a 1-element tensor; "" where the whole past is filled.
 
     Returns:
         The keys or values to attend to, [B,H,P+S,D], and the present: the same, or the buffer with `new` written in.
@@ -28,7 +28,7 @@ def append(e: Emit, past: str, new: str, length: str) -> tuple[str, str]:
 
 
 def take_rows(e: Emit, x: str, index: str) -> str:
-    """[B,H,K,D] at the rows int64 [B,N] -> [B,H,N,D]."""
+    """Take the rows at int64 [B,N] from [B,H,K,D] -> [B,H,N,D]."""
     batch, count = e.dim(index, 0), e.dim(index, 1)
     row = e.expand(e.unsqueeze(e.arange(batch), 1), batch, count)
     places = e.concat([e.unsqueeze(row, 2), e.unsqueeze(index, 2)], 2)
@@ -36,7 +36,7 @@ def take_rows(e: Emit, x: str, index: str) -> str:
 
 
 def put_rows(e: Emit, buffer: str, new: str, index: str) -> str:
-    """[B,H,K,D] with the rows int64 [B,N] replaced by those of [B,H,N,D]."""
+    """[B,H,K,D] with the rows at int64 [B,N] replaced by those of [B,H,N,D]."""
     batch, heads, count = e.dim(new, 0), e.dim(new, 1), e.dim(new, 2)
     sizes = (batch, heads, count, 1)
     parts = [
@@ -55,9 +55,9 @@ def write(e: Emit, past: str, new: str, start: str, total: str, clear: bool = Tr
         past: [B,H,C,D], or "" for none.
         new: [B,H,S,D].
         start: How many rows of the past are filled, int64 [B].
-        total: Rows that are needed in all, as a 1-element tensor.
-        clear: Whether rows of the past that are not filled become zeros; they stay as they are where past and present
-            are one buffer.
+        total: The number of rows needed in all, as a 1-element tensor.
+        clear: Whether unfilled rows of the past become zeros; they stay as they are where past and present share one
+            buffer.
 
     Returns:
         [B,H,max(C,total),D].
@@ -92,14 +92,14 @@ def slide(e: Emit, past: str, new: str, start: str, total: str, window: int) -> 
 
     Args:
         e: Where the nodes go.
-        past: [B,H,C,D]; row i of its first L(start) rows is position start - L(start) + i.
+        past: [B,H,C,D]; row i of its first L(start) rows holds position start - L(start) + i.
         new: [B,H,S,D].
         start: How many tokens came before, int64 [B].
-        total: The largest number of tokens in all, as a 1-element tensor.
-        window: W, of which C is at least as large.
+        total: The largest total number of tokens, as a 1-element tensor.
+        window: W, at most C.
 
     Returns:
-        [B,H,total,D] with zeros for positions that are gone, and [B,H,C,D].
+        [B,H,total,D] with zeros for positions that have been dropped, and [B,H,C,D].
     """
     batch, heads, count, width = (e.dim(new, axis) for axis in range(4))
     capacity = e.dim(past, 2)
@@ -107,7 +107,7 @@ def slide(e: Emit, past: str, new: str, start: str, total: str, window: int) -> 
     after = e.op("Add", before, count)
     held = resident(e, before, capacity, window)
     row = e.unsqueeze(e.arange(capacity), 0)
-    # Rows that hold nothing are written to one row more, which is cut off.
+    # Rows that hold nothing are written to an extra row, which is cut off.
     place = e.op("Where", e.op("Less", row, held), e.op("Add", e.op("Sub", before, held), row), total)
     buffer = e.zeros(batch, heads, e.op("Add", total, e.ints(1)), width)
     buffer = put_rows(e, buffer, past, place)
@@ -120,11 +120,11 @@ def slide(e: Emit, past: str, new: str, start: str, total: str, window: int) -> 
 
 
 def beams(e: Emit, x: str, indirection: str) -> str:
-    """Keys or values of a beam search, each past position read from the beam that it came from.
+    """Keys or values of a beam search, with each past position read from the beam that it came from.
 
     Args:
         e: Where the nodes go.
-        x: [B*W,H,K,D], the last key being the new one, which every beam has of itself.
+        x: [B*W,H,K,D]; the last key is the new one, which each beam takes from itself.
         indirection: int32 [B,W,M]: the beam (0 .. W-1) that holds each position.
     """
     rows, length = e.dim(x, 0), e.dim(x, 2)

@@ -1,7 +1,7 @@
-"""Operators that converters write though ONNX has none of that name, as the primitive nodes that they stand for.
+"""Operators that converters write although ONNX has no such operator, as the primitive nodes that they stand for.
 
-tf2onnx passes on what it has no rule for under TensorFlow's name: every exact GELU of Keras 3 becomes an Erfc, with
-which no runtime loads the model.
+tf2onnx passes on operators that it has no rule for, under TensorFlow's name: every exact GELU of Keras 3 becomes an
+Erfc, and then no runtime loads the model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """onnxruntime operators around attention that have no CPU kernel, as primitive nodes.
 
-BiasSoftmax (a mask and a softmax in one), GemmaRotaryEmbedding, and the two that take padding out and put it back.
+BiasSoftmax (a mask and a softmax in one), GemmaRotaryEmbedding, and the two that remove padding and restore it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def bias_softmax(graph: Graph, node: NodeProto) -> Replacement | Miss:
 
 
 def gemma_rotary(graph: Graph, node: NodeProto) -> Replacement:
-    """GemmaRotaryEmbedding: q * cos(emb) + q_rot * sin(emb), and the same of k; emb is [B,S,D], q and k [B,H,S,D]."""
+    """GemmaRotaryEmbedding: q * cos(emb) + q_rot * sin(emb), and the same for k; emb is [B,S,D], q and k [B,H,S,D]."""
     emb, query, query_turned, key, key_turned = node.input[:5]
     e = Emit(graph, prefix_of(graph, node), query)
     angle = e.unsqueeze(e.real(emb), 1)
-    # The kernel rounds sine and cosine to the type of query and key before it multiplies.
+    # The kernel rounds sine and cosine to the type of query and key before multiplying.
     cos, sin = (e.real(e.back(e.op(f, angle), query)) for f in ("Cos", "Sin"))
     for index, (x, turned) in enumerate(((query, query_turned), (key, key_turned))):
         if output_of(node, index):
@@ -59,7 +59,7 @@ def restore_padding(graph: Graph, node: NodeProto) -> Replacement:
 
 
 def remove_padding(graph: Graph, node: NodeProto) -> Replacement:
-    """RemovePadding: [B,S,D] and each sequence's length -> [tokens,D], their places, cumulative and largest lengths."""
+    """RemovePadding: [B,S,D] and each sequence's length -> [tokens,D], their places, cumulative and maximum lengths."""
     padded, counts = node.input[:2]
     e = Emit(graph, prefix_of(graph, node), padded)
     wide = e.cast(counts, INT64)

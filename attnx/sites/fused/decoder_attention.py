@@ -1,6 +1,6 @@
-"""com.microsoft DecoderAttention: fairseq's decoder layer, time first, with switches that say what kind it is.
+"""com.microsoft DecoderAttention: fairseq's decoder layer, time first, with switches that select its kind.
 
-Source: onnxruntime contrib operators and their CUDA kernel; there is none for the CPU.
+Source: onnxruntime contrib operators and their CUDA kernel; there is no CPU kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SWITCHES = ("static_kv", "use_past", "has_layer_state", "has_key_padding_mask")
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a DecoderAttention node is, where its switches are constants of the graph."""
+    """The attention site of a DecoderAttention node, where its switches are constants of the graph."""
     heads = attributes(node)["num_heads"]
     query_in, key_in, query_weight, kv_weight, bias = node.input[:5]
     mask, key_cache, value_cache = (input_of(node, i) for i in (5, 6, 7))

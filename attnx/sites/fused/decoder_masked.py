@@ -1,6 +1,6 @@
 """com.microsoft DecoderMaskedMultiHeadAttention and DecoderMaskedSelfAttention: one new token, for beam search.
 
-The caches are read as [B,H,M,D], as on the CPU. onnxruntime's CUDA kernels keep shared key buffers in another order.
+Caches are read as [B,H,M,D], as on the CPU. onnxruntime's CUDA kernels keep shared key buffers in a different order.
 Source: onnxruntime contrib operators; beams as its CPU kernel follows `cache_indirection`.
 """
 
@@ -37,7 +37,7 @@ REORDERED = "caches are read as [B,H,M,D]; a CUDA run keeps shared key buffers i
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a DecoderMaskedMultiHeadAttention node is: self with a past, or cross with keys already split."""
+    """The attention site of a DecoderMaskedMultiHeadAttention node: self with a past, or cross with keys split."""
     a = attributes(node)
     heads = a["num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -70,14 +70,14 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
             seen = beams(e, seen, input_of(node, 9))
         whole.append(seen)
     names = {"mask": input_of(node, 3), "bias": input_of(node, 4), "scores": output_of(node, 3)}
-    # The CPU kernel takes a past only in a shared buffer, no packed query, and with beams reads the wrong row's bias.
+    # The CPU kernel takes a past only in a shared buffer and no packed query; with beams it reads the wrong row's bias.
     mixed = bool(input_of(node, 9) and names["bias"])
     required = bool(past[0] and not a.get("past_present_share_buffer")) or mixed or not key_in
     return _site(e, node, (query, whole[0], whole[1]), names, required)
 
 
 def recognise_self(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a DecoderMaskedSelfAttention node is: the projection inside, a past of both in one tensor."""
+    """The attention site of a DecoderMaskedSelfAttention node, with its projection and one tensor for both pasts."""
     a = attributes(node)
     heads = a["num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -111,7 +111,7 @@ def _length(e: Emit, value: str) -> str:
 def _site(
     e: Emit, node: NodeProto, parts: tuple[str, str, str], names: dict[str, str], required: bool
 ) -> Finding | Miss:
-    """The site of one query [B,H,1,D] over keys and values [B,H,K,D]."""
+    """The attention site of one query [B,H,1,D] over keys and values [B,H,K,D]."""
     a = attributes(node)
     heads = a["num_heads"]
     query, key, value = parts

@@ -1,4 +1,4 @@
-"""Operators that onnxruntime's optimizer puts around the attention of diffusion models, and that the CPU has not.
+"""Operators that onnxruntime's optimizer puts around the attention of diffusion models and that have no CPU kernel.
 
 Source: onnxruntime contrib operators BiasAdd, BiasSplitGelu, GroupNorm, SkipGroupNorm, NhwcConv and GemmFastGelu.
 """
@@ -55,7 +55,7 @@ def gemm_fast_gelu(graph: Graph, node: NodeProto) -> Replacement:
 
 
 def group_norm(graph: Graph, node: NodeProto) -> Replacement | Miss:
-    """GroupNorm and SkipGroupNorm: groups of channels normed, channels last or first, with SiLU after it or not.
+    """GroupNorm and SkipGroupNorm: groups of channels normed, channels last or first, optionally followed by SiLU.
 
     Source: Wu and He 2018 (Group Normalization), eq. 1 and 7.
     """
@@ -92,7 +92,7 @@ def group_norm(graph: Graph, node: NodeProto) -> Replacement | Miss:
 
 
 def nhwc_conv(graph: Graph, node: NodeProto) -> Replacement:
-    """NhwcConv: a convolution with channels last, in its input [N,H,W,C] as in its weight [M,kH,kW,C]."""
+    """NhwcConv: a convolution with channels last, both in its input [N,H,W,C] and in its weight [M,kH,kW,C]."""
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     x, weight = (e.transpose(node.input[i], 0, 3, 1, 2) for i in (0, 1))
     bias = [node.input[2]] if input_of(node, 2) else []

@@ -1,7 +1,8 @@
 """com.microsoft DynamicSparseAttention: each query reads the keys that a selector chose for it.
 
-With a main cache alone, the keys are the sequence's own, and the chosen ones are seen. With an auxiliary cache, the key
-axis is the main keys and then the auxiliary ones: a window of the first and the chosen of the second are seen together.
+With only a main cache, the keys are the sequence's own, and the chosen ones are visible. With an auxiliary cache, the
+key axis holds the main keys and then the auxiliary ones: a window of the main keys is visible together with the chosen
+auxiliary keys.
 CUDA only. Source: onnxruntime contrib operators, DynamicSparseAttention.
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a DynamicSparseAttention node is."""
+    """The attention site of a DynamicSparseAttention node."""
     a = attributes(node)
     heads, kv_heads = a["num_heads"], a["kv_num_heads"]
     mode, source = str(a.get("attention_mode", "selected_only")), str(a.get("selected_kv_source", "main"))
@@ -79,10 +80,10 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _chosen(e: Emit, node: NodeProto, query: str, keys: str) -> str:
-    """Which keys were chosen for each query, boolean [B,1,S,K], from padded lists of them [B*S,M] and their lengths."""
+    """Which keys were chosen for each query, boolean [B,1,S,K], from padded key lists [B*S,M] and their lengths."""
     indices, counts = e.cast(node.input[7], INT64), e.cast(node.input[8], INT64)
     used = e.op("Less", e.arange(e.dim(indices, 1)), e.unsqueeze(e.reshape(counts, -1), 1))
-    place = e.op("Where", used, indices, keys)  # what is not used falls into a column that is cut off
+    place = e.op("Where", used, indices, keys)  # unused entries fall into a column that is cut off
     empty = e.zeros(e.dim(indices, 0), e.op("Add", keys, e.ints(1)))
     marked = e.op("ScatterElements", empty, place, e.op("Expand", e.number(1.0), e.op("Shape", place)), axis=1)
     cells = e.op("Greater", e.slice(marked, 0, keys, 1), e.number(0.0))

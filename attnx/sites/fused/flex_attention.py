@@ -1,7 +1,7 @@
-"""ai.onnx.preview FlexAttention: attention whose scores and weights the model changes by graphs of its own.
+"""ai.onnx.preview FlexAttention: attention whose scores and weights the model modifies with graphs of its own.
 
-The two modifier graphs are laid into the decomposition, so what they do is an ordinary part of it. No runtime of today
-knows the operator. Source: ONNX operator specification, ai.onnx.preview FlexAttention-1.
+The two modifier graphs are copied into the decomposition, so what they do is an ordinary part of it. No current runtime
+supports the operator. Source: ONNX operator specification, ai.onnx.preview FlexAttention-1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a FlexAttention node is."""
+    """The attention site of a FlexAttention node."""
     a = attributes(node)
     query, key, value = node.input[:3]
     e = Emit(graph, prefix_of(graph, node), query)
@@ -53,7 +53,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _inlined(e: Emit, body: GraphProto, name: str, x: str) -> str:
-    """The nodes of a modifier graph, its one input bound to `x`; returns the name of its one output."""
+    """Copy the nodes of a modifier graph, with its one input bound to `x`; returns the name of its one output."""
     own = [t.name for t in body.initializer] + [o for n in body.node for o in n.output if o]
     rename = {old: e.name(f"{name}/{old}") for old in own}
     rename[body.input[0].name] = x

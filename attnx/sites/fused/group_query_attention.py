@@ -1,9 +1,9 @@
-"""com.microsoft GroupQueryAttention: what onnxruntime-genai's builder writes for every decoder.
+"""com.microsoft GroupQueryAttention: the node that onnxruntime-genai's builder writes for every decoder.
 
 Everything is inside: splitting, per-head norms, rotary embedding, a cache whose rows are filled batch by batch, the
 causal mask and a window, soft cap, sinks. Source: onnxruntime contrib operators, GroupQueryAttention; the window (W
-keys, the query's own among them), the alignment, the positions of a prompt and the cells of `output_qk` as its CPU
-kernel was measured.
+keys, including the query's own), the alignment, the positions of a prompt and the cells of `output_qk` as measured on
+its CPU kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a GroupQueryAttention node is."""
+    """The attention site of a GroupQueryAttention node."""
     a = attributes(node)
     heads, kv_heads = a["num_heads"], a["kv_num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -75,13 +75,13 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _cached(e: Emit, node: NodeProto, a: dict[str, Any], new: Grouped, store: Store) -> tuple[str, str]:
-    """Keys and values [B,Hkv,total,D] with those of the past; makes the presents that the node has as outputs."""
+    """Keys and values [B,Hkv,total,D] including the past; also makes the node's present outputs."""
     parts: list[str] = []
     for index, fresh in enumerate((new.key, new.value)):
         past, out = input_of(node, 3 + index), output_of(node, 1 + index)
         scale = scale_of(e, input_of(node, 12 + index), a["kv_num_heads"]) if store != "float" else ""
         old = opened(e, past, store) if past else ""
-        # What is cached has the type of the graph: half-precision keys are rounded before they are multiplied.
+        # Cached values have the type of the graph: half-precision keys are rounded before they are multiplied.
         rounded = stored(e, e.real(e.back(fresh, node.input[0])), store, scale)
         if a.get("sliding_window_cache"):
             whole, present = slide(e, old, rounded, new.start, new.total, a["local_window_size"])
@@ -95,7 +95,7 @@ def _cached(e: Emit, node: NodeProto, a: dict[str, Any], new: Grouped, store: St
 
 
 def _refused(node: NodeProto, a: dict[str, Any]) -> bool:
-    """Whether onnxruntime's CPU kernel cannot run the node as it is written, or answers wrongly."""
+    """Whether onnxruntime's CPU kernel cannot run the node as written, or gives wrong results."""
     if input_of(node, 14) or (input_of(node, 3) and not (output_of(node, 1) and output_of(node, 2))):
         return True
     return bool(output_of(node, 3)) and (not a.get("qk_output") or bool(a.get("sliding_window_cache")))

@@ -1,4 +1,4 @@
-"""What the operators with grouped heads and a cache of their own have in common: GroupQueryAttention and its kin."""
+"""What operators with grouped heads and a cache of their own share: GroupQueryAttention and similar operators."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Names of a node's new queries, keys and values, and of where they stand in their sequences."""
+    """Names of a node's new queries, keys and values, and of their positions in their sequences."""
 
     query: str
-    """[B,H,S,D], after norms and rotary embedding; likewise the key."""
+    """[B,H,S,D], after norms and rotary embedding; the same for the key."""
     key: str
     """[B,Hkv,S,D]."""
     value: str
@@ -30,7 +30,7 @@ class Grouped:
     start: str
     """How many tokens came before, int64 [B]."""
     position: str
-    """Of each new token, int64 [B,S]."""
+    """Position of each new token, int64 [B,S]."""
 
 
 def grouped(
@@ -46,19 +46,19 @@ def grouped(
     pairs: bool = False,
     offset: int = 0,
 ) -> Grouped:
-    """Split, norm and turn the new tokens of a node.
+    """Split, norm and rotate the new tokens of a node.
 
     Args:
         e: Where the nodes go.
         parts: Query, key and value [B,S,heads*D]; or a query whose rows are [Q | K | V], and "".
         counts: H and Hkv.
         lengths: The longest total as a scalar, and each sequence's own total [B].
-        norms: Weights [D] of the norm of query and key; "" for none.
-        epsilon: The norms'.
+        norms: Norm weights [D] of query and key; "" for none.
+        epsilon: The epsilon of the norms.
         turn: Caches of cosines and sines, and positions or "" for the tokens' own; None without rotary embedding.
-        counted: Whether of a prompt's given positions only the very first is read, and counted on from there.
-        pairs: Whether channels turn in neighbouring pairs.
-        offset: The first channel that turns.
+        counted: Whether only the very first of a prompt's given positions is read, and the others count on from it.
+        pairs: Whether channels rotate in neighbouring pairs.
+        offset: The first channel that rotates.
     """
     heads, kv_heads = counts
     if parts[1]:
@@ -85,12 +85,12 @@ def grouped(
 
 
 def long_vector(e: Emit, value: str) -> str:
-    """An integer input of the graph as int64 of one axis."""
+    """An integer input of the graph as int64 with one axis."""
     return e.reshape(e.cast(value, INT64), -1)
 
 
 def visible_cells(e: Emit, new: Grouped, causal: bool, window: int) -> str:
-    """Which cells are seen, [B,1,S,K]: within the sequence, not ahead, among the last `window` keys (0 for all)."""
+    """Which cells are visible, [B,1,S,K]: within the sequence, not ahead, among the last `window` keys (0 for all)."""
     j = e.arange(new.total)
     p = e.unsqueeze(e.unsqueeze(new.position, 1), 3)
     visible = e.op("Less", j, e.unsqueeze(new.own_total, 1, 2, 3))
@@ -102,13 +102,13 @@ def visible_cells(e: Emit, new: Grouped, causal: bool, window: int) -> str:
 
 
 def head_size(e: Emit, node: NodeProto, heads: int, kv_heads: int) -> int | None:
-    """The size of a head, where it is known; without a key of its own, a node's query has rows of [Q | K | V]."""
+    """The size of a head, where known; a node without a separate key has queries with rows of [Q | K | V]."""
     width = e.size(node.input[0], -1)
     return width // (heads if input_of(node, 1) else heads + 2 * kv_heads) if width else None
 
 
 def sink_of(e: Emit, node: NodeProto, at: int) -> str:
-    """The logits of a node's sink: its input `at`, 0 for a smooth softmax, "" for none."""
+    """The logits of a node's sink: from its input `at`, 0 for a smooth softmax, "" for none."""
     if input_of(node, at):
         return e.reshape(e.real(input_of(node, at)), 1, -1, 1, 1)
     return e.number(0.0) if attributes(node).get("smooth_softmax") else ""

@@ -1,7 +1,7 @@
-"""com.microsoft LongformerAttention: a window for every token, and some tokens that see, and are seen by, all.
+"""com.microsoft LongformerAttention: a window for every token, and some tokens that see all and are seen by all.
 
 Two attentions in one node, each with its own projections: the windowed one, whose rows are the local tokens, and the
-global one, whose rows are the global tokens; the rows of the other kind, and of padding, have weights of 0.
+global one, whose rows are the global tokens. Rows of the other kind, and of padding, have weights of 0.
 CUDA only. Source: Beltagy et al. 2020 (Longformer), section 3.1; masks as in onnxruntime's CUDA kernel.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | None:
-    """The two sites that a LongformerAttention node is; the second is in the first's `also`."""
+    """The two attention sites of a LongformerAttention node; the second is in the first's `also`."""
     a = attributes(node)
     heads, window = a["num_heads"], a["window"]
     prefix = prefix_of(graph, node)

@@ -1,7 +1,7 @@
 """The masks of onnxruntime's own operators, in every form that their kernels read.
 
-These operators hide padding by adding `mask_filter_value` (-10000 by default) to the scores, and the future
-by the lowest float32; a padded cell's weight is 0 only because exp(-10000) is.
+These operators hide padding by adding `mask_filter_value` (-10000 by default) to the scores, and hide the future by
+adding the lowest float32; a padded cell's weight is 0 only because exp(-10000) is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from attnx.sites.emit import INT64, LOWEST, Emit
 
 FILTER = -10000.0
-"""mask_filter_value where the node has none."""
+"""mask_filter_value where the node does not set it."""
 
 
 def padding(e: Emit, mask: str, batch: str, rows: str, total: str, fill: float, starts: bool = False) -> str:
@@ -18,16 +18,16 @@ def padding(e: Emit, mask: str, batch: str, rows: str, total: str, fill: float, 
     Args:
         e: Where the nodes go.
         mask: int32. [B] lengths; [2B] exclusive ends, then inclusive starts; [3B+2] lengths, then cumulative starts of
-            queries and of keys; [B,K] or [B,Q,K] with 1 for what may be seen; [B,1] or [1,1], which is ignored;
-            [B,1,M,M], a square of which the last Q of the first K rows are meant.
+            queries and of keys; [B,K] or [B,Q,K] with 1 for visible cells; [B,1] or [1,1], which is ignored;
+            [B,1,M,M], a square of which the last Q of the first K rows apply.
         batch: B as a 1-element tensor.
-        rows: Q, likewise.
-        total: K, likewise.
+        rows: Q as a 1-element tensor.
+        total: K as a 1-element tensor.
         fill: mask_filter_value.
         starts: Whether a 1-D mask of length 2B holds ends and starts.
 
     Raises:
-        ValueError: The rank of the mask is not known.
+        ValueError: The rank of the mask is unknown.
     """
     rank = e.rank(mask)
     wide = e.cast(mask, INT64)
@@ -57,7 +57,7 @@ def padding(e: Emit, mask: str, batch: str, rows: str, total: str, fill: float, 
 
 
 def past_and_future(e: Emit, rows: str, total: str, past: str) -> str:
-    """Which cells are not the future: [Q,K], True where key <= query + `past` (a 1-element tensor)."""
+    """Which cells are not in the future: [Q,K], True where key <= query + `past` (a 1-element tensor)."""
     i = e.op("Add", e.unsqueeze(e.arange(rows), 1), past)
     return e.at_most(e.arange(total), i)
 
@@ -69,10 +69,10 @@ def hide_future(e: Emit, term: str, rows: str, total: str, past: str, spare_last
         e: Where the nodes go.
         term: What the padding adds, or "" for nothing.
         rows: Q as a 1-element tensor.
-        total: K, likewise.
-        past: How many keys come before the first query, likewise.
-        spare_last: Whether the last query is left to see everything, which the kernels do: their loop ends before it,
-            and it can tell only where there are more keys than queries and past.
+        total: K as a 1-element tensor.
+        past: How many keys come before the first query, as a 1-element tensor.
+        spare_last: Whether the last query sees everything, as in the kernels, whose loop ends before it; this makes a
+            difference only where there are more keys than queries plus past.
     """
     visible = past_and_future(e, rows, total, past)
     if spare_last:

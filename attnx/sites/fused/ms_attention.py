@@ -1,8 +1,8 @@
 """com.microsoft Attention and QAttention: BERT, GPT-2 and ViT as onnxruntime's optimizer fuses them.
 
 The projection is inside: one weight whose columns are [Q of all heads | K | V]. Without its bias, which the schema
-calls optional, onnxruntime 1.31's CPU kernel ends the process, so such a node is always replaced.
-Source: onnxruntime contrib operators, Attention and QAttention; the masks as its CPU kernels were measured.
+calls optional, onnxruntime 1.31's CPU kernel crashes the process, so such a node is always replaced.
+Source: onnxruntime contrib operators, Attention and QAttention; the masks as measured on its CPU kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a com.microsoft Attention node is."""
+    """The attention site of a com.microsoft Attention node."""
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     projected = e.op("MatMul", e.real(node.input[0]), e.real(node.input[1]))
     names = {"mask": 3, "past": 4, "bias": 5, "length": 6}
@@ -44,7 +44,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def recognise_quantised(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a com.microsoft QAttention node is: an integer product, scaled back, and then the same."""
+    """The attention site of a com.microsoft QAttention node: an integer product, scaled back, then as Attention."""
     e = Emit(graph, prefix_of(graph, node), input_of(node, 3))
     x, weight, scale, weight_scale = (node.input[i] for i in (0, 1, 3, 4))
     zeros = [input_of(node, i) for i in (6, 7)]
@@ -55,7 +55,7 @@ def recognise_quantised(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], required: bool) -> Finding | Miss:
-    """The site from the projection [B,S,Dq+Dk+Dv] on; `given` names mask, past, attention bias and past length."""
+    """The site from the projection [B,S,Dq+Dk+Dv] onward; `given` names mask, past, attention bias and past length."""
     a = attributes(node)
     op = op_name(node)
     heads = a["num_heads"]
@@ -99,7 +99,7 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
     context = attend(e, query, key, value, heads=heads, kv_heads=heads, scale=scale, add=add)
     merge_heads(e, context, _float(node), node.output[0])
     square = mask and e.rank(mask) in (3, 4)
-    unknown = shared or bool(a.get("do_rotary")) or bool(mask and e.rank(mask) == 4)  # to the CPU kernel
+    unknown = shared or bool(a.get("do_rotary")) or bool(mask and e.rank(mask) == 4)  # not supported by the CPU kernel
     return found(
         e, node, required=required or unknown, heads=heads, kv_heads=heads,
         head_size=size, scale=number, scale_place=f"inside {node.op_type}", kind="self",
@@ -110,5 +110,5 @@ def _site(e: Emit, node: NodeProto, projected: str, given: dict[str, str], requi
 
 
 def _float(node: NodeProto) -> str:
-    """The input whose type the outputs have."""
+    """The input whose type the outputs share."""
     return str(node.input[3 if node.op_type == "QAttention" else 0])

@@ -1,8 +1,8 @@
 """com.microsoft MultiHeadAttention: projected query, key and value, self or cross, packed or not.
 
-Past keys given without names for the present outputs make onnxruntime's CPU kernel answer wrongly without a word, and
-packed inputs or a bias that broadcasts over queries it refuses: such nodes are always replaced.
-Source: onnxruntime contrib operators, MultiHeadAttention; masks as its CPU kernel was measured.
+With past keys but no names for the present outputs, onnxruntime's CPU kernel silently gives wrong results, and it
+refuses packed inputs and a bias that broadcasts over queries: such nodes are always replaced.
+Source: onnxruntime contrib operators, MultiHeadAttention; masks as measured on its CPU kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a MultiHeadAttention node is."""
+    """The attention site of a MultiHeadAttention node."""
     a = attributes(node)
     op, heads = op_name(node), a["num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -79,7 +79,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _heads(e: Emit, node: NodeProto, heads: int) -> tuple[str, str, str]:
-    """Query [B,H,Q,D], key and value [B,H,K,D] of every form of inputs, the projections' bias added."""
+    """Query [B,H,Q,D], key and value [B,H,K,D] from inputs in any form, with the projections' bias added."""
     query, key, value = (input_of(node, i) for i in (0, 1, 2))
     bias = e.real(input_of(node, 3)) if input_of(node, 3) else ""
     if e.rank(query) == 5:
@@ -107,7 +107,7 @@ def _heads(e: Emit, node: NodeProto, heads: int) -> tuple[str, str, str]:
 
 
 def _refused(e: Emit, node: NodeProto) -> bool:
-    """Whether onnxruntime's CPU kernel cannot run the node as it is written, or answers wrongly."""
+    """Whether onnxruntime's CPU kernel cannot run the node as written, or gives wrong results."""
     if e.rank(node.input[0]) == 5 or (input_of(node, 1) and e.rank(node.input[1]) == 5):
         return True
     if input_of(node, 6) and not (output_of(node, 1) and output_of(node, 2)):

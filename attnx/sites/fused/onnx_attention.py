@@ -1,9 +1,9 @@
-"""ai.onnx Attention (opset 23 and later): one node for the whole of an attention.
+"""ai.onnx Attention (opset 23 and later): one node for a whole attention.
 
 Source: ONNX operator specification, Attention-23, -24 and -25. Two rules are easy to get wrong and are followed here:
 `is_causal` is counted from the past or from the non-padded length (so it is top-left where there is neither), and a row
 that sees nothing has weights and output of 0. onnxruntime's CPU kernel refuses masks that broadcast over queries or are
-shorter than the keys; the nodes that replace it do not.
+shorter than the keys; the replacement nodes accept them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that an ai.onnx Attention node is, with primitive nodes to put in its place."""
+    """The attention site of an ai.onnx Attention node, with primitive nodes to replace it."""
     a = attributes(node)
     mask, past_key, past_value = (input_of(node, i) for i in (3, 4, 5))
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -69,7 +69,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     left, right = a.get("left_window_size", -1), a.get("right_window_size", -1)
     causal = bool(a.get("is_causal")) or right == 0
     ahead = 0 if causal else right
-    # Exporters may repeat each key head for its group before the node, as if there were as many as queries ask.
+    # Exporters may repeat each key head for its group before the node, as if it had as many key heads as query heads.
     own = kv_heads if flat else heads_before(graph, Place(node.input[1], "b h k d"), kv_heads)
     return found(
         e, node, required=_refused(e, node, a, flat), heads=heads, kv_heads=own, head_size=head_size,
@@ -116,7 +116,7 @@ def _mask(e: Emit, node: NodeProto, a: dict[str, Any], query: str, key: str) -> 
 
 
 def _pad(e: Emit, mask: str, total: str, boolean: bool) -> str:
-    """A mask that is shorter than the keys, filled up with cells that are not seen (Attention-24)."""
+    """A mask that is shorter than the keys, padded with hidden cells (Attention-24)."""
     whole = e.expand(mask, 1, 1, 1, 1)
     pads = e.join(0, 0, 0, 0, 0, 0, 0, e.op("Sub", total, e.dim(whole, 3)))
     fill = e.const(np.array(False)) if boolean else e.number(-np.inf)
@@ -124,7 +124,7 @@ def _pad(e: Emit, mask: str, total: str, boolean: bool) -> str:
 
 
 def _product_output(e: Emit, node: NodeProto, a: dict[str, Any], visible: str) -> None:
-    """The node's own score output, where the model has it; hidden cells as the CPU kernel writes them."""
+    """The node's own score output, where the model uses it; hidden cells as the CPU kernel writes them."""
     if not (out := output_of(node, 3)):
         return
     stage = e.name(("scaled", "capped", "masked", "weights")[a.get("qk_matmul_output_mode", 0)])
@@ -134,7 +134,7 @@ def _product_output(e: Emit, node: NodeProto, a: dict[str, Any], visible: str) -
 
 
 def _refused(e: Emit, node: NodeProto, a: dict[str, Any], flat: bool) -> bool:
-    """Whether onnxruntime's CPU kernel cannot run the node as it is written."""
+    """Whether onnxruntime's CPU kernel cannot run the node as written."""
     if max(a.get("left_window_size", -1), a.get("right_window_size", -1)) >= 0 or a.get("scale", 1.0) <= 0:
         return True
     past, mask = input_of(node, 4), input_of(node, 3)

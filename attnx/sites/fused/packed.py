@@ -1,4 +1,4 @@
-"""A batch without its padding: com.microsoft PackedAttention, PackedMultiHeadAttention, and how it is padded again.
+"""A batch without its padding: com.microsoft PackedAttention, PackedMultiHeadAttention, and how padding is restored.
 
 The tokens are laid out as a padded batch (`restore`), attended, and picked out (`remove`). Rows and columns of padding
 exist in the stages, with weights of 0. CUDA only. Source: onnxruntime contrib operators and their CUDA kernels.
@@ -25,7 +25,7 @@ NOTE = "the batch is packed: rows and columns of padding are no tokens, and have
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a PackedAttention node is: the projection inside, as in com.microsoft Attention."""
+    """The attention site of a PackedAttention node, with its projection inside as in com.microsoft Attention."""
     a = attributes(node)
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     projected = e.op("MatMul", e.real(node.input[0]), e.real(node.input[1]))
@@ -40,7 +40,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def recognise_multi_head(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a PackedMultiHeadAttention node is: query, key and value apart, or packed [tokens,H,3,D]."""
+    """The attention site of a PackedMultiHeadAttention node: query, key and value separate or packed [tokens,H,3,D]."""
     heads = attributes(node)["num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
     key_in = input_of(node, 1)
@@ -73,7 +73,7 @@ def _site(
     packing: tuple[str, str, str],
     names: tuple[str, str, str],
 ) -> Finding:
-    """The site of projected tokens [tokens,H*D]; `packing` names offsets, cumulative lengths and bias."""
+    """The attention site of projected tokens [tokens,H*D]; `packing` names offsets, cumulative lengths and bias."""
     a = attributes(node)
     heads = a["num_heads"]
     offset, cumulative, bias = packing
@@ -127,7 +127,7 @@ def remove(e: Emit, padded: str, places: str, out: str = "") -> str:
 
 
 def lengths(e: Emit, cumulative: str) -> str:
-    """Each sequence's number of tokens, int64 [B], from int32 [B+1] cumulative ones."""
+    """Each sequence's number of tokens, int64 [B], from int32 [B+1] cumulative lengths."""
     wide = e.cast(cumulative, INT64)
     return e.op("Sub", e.slice(wide, 1, 2**62, 0), e.slice(wide, 0, -1, 0))
 

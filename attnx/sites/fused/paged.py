@@ -1,4 +1,4 @@
-"""com.microsoft PagedAttention: sequences without padding over a cache in blocks, as inference servers keep it.
+"""com.microsoft PagedAttention: sequences without padding over a cache in blocks, as used by inference servers.
 
 The tokens are laid out as a padded batch, and each sequence's keys are gathered from its blocks. Rows of padding exist
 in the stages, with weights of 0. With a latent cache (absorbed MLA) the values are the first channels of the keys.
@@ -28,7 +28,7 @@ NOTE = "the batch is packed: rows of padding are no tokens, and have weights of 
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Names of where each token stands, all int64."""
+    """Names of the tensors that say where each token is, all int64."""
 
     row: str
     """Its sequence, [tokens]."""
@@ -43,7 +43,7 @@ class _Tokens:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The site that a PagedAttention node is."""
+    """The attention site of a PagedAttention node."""
     a = attributes(node)
     heads, kv_heads = a["num_heads"], a["kv_num_heads"]
     latent = a.get("kv_cache_layout") == "LATENT"
@@ -144,7 +144,7 @@ def _blocks(
     slots = e.dim(flat, 0)
     if mapping:
         slot = e.cast(mapping, INT64)
-        slot = e.op("Where", e.op("Less", slot, e.ints(0)), slots, slot)  # -1: not written, that is, to the row cut off
+        slot = e.op("Where", e.op("Less", slot, e.ints(0)), slots, slot)  # -1 is not written: it goes to a cut-off row
     else:
         at = [e.unsqueeze(x, 1) for x in (tokens.row, e.op("Div", tokens.position, block))]
         page = e.op("GatherND", table, e.concat(at, 1))

@@ -1,7 +1,7 @@
-"""What multiplies query or key on the way into a fused operator is part of the scale, as where it is spelled out.
+"""Factors on the query or key that enters a fused operator count as part of the scale, as in spelled-out attention.
 
-Exporters that fuse late leave a scale where the model had it: behind the projection of the query (Whisper), or as its
-root on query and key; the operator then has a scale of 1.
+Exporters that fuse late leave a scale where the model had it: after the projection of the query (Whisper), or as its
+square root on query and key; the operator then has a scale of 1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Numbers = tuple[float | tuple[float, ...], ...]
 
 
 def take_out(graph: Graph, finding: Finding) -> None:
-    """Give query, key and scores of a fused site without the factors that they carry, and its scale with them.
+    """Record the factors on a fused site's query and key, so that its tensors exclude them and its scale includes them.
 
     Args:
-        graph: As it is in the file.
-        finding: What was found in an operator; changed in place.
+        graph: The graph as in the file.
+        finding: The finding for a fused operator; changed in place.
     """
     if not finding.linear:
         return

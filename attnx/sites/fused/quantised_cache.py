@@ -1,8 +1,8 @@
-"""Caches of 8 and 4 bits: what their bytes stand for, and how new keys and values are written to them.
+"""Caches of 8 and 4 bits: the meaning of their bytes, and how new keys and values are written to them.
 
 A cache is handled as the floats that its bytes hold, before any scale: whole numbers for int8, nibbles 0 to 15 for int4
-(two to a byte, the first in its low half, 8 standing for zero), rounded numbers for float8.
-Source: onnxruntime contrib operators, GroupQueryAttention; rounding and packing as its CPU kernel was measured.
+(two per byte, the first in the low half, 8 standing for zero), rounded numbers for float8.
+Source: onnxruntime contrib operators, GroupQueryAttention; rounding and packing as measured on its CPU kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLOAT8 = 17
 
 
 def store_of(e: Emit, past: str) -> Store | None:
-    """How a cache of the graph holds its numbers; None where its type tells nothing."""
+    """How a cache of the graph stores its numbers; None where its type does not show it."""
     dtype = e.dtype(past) if past else FLOAT
     kinds: dict[int | None, Store] = {
         FLOAT: "float", FLOAT16: "float", BFLOAT16: "float", DOUBLE: "float", INT8: "int8", UINT8: "int4",
@@ -42,7 +42,7 @@ def opened(e: Emit, past: str, store: Store) -> str:
 
 
 def stored(e: Emit, x: str, store: Store, scale: str) -> str:
-    """New keys or values as the numbers that a cache holds of them."""
+    """New keys or values as the numbers that a cache stores for them."""
     if store == "float":
         return x
     ratio = e.op("Div", x, scale)
@@ -72,7 +72,7 @@ def shut(e: Emit, x: str, store: Store, like: str, out: str) -> str:
 
 
 def scale_of(e: Emit, scale: str, kv_heads: int) -> str:
-    """A cache's scale, one number or one a channel, broadcasting to [B,Hkv,K,D]."""
+    """A cache's scale, one number or one per channel, broadcasting to [B,Hkv,K,D]."""
     if e.size(scale, -1) == 1 or e.rank(scale) == 4:
         return e.real(scale)
     return e.reshape(e.real(scale), 1, kv_heads, 1, -1)

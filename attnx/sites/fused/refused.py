@@ -1,4 +1,4 @@
-"""Operators that are attention, or hold one, and that are not taken apart: each is refused by name, with its reason."""
+"""Operators that are or contain attention but are not taken apart: each is refused by name, with its reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMES = re.compile("attention|attn|mha|qkvtocontext", re.IGNORECASE)
 
 
 def by_name(node: NodeProto) -> Miss | None:
-    """Why an operator is not taken apart of which nothing but its name is known, where that speaks of attention."""
+    """Why an operator known only by its name is not taken apart, if its name mentions attention."""
     if not _NAMES.search(node.op_type):
         return None
     whose = f"of the domain {node.domain}" if node.domain else "that is none of ONNX's own"
@@ -51,6 +51,6 @@ def by_name(node: NodeProto) -> Miss | None:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Miss:
-    """Why a node that is, or holds, attention is not taken apart."""
+    """Why a node that is or contains attention is not taken apart."""
     op = op_name(node)
     return Miss(node.name, op, REASONS[op])

@@ -1,4 +1,4 @@
-"""Which file of this folder knows which fused operator. It is imported once a graph holds that operator."""
+"""Which file of this folder handles which fused operator; a file is imported once a graph holds its operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 Rewriter = Callable[["Graph", "NodeProto"], Replacement | Miss | None]
-"""For a node that is no site, but that the CPU cannot run: primitive nodes to put in its place."""
+"""For a node that is not a site but that the CPU cannot run: the primitive nodes that replace it."""
 
 
 def _recogniser(module: str, function: str) -> Recogniser:
@@ -98,5 +98,5 @@ REWRITES: Mapping[str, Rewriter] = {
     "com.microsoft.RestorePadding": _rewriter("cuda_only", "restore_padding"),
     "com.microsoft.SkipGroupNorm": _rewriter("diffusion", "group_norm"),
 }
-"""Operators that are no attention, but that feed one, and that the CPU cannot run or no axis can be followed through ->
-the function that replaces them."""
+"""Operators that are not attention but feed one, and that the CPU cannot run or through which no axis can be followed
+-> the function that replaces them."""

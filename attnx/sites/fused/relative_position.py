@@ -1,6 +1,6 @@
 """T5's and WavLM's position biases as onnxruntime's own operators, which have no CPU kernel.
 
-They are no attention, but feed one (its attention_bias), and a graph with them cannot run on the CPU.
+They are not attention but feed one (its attention_bias), and a graph that contains them cannot run on the CPU.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def relative(graph: Graph, node: NodeProto) -> Replacement | Miss:
-    """RelativePositionBias: the bias of each distance's bucket, [1,H,Q,K].
+    """RelativePositionBias: the bias for each distance's bucket, [1,H,Q,K].
 
     Two things are not what they seem. The table is declared [buckets,heads], but its bytes are [heads,buckets], which
-    is how the kernel reads them. And onnxruntime's optimizer, which alone writes this operator, works `max_distance`
-    out of a logarithm in the model as if there were 32 buckets; with another number it writes a wrong distance (and
-    its CUDA kernel a bias that is not the model's). The model's own logarithm is restored here; with 32 buckets all
-    agree.
+    is how the kernel reads them. And onnxruntime's optimizer, the only tool that writes this operator, derives
+    `max_distance` from a logarithm in the model as if there were 32 buckets; with another number it writes a wrong
+    distance (and its CUDA kernel computes a bias that is not the model's). The model's own logarithm is restored here;
+    with 32 buckets all three agree.
     Source: Raffel et al. 2020 (T5), section 2.1; onnxruntime.transformers.onnx_model_t5.
     """
     a = attributes(node)
@@ -64,7 +64,7 @@ def relative(graph: Graph, node: NodeProto) -> Replacement | Miss:
 
 
 def gated(graph: Graph, node: NodeProto) -> Replacement | Miss:
-    """GatedRelativePositionBias: a bias [1,H,S,S] times a gate of each query, [B,H,S,1].
+    """GatedRelativePositionBias: a bias [1,H,S,S] times a gate for each query, [B,H,S,1].
 
     Source: Chen et al. 2022 (WavLM), section 3.1; onnxruntime's schema of the operator.
     """

@@ -1,7 +1,7 @@
-"""Tensors that go through a sequence, as torch's exporters write split, chunk and stack, without one.
+"""Tensors that pass through a sequence (torch's exporters write split, chunk and stack so), rewritten without one.
 
-A value that is put into a sequence and taken out again has no shape that the graph shows. Where it is
-known which place is taken, a Slice or nothing at all does the same.
+The graph does not show the shape of a value that is put into a sequence and taken out again. Where the place that is
+taken is known, a Slice or no node at all does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def taken(graph: Graph, node: NodeProto) -> Replacement | None:
-    """SequenceAt of a SplitToSequence or SequenceConstruct, at a place that is known."""
+    """SequenceAt on a SplitToSequence or SequenceConstruct, at a known place."""
     maker, place = graph.producer(node.input[0]), graph.known(node.input[1])
     if maker is None or place is None or place.size != 1:
         return None
@@ -54,7 +54,7 @@ def taken(graph: Graph, node: NodeProto) -> Replacement | None:
 
 
 def joined(graph: Graph, node: NodeProto) -> Replacement | None:
-    """ConcatFromSequence of a SequenceConstruct: a Concat, of tensors with an axis more where they are stacked."""
+    """ConcatFromSequence on a SequenceConstruct: a Concat, of tensors with an extra axis where they are stacked."""
     maker = graph.producer(node.input[0])
     if maker is None or maker.op_type != "SequenceConstruct" or not maker.input:
         return None

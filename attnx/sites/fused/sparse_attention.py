@@ -1,8 +1,8 @@
 """com.microsoft SparseAttention: grouped heads that see only some blocks of the past (Phi-3 small).
 
-Which blocks a block of queries sees is given in compressed rows, one layout for heads h, h + layouts, h + 2 layouts ...
-Source: Zaheer et al. 2020 (BigBird) for the idea; onnxruntime contrib operators, with the order of layouts as its CPU
-kernel was measured.
+The blocks that a block of queries sees are given in compressed rows, one layout for heads h, h + layouts, h + 2 layouts
+... Source: Zaheer et al. 2020 (BigBird) for the idea; onnxruntime contrib operators, with the order of layouts as
+measured on its CPU kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | None:
-    """The site that a SparseAttention node is."""
+    """The attention site of a SparseAttention node."""
     a = attributes(node)
     heads, kv_heads = a["num_heads"], a["kv_num_heads"]
     e = Emit(graph, prefix_of(graph, node), node.input[0])
@@ -61,8 +61,8 @@ def _blocks(e: Emit, node: NodeProto, block: int, heads: int, position: str, j: 
     """Which keys lie in a block that the query's block sees, boolean [B,H,S,K]."""
     row_ends, columns = (e.cast(node.input[i], INT64) for i in (5, 6))
     layouts, count = e.dim(columns, 0), e.dim(columns, 1)
-    # The row of the n-th entry is the number of rows that end at or before n; entries past the last row fall into one
-    # row more, and so do the -1 that fill short layouts.
+    # The row of the n-th entry is the number of rows that end at or before n; entries past the last row fall into an
+    # extra row, and so do the -1 that fill short layouts.
     ends = e.slice(row_ends, 1, 2**62, 1)
     n = e.unsqueeze(e.arange(count), 0, 2)
     row = e.reduce("ReduceSum", e.cast(e.at_most(e.unsqueeze(ends, 1), n), INT64), 2, keep=False)

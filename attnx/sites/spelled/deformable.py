@@ -1,8 +1,8 @@
-"""Deformable attention: weights over a few points of a picture that each query chooses, and no keys.
+"""Deformable attention: weights over a few points of an image that each query chooses, without keys.
 
-A softmax over numbers that a projection of the query gives weighs values that are sampled between the cells of a map,
-by a product summed over the points. There is no score of two vectors, so that it is no site; it is named, and what it
-looks at tells encoder and decoder apart.
+A softmax over numbers that are projected from the query weighs values sampled between the cells of a feature map, in a
+product summed over the points. There is no score between two vectors, so it is not a site; it is reported by name, and
+what it samples from tells encoder from decoder.
 
 Source: Zhu et al. 2021 (Deformable DETR), equation 2.
 """
@@ -25,7 +25,7 @@ _MADE = frozenset(
     "Reshape Transpose Unsqueeze Squeeze Concat Slice Split Identity Cast Expand Tile Flatten Add Sub Mul Div Where "
     "Sum Clip".split()
 )
-"""What values that were sampled are made with: moved, stacked, and mixed of the cells round a point."""
+"""Operators that sampled values are made with: they move, stack, and mix the cells around a point."""
 _PICKS = ("Gather", "GatherElements", "GatherND")
 _ROUNDS = ("Floor", "Ceil", "Round", "Cast")
 _PLUGIN = "deform"
@@ -39,18 +39,18 @@ class Sampling:
     node: NodeProto
     """The softmax."""
     asks: str
-    """What the weights are made of: the query's side."""
+    """What the weights are made from: the query's side."""
     value: str
-    """What is sampled."""
+    """What is sampled from."""
     out: str
-    """What it gives."""
+    """Its output."""
     weights: str
     points: int | None
-    """How many points a query and head has."""
+    """The number of points per query and head."""
 
     @property
     def reason(self) -> str:
-        """Why it is no site, in words."""
+        """Why it is not a site, in words."""
         count = "some" if self.points is None else str(self.points)
         return (
             f"deformable attention: it weighs values that are sampled at {count} points a query and head chooses, and "
@@ -78,7 +78,7 @@ def _other(way: Way, weights: str) -> str:
 
 
 def _plugin(graph: Graph, value: str) -> NodeProto | None:
-    """An operator of its own that takes the weights, as converters for TensorRT write it."""
+    """A dedicated operator that takes the weights, as converters for TensorRT write it."""
     for _ in range(6):
         readers = graph.consumers(value)
         plugin = next((n for n in readers if n.domain not in ("", "ai.onnx") and _PLUGIN in n.op_type.lower()), None)
@@ -91,7 +91,7 @@ def _plugin(graph: Graph, value: str) -> NodeProto | None:
 
 
 def _sampled(graph: Graph, value: str) -> str | None:
-    """What a tensor's numbers were sampled from, at places that depend on data; None where they were not."""
+    """What a tensor's numbers were sampled from, at places that depend on data; None where they were not sampled."""
     seen: set[str] = set()
     stack = [value]
     while stack and len(seen) < _MOST:
@@ -110,7 +110,7 @@ def _sampled(graph: Graph, value: str) -> str | None:
 
 
 def _between(graph: Graph, index: str) -> bool:
-    """Whether places to gather were rounded from numbers that depend on data: cells round a point."""
+    """Whether places to gather were rounded from numbers that depend on data: the cells around a point."""
     if not depends(graph, index):
         return False
     makers = (graph.producer(name) for name in above(graph, [index]))

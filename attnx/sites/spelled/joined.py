@@ -1,6 +1,6 @@
-"""Heads that a model keeps in a list, each a module of its own, put together: what a Concat or Stack joins is one site.
+"""Heads that a model keeps in a list, each as a module of its own: heads joined by a Concat or Stack are one site.
 
-Such heads are parallel softmaxes over one input. Taken one by one they would count as layers on top of one another.
+Such heads are parallel softmaxes over one input. Taken separately, they would count as layers on top of one another.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class _Ends:
     at: int
     """Which of its inputs it is."""
     layout: str | None
-    """What the joined tensor's axes stand for, where the heads stand side by side in it as they are; else None."""
+    """The meaning of the joined tensor's axes, where the heads are concatenated in it unchanged; else None."""
 
 
 def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
-    """The sites that single heads make up, each with the heads in their order.
+    """The sites that consist of single heads, each with its heads in order.
 
     Args:
-        graph: With every fused node replaced.
+        graph: The graph, with every fused node replaced.
         findings: The sites found so far.
     """
     groups: dict[str, list[tuple[_Ends, Finding]]] = {}
@@ -65,14 +65,14 @@ def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[
 
 
 def _ends(graph: Graph, finding: Finding) -> _Ends | None:
-    """The Concat that puts a context beside others: along features, or along an axis of its own."""
+    """The Concat that joins a context with others: along features, or along an axis of its own."""
     place = finding.places.get("context")
     shape = None if place is None else graph.shape(place.value)
     words = None if place is None else parse(place.layout)
     if place is None or shape is None or words is None or len(words) != len(shape) or place.factors:
         return None
     if any(len({name[0] for name, _ in word} & set("bq")) and len(word) > 1 for word in words):
-        return None  # heads or features in one axis with tokens: the axes could not be told apart behind it
+        return None  # heads or features share an axis with tokens: the axes could not be told apart after it
     axes = fresh(shape)
     own = [axis for axis, word in zip(axes, words, strict=True) if word and word[0][0][0] in "hd"]
     now: Axes | None = axes
@@ -101,7 +101,7 @@ def _ends(graph: Graph, finding: Finding) -> _Ends | None:
 
 
 def _cut(graph: Graph, finding: Finding) -> bool:
-    """Whether a site's queries are some of those that were made together: a block of a text, and no head."""
+    """Whether a site's queries are only some of those made together: a block of a text, and not a head."""
     query = finding.places.get("query")
     at = None if query is None else axis_of(query.layout, "q")
     if query is None or at is None or (made := origin(graph, query.value)) is None:
@@ -119,7 +119,7 @@ def _side_by_side(layout: str, at: int, count: int) -> str | None:
 
 
 def _deeper(layout: str) -> str:
-    """A layout whose heads stand within others: h is h1, h0 is h1, h1 is h2."""
+    """A layout whose heads are nested in others: h becomes h1, h0 becomes h1, h1 becomes h2."""
     words = []
     for axis in parse(layout):
         names = [
@@ -135,7 +135,7 @@ def _head(layout: str, count: int) -> str:
 
 
 def _alike(graph: Graph, parts: Sequence[Finding]) -> bool:
-    """Whether findings are heads of one site: over one input, of one form, and none made of another."""
+    """Whether findings are heads of one site: over one input, of one form, and none made from another."""
     first = parts[0]
     if any("weights" not in f.places or f.pieces > 1 for f in parts):
         return False
@@ -154,7 +154,7 @@ def _alike(graph: Graph, parts: Sequence[Finding]) -> bool:
 
 
 def _joined(graph: Graph, ends: _Ends, parts: Sequence[Finding]) -> Finding:
-    """One finding of all heads, with nodes that stack their tensors."""
+    """One finding for all heads, with nodes that stack their tensors."""
     first = parts[0]
     e = Emit(graph, f"{prefix_of(graph, ends.node)}/heads")
     finding = Finding(
@@ -193,7 +193,7 @@ def _note(count: int) -> str:
 
 
 def _stacked(e: Emit, quantity: str, places: Sequence[Place | None], inner: int) -> Place | None:
-    """One tensor of several heads' tensors, heads first; the one that they share where they do."""
+    """One tensor stacked from several heads' tensors, heads first; or the one tensor that they share."""
     there = [place for place in places if place is not None]
     if len(there) < len(places) or len({(p.layout, p.window, p.tile, len(p.factors)) for p in there}) > 1:
         return None
@@ -209,7 +209,7 @@ def _stacked(e: Emit, quantity: str, places: Sequence[Place | None], inner: int)
 
 
 def _factors(places: Sequence[Place], inner: int) -> tuple[float | tuple[float, ...], ...] | None:
-    """The factors that all share; or, where each has numbers of its own, one for each of its heads."""
+    """The factors that all share; or, where each has its own numbers, one for each of its heads."""
     if len({p.factors for p in places}) == 1:
         return places[0].factors
     if any(isinstance(factor, tuple) for p in places for factor in p.factors):

@@ -1,7 +1,7 @@
 """One softmax over several score products, joined over keys (cached and new ones) or over keys and queries (LUKE).
 
-Where the products are joined as they are, scores stand in the graph, and the keys, put side by side likewise, are
-those of all of them. Where rows or columns have queries or keys of their own kind, that side is no one tensor.
+Where the products are joined unchanged, the graph holds a tensor of scores, and the keys, joined the same way, are the
+keys of all products. Where rows or columns have queries or keys of different kinds, that side is not a single tensor.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ _MOVES = ("Transpose", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze", "Ide
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Score products that are put side by side, and nothing else."""
+    """Score products that are concatenated, with nothing else among them."""
 
     rows: Rows
-    """Each row's products share its queries, each column's its keys."""
+    """The products in a row share its queries, those in a column its keys."""
     scores: str
     axes: Axes
     end: int
-    """How many steps of the way lie before the scores."""
+    """How many steps of the way come before the scores."""
 
 
 def lay_out(
     graph: Graph, node: NodeProto, finding: Finding, chosen: Candidate, reading: Reading, use: Use | None,
     letters: AxisNames, summed: Sequence[Candidate],
 ) -> None:  # fmt: skip
-    """Write down what one softmax over several products has: scores, keys and queries where they are one tensor.
+    """Record what one softmax over several products has: scores, keys and queries where they are one tensor.
 
     Args:
         graph: The flat graph, fused nodes replaced.
-        node: What the finding is known by.
-        finding: What was found so far of one of the products; changed in place.
+        node: The node that identifies the finding.
+        finding: What was found so far, from one of the products; changed in place.
         chosen: That product.
         reading: What lies between it and the softmax.
         use: The product with the value.
-        letters: What the axes stand for.
+        letters: The meaning of the axes.
         summed: All of the products.
     """
     joined = _join(graph, chosen, letters)
@@ -83,7 +83,7 @@ def lay_out(
         finding.places["scores"] = Place(joined.scores, layout, factors)
         finding.product, finding.beside = joined.scores, ()
         if not finding.causal and reading.biases:
-            finding.causal = None  # the order of the keys is that of the scores: their mask tells
+            finding.causal = None  # the keys are in the order of the scores: their mask decides
         _scaled(graph, finding, chosen, joined, letters)
     e = Emit(graph, f"{prefix_of(graph, node)}/pieces")
     for quantity, lines in (
@@ -116,8 +116,8 @@ def _without(finding: Finding, gone: Sequence[str]) -> None:
 
 
 def _kind(graph: Graph, finding: Finding, summed: Sequence[Candidate]) -> None:
-    """Self where some keys come from where the query does; one query whose own key stands beside cached ones sees no
-    future, and else the order of the keys is not known before their mask is looked at.
+    """Self where some keys come from the same place as the query. One query joined with cached keys and its own sees no
+    future; otherwise the order of the keys is unknown until their mask is examined.
     """
     asking = streams(graph, finding.query_from)
     own = [piece.key for piece in summed if streams(graph, piece.key) & asking]
@@ -132,7 +132,7 @@ def _kind(graph: Graph, finding: Finding, summed: Sequence[Candidate]) -> None:
 
 
 def _join(graph: Graph, chosen: Candidate, letters: AxisNames) -> Join | None:
-    """The products that make up the scores, by row and column; None where something else is joined with them."""
+    """The products that make up the scores, by row and column; None where anything else is joined with them."""
     way = chosen.way
     layout = letters.layout(way.product.out_axes)
     words = None if layout is None else parse(layout)
@@ -176,7 +176,7 @@ def _rows(graph: Graph, value: str, rank: int, at: dict[str, int | None]) -> Row
 
 
 def _same_factors(graph: Graph, rows: Rows, chosen: Candidate, reading: Reading, heads: int | None) -> bool:
-    """Whether all products carry the same factors, on query, key and in themselves."""
+    """Whether all products carry the same factors: on the query, on the key, and on the product itself."""
     left_is_key = chosen.key == chosen.way.product.left
 
     def carried(product: Product) -> list[object]:
@@ -188,13 +188,13 @@ def _same_factors(graph: Graph, rows: Rows, chosen: Candidate, reading: Reading,
 
 
 def _numbers(reading: Reading) -> list[float]:
-    """The factors that the scores carry before the way to the softmax."""
+    """The factors that the scores carry before the steps to the softmax."""
     out = [float(n) for n, _ in [*reading.query_factors, *reading.key_factors]]
     return [*out, reading.product_factor] if reading.product_factor != 1.0 else out
 
 
 def _scaled(graph: Graph, finding: Finding, chosen: Candidate, joined: Join, letters: AxisNames) -> None:
-    """Where the scaled scores stand: behind the factors that follow the scores at once."""
+    """Record where the scaled scores are: after the factors that directly follow the scores."""
     axes: Axes | None = joined.axes
     value, count = joined.scores, 0
     for step in chosen.way.steps[joined.end :]:
@@ -237,7 +237,7 @@ def _side(
 
 
 def _made(graph: Graph, value: str) -> tuple[object, ...]:
-    """How a tensor is cut and moved out of another: the same for those that are cut and moved alike."""
+    """How a tensor is cut and moved out of another: equal for tensors that are cut and moved the same way."""
     steps: list[object] = []
     for _ in range(12):
         node = graph.producer(value)

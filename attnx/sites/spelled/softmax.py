@@ -1,4 +1,4 @@
-"""Attention written out: product, scale, mask, softmax, product - in every order and notation that exporters use."""
+"""Attention written out: product, scale, mask, softmax, product, in every order and notation that exporters use."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Finding | Miss | None]:
-    """See `attnx.sites.registry.Look`: the first to look at a softmax."""
+    """See `attnx.sites.registry.Look`: the first recogniser to examine a softmax."""
     return lambda node, found: recognise(graph, node) if found is None else found
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
-    """The attention around one softmax, or why it is none."""
+    """The attention around one softmax, or why there is none."""
     found = find_softmax(graph, node)
     if found is None:
         return None
@@ -47,12 +47,12 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     if not before.candidates and not before.of_data:
         return before.miss(node) or _none_before(node, on)
     if not before.keyed and not before.of_data:
-        # Else the axis that is normalised belongs to a constant weight: a classifier, a router.
+        # Otherwise the axis that is normalised belongs to a constant weight: a classifier, a router.
         return _competition(data, node, before.candidates, on, found.out)
     chosen = content(data, before.of_data or before.keyed, on)
     uses = [use for way in on if (use := use_of(data, way, chosen, found.out)) is not None]
     if not before.of_data and uses and is_linear(data, uses[0]):
-        return None  # a softmax over keys alone, whose context data contracts again: linear attention
+        return None  # a softmax over keys alone, whose context is contracted with data again: linear attention
     if not uses and (miss := _competition(data, node, before.of_data, on, found.out)) is not None:
         return miss
     if not uses and (not before.of_data or len(shape) < 3):
@@ -65,19 +65,19 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
 
 
 def _with_data(graph: Graph, logits: str) -> Graph | None:
-    """The graph in which logits depend on data, taken ever more broadly; None where they depend on none."""
+    """The graph in which the logits depend on data, defined ever more broadly; None where they depend on none."""
     data = _with_learned(graph, logits)
     return data if depends(data, logits) else None
 
 
 def sampling_of(graph: Graph, node: NodeProto) -> Sampling | None:
-    """The deformable attention that a softmax, which makes no site, belongs to."""
+    """The deformable attention that a softmax belongs to, where the softmax makes no site."""
     found = find_softmax(graph, node)
     return None if found is None else sampling(_with_learned(graph, found.logits), node, found)
 
 
 def _with_learned(graph: Graph, logits: str) -> Graph:
-    """The graph, with learned queries taken for data where the scores are made of nothing else."""
+    """The graph, with learned queries counted as data where the scores are made from nothing else."""
     if depends(graph, logits):
         return graph
     return graph.by_shape() if depends(graph.by_shape(), logits) else graph.by_products()
@@ -95,7 +95,7 @@ class _Before:
         ways: All ways back to products.
         candidates: Those whose axes could be followed.
         keyed: Of these, those whose keys depend on data.
-        of_data: Those whose queries do, too; where there are none, those behind which heads are mixed (talking heads).
+        of_data: Those whose queries do too; if there are none, products after which heads are mixed (talking heads).
     """
 
     def __init__(self, graph: Graph, found: Softmax, rank: int) -> None:
@@ -109,7 +109,7 @@ class _Before:
             self.of_data = [c for c in talking if depends(graph, c.query) and depends(graph, c.key)]
 
     def miss(self, node: NodeProto) -> Miss | None:
-        """Scores that are moved about between their product and the softmax: bands cut out of blocks (Longformer)."""
+        """Scores that are rearranged between their product and the softmax: bands cut out of blocks (Longformer)."""
         moved = any(_is_of_data(self.graph, way) for way in self.ways)
         return Miss(node.name, node.op_type, _LOST) if moved else None
 
@@ -126,7 +126,7 @@ def _followed(graph: Graph, ways: list[Way], over: tuple[int, ...]) -> list[Cand
 
 
 def _competition(graph: Graph, node: NodeProto, candidates: list[Candidate], on: list[Way], out: str) -> Miss | None:
-    """A softmax over the queries of one of these products: they compete for each key."""
+    """A softmax over the queries of one of these products: the queries compete for each key."""
     over_queries = any(competed(graph, way, candidate, out) for candidate in candidates for way in on)
     return Miss(node.name, node.op_type, _OVER_QUERIES) if over_queries else None
 
@@ -145,20 +145,20 @@ _LOST = (
 
 
 def may_be_moved(found: Finding | Miss | None) -> bool:
-    """Whether a softmax may run over scores that were moved about: cells must then be followed, and not axes."""
+    """Whether a softmax may run over rearranged scores: cells must then be followed instead of axes."""
     if isinstance(found, Miss):
         return found.reason == _LOST
     return found is not None and (found.pieces > 1 or _by_offset(found) or _in_blocks(found))
 
 
 def _in_blocks(found: Finding) -> bool:
-    """Whether keys are no one tensor, and rows stand on more axes than those of texts, heads and queries."""
+    """Whether keys are not one tensor, and rows lie on more axes than those of texts, heads and queries."""
     place = found.places.get("weights")
     return "key" not in found.places and place is not None and len(parse(place.layout)) > 4
 
 
 def _by_offset(found: Finding) -> bool:
-    """Whether each query has keys of its own: they may be a window that was cut out for it."""
+    """Whether each query has its own keys: they may be a window that was cut out for it."""
     place = found.places.get("weights")
     names = [] if place is None else [name for axis in parse(place.layout) for name, _ in axis]
     return not any(name[0] == "q" for name in names) and sum(name[0] == "b" for name in names) > 1
@@ -173,7 +173,7 @@ def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
 def _assemble(
     graph: Graph, node: NodeProto, chosen: Candidate, use: Use | None, found: Softmax, summed: list[Candidate]
 ) -> Finding | Miss:
-    """A finding from what was paired.
+    """Make a finding from the paired products.
 
     Args:
         graph: The graph.
@@ -181,7 +181,7 @@ def _assemble(
         chosen: The score product.
         use: The product of weights and value.
         found: The softmax, taken apart.
-        summed: All products of two tensors of data that are summed in the scores; none where the query is learned.
+        summed: All products of two data tensors that are added up in the scores; none where the query is learned.
     """
     way = chosen.way
     names = name_axes(graph, chosen, use)
@@ -226,12 +226,12 @@ def _assemble(
 
 
 def _selects(use: Use | None) -> bool:
-    """Whether weights are selected or multiplied on the way to the value: cells may be hidden there."""
+    """Whether weights are selected or multiplied on the way to the value, so that cells may be hidden there."""
     return use is not None and any(step.node.op_type in ("Where", "Mul") for step in use.way.steps)
 
 
 def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None:
-    """Write down where value and context are, and what happens to the weights before they weigh the value."""
+    """Record where value and context are, and what happens to the weights before they weigh the value."""
     finding.value_from = use.value
     put.place("value", use.value, use.value_axes)
     if finding.gated:
@@ -246,13 +246,13 @@ def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None
 
 
 def _head_axes(layout: str | None) -> list[int]:
-    """Which axes hold heads and nothing else, counted from the end."""
+    """The axes that hold heads and nothing else, counted from the end."""
     words = [] if layout is None else parse(layout)
     return [i - len(words) for i, axis in enumerate(words) if axis and all(name[0] == "h" for name, _ in axis)]
 
 
 def _without_query(graph: Graph, finding: Finding, key: str) -> None:
-    """A learned vector in the place of the query: pooling, additive attention, or latents that ask (Perceiver)."""
+    """A learned vector in place of the query: pooling, additive attention, or latent queries (Perceiver)."""
     finding.causal = False
     query = finding.places.get("query")
     if _is_additive(graph, key):
@@ -272,7 +272,7 @@ def _without_query(graph: Graph, finding: Finding, key: str) -> None:
 
 
 def _projected(graph: Graph, finding: Finding, query: str) -> bool:
-    """Whether learned queries are latents that are projected, or split over heads, and not bare scoring vectors."""
+    """Whether learned queries are latents that are projected or split over heads, and not plain scoring vectors."""
     return finding.heads not in (None, 1) or not graph.is_constant(query)
 
 
@@ -280,7 +280,7 @@ _ACTIVATIONS = ("Tanh", "Relu", "Sigmoid", "Gelu", "Elu", "LeakyRelu", "Erf", "S
 
 
 def _is_additive(graph: Graph, key: str) -> bool:
-    """Whether a learned vector weighs an activation of what was made from two data terms (added, or concatenated)."""
+    """Whether a learned vector weighs an activation of something made from two data terms (added or concatenated)."""
     value, active = key, False
     for _ in range(10):
         node = graph.producer(value)

@@ -1,7 +1,7 @@
-"""Attention without a softmax: named by what stands in its place, and refused, since it has no weights to show.
+"""Attention without a softmax: named after what replaces the softmax, and refused, as it has no weights to show.
 
-Two products in a row are the sign of it: of queries and keys, and of what comes of that with values. Or, in linear
-attention, of keys and values, and of what comes of that with queries.
+Its sign is two products in a row: of queries and keys, then of the result with values. Or, in linear attention, of keys
+and values, then of the result with queries.
 
 Sources: Ramapuram et al. 2024 (sigmoid), So et al. 2021 and Hua et al. 2022 (squared ReLU), Sun et al. 2023
 (retention), Katharopoulos et al. 2020 (linear attention), Martins and Astudillo 2016 (sparsemax).
@@ -33,7 +33,7 @@ _MOST = 14
 
 
 def misses(graph: Graph, known: Iterable[str]) -> list[Miss]:
-    """Every pair of products that is attention in all but a softmax.
+    """Every pair of products that is attention except for a softmax.
 
     Args:
         graph: The flat graph, fused nodes replaced.
@@ -52,7 +52,7 @@ def misses(graph: Graph, known: Iterable[str]) -> list[Miss]:
 
 
 def _weighs(graph: Graph, first: Product) -> str | None:
-    """What kind of attention a product of two tensors begins; None where it begins none."""
+    """The kind of attention that a product of two tensors begins; None where it begins none."""
     by_features = _features(graph, first.left, first.left_axes, first)
     if by_features is None or by_features != _features(graph, first.right, first.right_axes, first):
         return None
@@ -78,7 +78,7 @@ def _weighs(graph: Graph, first: Product) -> str | None:
 
 
 def _contracts(graph: Graph, first: Product, second: Product, value: str, axes: Axes) -> bool:
-    """Whether a second product sums over an axis that one operand of the first brought along."""
+    """Whether a second product sums over an axis that came from one operand of the first."""
     if not depends(graph, second.other(value)) or second.other(value) == value:
         return False
     mine = second.left_axes if value == second.left else second.right_axes
@@ -91,7 +91,7 @@ def _contracts(graph: Graph, first: Product, second: Product, value: str, axes: 
 
 
 def _features(graph: Graph, value: str, axes: Axes, first: Product) -> bool | None:
-    """Whether a product sums over what a projection made of an operand; None where it was made by no projection."""
+    """Whether a product sums over features that a projection made for an operand; None where no projection made it."""
     marked = list(first.contracted)
     for _ in range(24):
         marks = set(leaves(marked))
@@ -106,7 +106,7 @@ def _features(graph: Graph, value: str, axes: Axes, first: Product) -> bool | No
         node = graph.producer(value)
         if node is not None and node.op_type == "Conv" and len(axes) > 1:
             return not marks.isdisjoint(leaves(axes[1]))
-        if node is not None and node.op_type == "Softmax":  # of queries or keys alone: efficient attention
+        if node is not None and node.op_type == "Softmax":  # over queries or keys alone: efficient attention
             value = node.input[0]
             continue
         step = upstream(graph, value, axes, marked)
@@ -124,7 +124,7 @@ _LINEAR = (
 
 
 def _by_scores(graph: Graph, steps: list[Step]) -> str:
-    """What is between a product of queries and keys and the values, in words."""
+    """What lies between a product of queries and keys and the values, in words."""
     ops = [step.node.op_type for step in steps]
     if "Exp" in ops:
         return (
@@ -151,7 +151,7 @@ def _by_scores(graph: Graph, steps: list[Step]) -> str:
 
 
 def _thresholded(graph: Graph, steps: list[Step]) -> bool:
-    """Whether scores have a number of their own row taken off (not a bias, nor a mask): made by sorting them."""
+    """Whether a number from each row is subtracted from its scores (not a bias or mask), found by sorting the row."""
     for step in steps:
         if step.node.op_type == "Sub" and list(step.node.input).index(step.source) == 0:
             stack, seen = [step.node.input[1]], 0
@@ -165,7 +165,7 @@ def _thresholded(graph: Graph, steps: list[Step]) -> bool:
 
 
 def _stored_only(graph: Graph, node: NodeProto) -> bool:
-    """Whether nothing that a node reads is data."""
+    """Whether a node reads no data."""
     return not any(depends(graph, n) for n in node.input if n)
 
 

@@ -1,1 +1,1 @@
-"""Attention over overlapping views of memory (Longformer by as_strided): rows proved cell by cell."""
+"""Attention over overlapping views of memory (Longformer with as_strided): rows are proved cell by cell."""

@@ -1,9 +1,8 @@
-"""Attention whose scores are moved about before their softmax (Longformer, LED): bands cut out of blocks.
+"""Attention whose scores are rearranged before their softmax (Longformer, LED): bands cut out of blocks.
 
-A row of such a softmax runs over the offsets of a window, and over the keys that all queries see, not over the keys in
-their order. Every cell is brought to its own query and key by nodes that are put beside the softmax when the site is
-looked at: the model's own steps carry the places of query and key to the cells, whatever the text's length, its padding
-and the tokens with global attention are in that run.
+A row of such a softmax runs over the offsets of a window and over the keys that all queries see, not over the keys in
+order. When the site is examined, nodes added next to the softmax bring every cell to its own query and key: the model's
+own steps carry the places of query and key to the cells, whatever the text's length, its padding and global tokens.
 
 Source: Beltagy et al. 2020, Longformer, section 3.1 and appendix A (the band in chunks).
 """
@@ -54,7 +53,7 @@ _REPLACED = "rows of tokens with global attention are made here too, and then wr
 
 
 def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Finding | Miss | None]:
-    """See `attnx.sites.registry.Look`: looks again where the axes of moved scores could not be followed."""
+    """See `attnx.sites.registry.Look`: looks again where the axes of rearranged scores could not be followed."""
     places = Places(graph)
 
     def look(node: NodeProto, found: Finding | Miss | None) -> Finding | Miss | None:
@@ -63,16 +62,16 @@ def recogniser(graph: Graph) -> Callable[[NodeProto, Finding | Miss | None], Fin
         if moved is None:
             return found
         if isinstance(moved, Miss):
-            # One query whose cached and new keys stand side by side is no band, whatever its rows look like.
+            # One query whose cached and new keys are concatenated is not a band, whatever its rows look like.
             return moved if not isinstance(found, Finding) or (found.pieces > 1 and not found.causal) else found
         own = graph.producer(moved.replacement.at) if moved.replacement is not None else None
-        return found if own is None or emitted(own) else moved  # what stands in for a fused node is not replaced again
+        return found if own is None or emitted(own) else moved  # nodes that replace a fused node are not replaced again
 
     return look
 
 
 def _of_neighbours(graph: Graph, found: Finding | Miss | None) -> bool:
-    """Whether rows stand in blocks, and a block's keys are put together of those of several (LongT5)."""
+    """Whether rows lie in blocks, and the keys of a block are collected from several blocks (LongT5)."""
     key = found.places.get("key") if isinstance(found, Finding) else None
     weights = found.places.get("weights") if isinstance(found, Finding) else None
     if key is None or weights is None or len(parse(weights.layout)) < 5:
@@ -82,13 +81,13 @@ def _of_neighbours(graph: Graph, found: Finding | Miss | None) -> bool:
 
 
 def recognise(graph: Graph, node: NodeProto, places: Places, blocks: bool = False) -> Finding | Miss | None:
-    """The attention around a softmax over moved scores, or why it is none; None where nothing can be proved.
+    """The attention around a softmax over rearranged scores, or why there is none; None where nothing can be proved.
 
     Args:
         graph: The flat graph, fused nodes replaced.
         node: The softmax.
         places: Proves where the graph's cells belong.
-        blocks: Whether its keys are those of whole blocks, which the text's padding alone may hide.
+        blocks: Whether its keys are those of whole blocks, which only the text's padding may hide.
     """
     found = find_softmax(graph, node)
     shape = None if found is None else graph.shape(found.logits)
@@ -120,15 +119,15 @@ def recognise(graph: Graph, node: NodeProto, places: Places, blocks: bool = Fals
                 return _finding(graph, node, found.logits, weights, scaled, source, use, proof, blocks)
             if proof is not None:
                 mixed = True
-                tried.add((key, query))  # the same cells would have the same two places
+                tried.add((key, query))  # the same cells would get the same two places
     made = _with_shared_keys(graph, node, found.logits, weights, places)
     return made or (Miss(node.name, node.op_type, _MIXED) if mixed else None)
 
 
 def _with_shared_keys(graph: Graph, node: NodeProto, logits: str, weights: str, places: Places) -> Finding | None:
-    """Rows of one query's products with keys of several tensors: its block's, and those that all queries see."""
+    """One query's rows with keys from several tensors: the keys of its block, and those that all queries see."""
     prefix = prefix_of(graph, node)
-    wide = graph.by_products()  # what all see may be learned: of no input, and projected all the same
+    wide = graph.by_products()  # shared keys may be learned: projected, though from no input
     sides = [
         (way, origins(wide, way.product.left), origins(wide, way.product.right))
         for way in ways_back(wide, logits)
@@ -180,7 +179,7 @@ def _finding(
     padding = left_out(graph, cells, source, use, proof, finding.places)
     last = graph.producer(weights) or node
     if proof.context is not None and use is not None and (padding or use.beside is not None):
-        last = graph.producer(use.contexts[proof.at]) or last  # values, and contexts, are read too
+        last = graph.producer(use.contexts[proof.at]) or last  # values and contexts are read too
     finding.replacement = Replacement([last, *cells.emit.nodes], cells.emit.initializers, at=last.output[0])
     finding.carries = weights
     finding.notes.insert(0, _said(source, proof, blocks))
@@ -199,7 +198,7 @@ def _said(source: Source, proof: Proof, blocks: bool) -> str:
 
 
 def _before(graph: Graph, source: Source, proof: Proof) -> int:
-    """How many keys stand before the text's own, where these stand last and the others' number is fixed."""
+    """How many keys come before the text's own, where the text's come last and the number of the others is fixed."""
     if source.beside is None:
         return 0
     *others, text = [(graph.shape(part) or ())[source.beside.axis] for part in source.keys]
@@ -209,6 +208,6 @@ def _before(graph: Graph, source: Source, proof: Proof) -> int:
 
 
 def _replaced(graph: Graph, context: str) -> bool:
-    """Whether rows of a context are written over."""
+    """Whether rows of a context are overwritten."""
     writes = ("ScatterND", "ScatterElements")
     return any(n.op_type in writes and n.input[0] == context for n in graph.consumers(context))

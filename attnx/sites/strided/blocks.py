@@ -1,8 +1,8 @@
-"""Attention in blocks of queries, each with a softmax of its own (BigBird): put back into one matrix over tokens.
+"""Attention in blocks of queries, each with its own softmax (BigBird): reassembled into one matrix over tokens.
 
 The softmaxes of a layer run side by side over keys that were gathered for them, and their contexts are joined along
-the queries. The model's own steps tell which query and which key each of their cells belongs to, as with bands; a key
-that was gathered twice for a query has two cells, whose weights add up, as they do in the context.
+the queries. The model's own steps show which query and key each of their cells belongs to, as for bands. A key that was
+gathered twice for a query has two cells; their weights add up, as they do in the context.
 
 Source: Zaheer et al. 2020, BigBird, section 2 and appendix D (blocked sparse attention).
 """
@@ -46,15 +46,15 @@ class _Block:
     weights: str
     value: str
     at: frozenset[int]
-    """Which inputs of the Concat it makes."""
+    """The inputs of the Concat that it makes."""
     ways: tuple[Way, ...]
 
 
 def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
-    """The sites that blocks make up, each with its blocks.
+    """The sites that consist of blocks, each with its blocks.
 
     Args:
-        graph: With every fused node replaced.
+        graph: The graph, with every fused node replaced.
         findings: The sites found so far.
     """
     groups: dict[str, list[_Block]] = {}
@@ -75,7 +75,7 @@ def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[
 
 
 def _blocks(graph: Graph, finding: Finding) -> list[tuple[str, _Block]]:
-    """What a softmax would be a block of: for each Concat that its context goes into, the block."""
+    """What a softmax may be a block of: for each Concat that its context enters, the block."""
     found = find_softmax(graph, finding.node)
     shape = None if found is None else graph.shape(found.logits)
     if found is None or not shape or not isinstance(found.axis, int) or opset_of(graph) < OLDEST:
@@ -103,10 +103,10 @@ def _sides(way: Way) -> tuple[str, str]:
 
 
 def _joined(graph: Graph, concat: NodeProto, blocks: Sequence[_Block], places: Places) -> Finding | None:
-    """One site of all blocks, where every cell of theirs has one query and one key, and every query a row."""
+    """One site for all blocks, if every cell has one query and one key, and every query has a row."""
     if len({b.value for b in blocks}) != 1:
         return None
-    made = [_by_origins(graph, b) for b in blocks]  # a mask may be a product too, of other tensors
+    made = [_by_origins(graph, b) for b in blocks]  # a mask may be a product too, but of other tensors
     for both in [pair for pair in made[0] if all(pair in of for of in made)]:
         ways = [way for of in made for way in of[both]]
         sizes = {tuple(leaf.size for atom in way.product.contracted for leaf in atom.leaves()) for way in ways}
@@ -120,7 +120,7 @@ def _joined(graph: Graph, concat: NodeProto, blocks: Sequence[_Block], places: P
 
 
 def _by_origins(graph: Graph, block: _Block) -> dict[tuple[str, str], list[Way]]:
-    """A block's ways to its products, by the two tensors that these are made of."""
+    """A block's ways to its products, by the two tensors that the products are made from."""
     out: dict[tuple[str, str], list[Way]] = {}
     for way in block.ways:
         one, two = sorted(origin(graph, side) or "" for side in _sides(way))
@@ -149,7 +149,7 @@ def _proved(
 
 
 def _contexts(graph: Graph, concat: NodeProto) -> tuple[str, ...]:
-    """What may be the context: the joined one, as it is moved on, the farthest first."""
+    """What may be the context: the joined tensor and what it is moved to, the farthest first."""
     found = [concat.output[0]]
     while True:
         readers = [n for n in graph.consumers(found[-1]) if n.op_type in GATHERED and n.input[0] == found[-1]]
@@ -159,7 +159,7 @@ def _contexts(graph: Graph, concat: NodeProto) -> tuple[str, ...]:
 
 
 def _filed(finding: Finding, concat: NodeProto, emit: Emit) -> Finding:
-    """The finding, its nodes put beside the Concat that joins the contexts."""
+    """The finding, with its nodes placed next to the Concat that joins the contexts."""
     finding.key, finding.carries = emit.prefix, concat.output[0]
     finding.replacement = Replacement([concat, *emit.nodes], emit.initializers, at=concat.output[0])
     return finding

@@ -1,8 +1,8 @@
-"""Which query and which key each cell of moved scores belongs to, seen by carrying their places to it.
+"""Which query and key each cell of rearranged scores belongs to, found by carrying their places to the cell.
 
-The steps between the product and the softmax are evaluated on short inputs with numbers that tell places (see
-cell_tracing.py). Only where every row of the softmax then holds keys of one query, all of the same text and head, is it
-attention; what the axes of query and key stand for comes with the proof.
+The steps between the product and the softmax are evaluated on short inputs whose numbers encode places (see
+cell_tracing.py). It is attention only if every row of the softmax then holds keys for one query, all of the same text
+and head; the proof also yields the meaning of the axes of query and key.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _MOST_NODES = 20_000
 _TRIES = 16
 _SHORT = 256
-"""Tokens up to which two texts are tried first, which tell more."""
+"""Up to this many tokens, two texts are tried first, which show more than one."""
 _QUERY, _KEY = "attnx/query", "attnx/key"
 
 
 class Places:
-    """Proves where the cells of moved scores belong, for one graph; sites that are written alike are proved once."""
+    """Proves where the cells of rearranged scores belong, for one graph; sites written alike are proved only once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -49,15 +49,15 @@ class Places:
         self._above: dict[tuple[str, ...], list[NodeProto]] = {}
 
     def prove(self, logits: Sequence[str], source: Source, use: Weighed | None) -> Proof | Mixed | None:
-        """Follow places from query and key to the cells of softmaxes' inputs, whose last axes are normalised.
+        """Follow places from query and key to the cells of the softmaxes' inputs, whose last axes are normalised.
 
         Args:
             logits: The input of the softmax, or of each of several that are parts of one attention.
-            source: What the scores of all of them are made of.
+            source: What all their scores are made from.
             use: What the weights are multiplied by.
 
         Returns:
-            `Mixed` where rows are not those of one head, None where the graph cannot be evaluated or tells otherwise.
+            `Mixed` where rows combine several heads; None where the graph cannot be evaluated or shows something else.
         """
         signature = [self._signature(name, (source.query, *source.keys)) for name in logits]
         if use is not None:
@@ -93,7 +93,7 @@ class Places:
                     continue
             proof = replace(proof, lengths=_lengths(seen, source, proof))
             if proof.tokens is None and seen.query[proof.query.length] not in proof.lengths:
-                return None  # rows of some queries, and nothing tells of which
+                return None  # rows of some queries, without anything that shows which
             if use is None:
                 return proof
             self._facts(sizes, (*use.values, *use.contexts))
@@ -101,11 +101,11 @@ class Places:
         return None
 
     def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Sizes of the inputs to try: two texts, or one, of each length; long ones alone first."""
+        """Input sizes to try: two texts, or one, of each length; long texts alone first."""
         tried: list[dict[str, int]] = []
         lengths = self._lengths(products)
         held = self._held(products)
-        # A graph that was unrolled runs at one length alone, the end of its last block: tried before those in between.
+        # A graph that was unrolled runs at one length only, the end of its last block: tried before those in between.
         likely = [max(n for n in lengths if n in held)] if any(n in held for n in lengths) else []
         for length in dict.fromkeys([*lengths[:1], *likely, *lengths]):
             named = small_sizes(self.graph, length)
@@ -116,9 +116,9 @@ class Places:
                     yield sizes
 
     def _facts(self, sizes: dict[str, int], values: Sequence[str]) -> tuple[dict[str, Fact], dict[str, Fact]]:
-        """The inputs at these sizes, and what follows from them for these values and those that were asked for before.
+        """The inputs at these sizes, and the resulting facts for these values and those requested before.
 
-        No other part of the graph is walked: at most sizes, the first few values tell that nothing comes of them.
+        No other part of the graph is walked: at most sizes, the first few values show that there will be no result.
         """
         key = tuple(sorted(sizes.items()))
         if key not in self._known:
@@ -132,18 +132,18 @@ class Places:
         return given, facts
 
     def _makers(self, values: tuple[str, ...]) -> list[NodeProto]:
-        """The nodes above values, in order."""
+        """The nodes upstream of values, in order."""
         if values not in self._above:
             nodes = {id(n): n for v in upstream(self.graph, values) if (n := self.graph.producer(v)) is not None}
             self._above[values] = sorted(nodes.values(), key=self.graph.position)
         return self._above[values]
 
     def _marks(self) -> list[str]:
-        """Inputs that say which tokens attend to all others, and are attended to by all."""
+        """Inputs that say which tokens attend to all others and are attended to by all."""
         return [name for name in self.graph.inputs if "global" in name.lower()]
 
     def _lengths(self, products: Sequence[str]) -> list[int]:
-        """Lengths at which a graph may run that has the sizes of its blocks in it, short ones first."""
+        """Lengths at which a graph with hard-coded block sizes may run, short ones first."""
         free = [size for size in self.graph.sizes.values() if size > PROBE]
         sizes = {d for p in products for d in (self.graph.shape(p) or ()) if d is not None and 1 < d <= 2 * PROBE}
         fixed = [d for d in sizes if all(d % size for size in free)]
@@ -152,7 +152,7 @@ class Places:
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
     def _held(self, products: Sequence[str]) -> set[int]:
-        """The whole numbers that the graph holds above products."""
+        """The whole numbers that the graph holds upstream of products."""
         found: set[int] = set()
         for name in upstream(self.graph, products):
             held = self.graph.constant(name) if self.graph.is_constant(name) else None
@@ -161,14 +161,14 @@ class Places:
         return found
 
     def _reaches(self, source: Source, sizes: dict[str, int], sides: Sequence[str]) -> bool:
-        """Whether a run at these sizes comes as far as the products: a length that does not suit blocks fails before.
+        """Whether a run at these sizes gets as far as the products: an unsuitable length fails at the blocks before.
 
-        That takes a fraction of the nodes between the products and the softmax, and of their cells.
+        This takes a fraction of the nodes between the products and the softmax, and of their cells.
 
         Args:
             source: Query and key.
-            sizes: Of the inputs.
-            sides: What is multiplied, the products of masks among it.
+            sizes: The sizes of the inputs.
+            sides: What is multiplied, including the products of masks.
         """
         shapes = self._shapes(source, sizes)
         if shapes is None:
@@ -183,7 +183,7 @@ class Places:
         return self._reached[key]
 
     def _shapes(self, source: Source, sizes: dict[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The shapes of query and key at these sizes; None where a feature of theirs is not the product's."""
+        """The shapes of query and key at these sizes; None where their features are not those of the product."""
         _, facts = self._facts(sizes, (source.query, *source.keys))
         one, two = known_shape(facts.get(source.query)), together(facts, source.keys, source.beside)
         if one is None or two is None or one[-1] % source.size or two[-1] % source.size:
@@ -226,7 +226,7 @@ class Places:
         return Seen(_view(one, size), _view(two, size), split, asked, found, masked, batch, facts, apart)
 
     def _chosen(self, proof: Proof, seen: Seen, rows: str, hidden: str) -> Proof | None:
-        """The proof with what tells the tokens that ask; None where their rows are not simply taken from all."""
+        """The proof with what identifies the tokens that have queries; None if their rows are not just a selection."""
         whole, few = known_shape(seen.facts.get(hidden)), seen.query
         made = copied(self.graph, carriers(self.graph, rows, {hidden}), rows, {hidden: _QUERY}, _KEY)
         if whole is None or made is None or len(whole) != 3 or proof.query.heads != 2 or len(few) != 3:
@@ -242,7 +242,7 @@ class Places:
         return replace(proof, tokens=axes[0], causal=False, window=None) if there.any() and same.all() else None
 
     def _weighed(self, proof: Proof, seen: Seen, use: Weighed) -> Proof:
-        """The proof with the layouts of value and context, where drawn weights and values tell them."""
+        """The proof with the layouts of value and context, where random weights and values reveal them."""
         fact = together(seen.facts, use.values, use.beside)
         cells, at = seen.cells, proof.query
         keys = None if cells is None else cells.at(seen, proof.key.length)
@@ -268,7 +268,7 @@ class Places:
         return proof
 
     def _signature(self, target: str, sources: Sequence[str]) -> int:
-        """The same for values that are made of their sources alike."""
+        """A number that is the same for values made from their sources in the same way."""
         known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
         stack = [target]
         while stack:
@@ -294,7 +294,7 @@ class Places:
 
 
 def _stacked(parts: Sequence[Array], fill: float) -> Array:
-    """The rows of several softmaxes in one array, short ones filled up; that of a single one as it is."""
+    """The rows of several softmaxes in one array, short ones padded; those of a single softmax unchanged."""
     if len(parts) == 1:
         return parts[0]
     width = max(part.shape[-1] for part in parts)
@@ -303,7 +303,7 @@ def _stacked(parts: Sequence[Array], fill: float) -> Array:
 
 
 def _apart(names: Sequence[str], rows: Array, shapes: Sequence[tuple[int, ...]]) -> dict[str, Array]:
-    """The way back from `_stacked`: the rows of each softmax, by the name of its weights."""
+    """The inverse of `_stacked`: the rows of each softmax, by the name of its weights."""
     if len(names) == 1:
         return {names[0]: rows}
     out, at = {}, 0
@@ -315,14 +315,14 @@ def _apart(names: Sequence[str], rows: Array, shapes: Sequence[tuple[int, ...]])
 
 
 def _lengths(seen: Seen, source: Source, proof: Proof) -> tuple[int, ...]:
-    """How many keys each of the key's tensors has."""
+    """The number of keys in each of the key's tensors."""
     if source.beside is None:
         return (seen.key[proof.key.length],)
     return tuple((known_shape(seen.facts.get(part)) or ())[source.beside.axis] for part in source.keys)
 
 
 def _view(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The sizes of a tensor's axes but for its features, heads split from them."""
+    """The sizes of a tensor's axes without its features, with heads split from them."""
     return shape[:-1] if shape[-1] == size else (*shape[:-1], shape[-1] // size)
 
 
@@ -338,7 +338,7 @@ def _ones(shape: tuple[int, ...]) -> Array:
 
 
 def _marked(fact: Fact) -> Fact:
-    """An input that says which tokens attend to all: the first of each text."""
+    """An input that says which tokens attend to all: here, the first of each text."""
     if fact.value is None:
         return fact
     value = np.zeros_like(fact.value)

@@ -1,8 +1,8 @@
-"""What lies between tensors and what is made of their cells, written out once more for others in their place.
+"""The nodes between tensors and what is made from their cells, copied to run on other tensors in their place.
 
-Scores can be moved about between their product and the softmax: cut out of blocks, written into a band, put beside
-those of other keys. Nothing in the notation of such steps says what the axes of the result stand for, but the steps
-themselves do: fed with numbers that tell places in the place of query and key, they carry them to every cell.
+Scores can be rearranged between their product and the softmax: cut out of blocks, written into a band, joined with
+those of other keys. The notation of such steps does not show what the axes of the result mean, but the steps themselves
+do: given numbers that encode places instead of query and key, they carry the places to every cell.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROJECTS = ("Add", "Mul", "Div", "Reshape", "Transpose", "Identity", "Cast")
 
 
 def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
-    """Of queries that some tokens alone ask: the rows that they are projected from, and what these were taken from.
+    """If only some tokens have queries: the rows that these are projected from, and what the rows were taken from.
 
     The key must be projected from all rows of the same tensor.
     """
@@ -41,7 +41,7 @@ def chosen(graph: Graph, query: str, key: str) -> tuple[str, str] | None:
 
 
 def projected(graph: Graph, value: str) -> str:
-    """What a query or key is projected from, behind its bias and scale."""
+    """What a query or key is projected from, before its bias and scale."""
     for _ in range(12):
         node = graph.producer(value)
         product = find_product(graph, value)
@@ -61,7 +61,7 @@ def projected(graph: Graph, value: str) -> str:
 
 
 def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
-    """The nodes through which `target` is made of the sources, in order; sizes that are read off them carry nothing."""
+    """The nodes through which `target` is made from the sources, in order; sizes read off the sources carry nothing."""
     carried = set(sources)
     found: list[NodeProto] = []
     makers = {id(n): n for v in above(graph, [target], sources) if (n := graph.producer(v))}
@@ -75,20 +75,20 @@ def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
 def copied(
     graph: Graph, nodes: list[NodeProto], target: str, sources: Mapping[str, str], prefix: str
 ) -> tuple[list[NodeProto], str] | None:
-    """The nodes once more, with other tensors in the place of their sources.
+    """Copy the nodes, with other tensors in place of their sources.
 
-    What is added to the cells (masks, biases) and the numbers that they are multiplied by are left out: the copy is
-    to move cells, exactly as the nodes do, and to change none.
+    What is added to the cells (masks, biases) and the numbers that they are multiplied by are left out: the copy must
+    move cells exactly as the nodes do, and change none.
 
     Args:
         graph: The graph.
-        nodes: Those between the sources and the target, see `carriers`.
-        target: What they make.
-        sources: What stands in the place of each source, in float32.
-        prefix: Leads the names of the copies.
+        nodes: The nodes between the sources and the target, see `carriers`.
+        target: The result of the nodes.
+        sources: The replacement for each source, in float32.
+        prefix: Prefix of the names of the copies.
 
     Returns:
-        The copies, and the name of what they make; None where cells are rounded on the way, or taken from others.
+        The copies, and the name of their result; None where cells are rounded on the way or taken from other tensors.
     """
     from onnx import NodeProto, helper
 
@@ -97,7 +97,7 @@ def copied(
     cast: dict[str, str] = {}
 
     def beside(name: str) -> str:
-        """What stands beside the cells, in their type."""
+        """An operand that is combined with the cells, in their type."""
         fact = graph.facts.get(name)
         if fact is None or fact.dtype not in (FLOAT16, BFLOAT16):
             return name
@@ -128,7 +128,7 @@ def copied(
 
 
 def _leaves(graph: Graph, node: NodeProto, live: list[str]) -> bool:
-    """Whether a node leaves cells where they are and adds to them, or multiplies them by a number, or their type."""
+    """Whether a node leaves cells in place and adds to them, multiplies them by a number, or changes their type."""
     if len(live) != 1:
         return False
     op = node.op_type

@@ -1,6 +1,6 @@
-"""Nodes that bring each cell of moved scores to its own query and key: [B,H,Q,K], whatever the text's length.
+"""Nodes that bring each cell of rearranged scores to its own query and key: [B,H,Q,K], for any text length.
 
-The model's own steps, written out once more, carry the places of query and key to the cells in each run.
+Copies of the model's own steps carry the places of query and key to the cells in each run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ADDS = 16
 """The first opset whose ScatterElements can add."""
 _MOST_ALIKE = 1 << 16
-"""How often a row may have one key at most, where it is not known how many cells it has."""
+"""The most cells that a row may have for one key, where its number of cells is unknown."""
 _EXACT = float(1 << 24)
 """Whole numbers below this are exact in float32."""
 
@@ -34,9 +34,9 @@ class Cells:
 
     Args:
         graph: The graph.
-        prefix: Leads the names of the nodes.
-        source: What the scores are made of.
-        proof: What was seen of their places.
+        prefix: Prefix of the names of the nodes.
+        source: What the scores are made from.
+        proof: What was found about their places.
     """
 
     def __init__(self, graph: Graph, prefix: str, source: Source, proof: Proof) -> None:
@@ -51,12 +51,12 @@ class Cells:
         self.heads = e.ints(proof.heads)
 
     def arrays(self, logits: Sequence[str], weights: Sequence[str], seen: bool) -> tuple[str, str] | None:
-        """Masked scores and weights by name, of one softmax or of several that have each cell once.
+        """Names of masked scores and weights, from softmaxes in which each cell occurs once.
 
         Args:
             logits: The softmaxes' inputs.
             weights: Their outputs.
-            seen: Whether that holds for the cells that are not hidden alone: the others are left out.
+            seen: Whether that holds only for the cells that are not hidden: the hidden ones are left out.
         """
         at = self._places(logits, seen)
         if at is None:
@@ -65,38 +65,38 @@ class Cells:
         return masked, self._moved(self._real(weights), at, self.emit.number(0.0), "weights")
 
     def summed(self, logits: Sequence[str], weights: Sequence[str]) -> tuple[str, str] | None:
-        """Masked scores and weights by name, where softmaxes may have a cell several times.
+        """Names of masked scores and weights, where a cell may occur several times in the softmaxes.
 
-        Its weights add up, and so do the exponentials of its masked scores, of which the logarithm is taken: where a
-        cell is there once, that is its score.
+        The weights of a cell add up, and so do the exponentials of its masked scores, whose logarithm is then taken: if
+        the cell occurs once, that is its score.
         """
         e = self.emit
         at = self._places(logits, seen=False)
         if at is None:
             return None
-        wide = [e.cast(name, DOUBLE) for name in logits]  # exponentials far below the largest do not vanish
+        wide = [e.cast(name, DOUBLE) for name in logits]  # so that exponentials far below the largest do not vanish
         largest = [e.reduce("ReduceMax", name, -1) for name in wide]
         powers = [e.op("Exp", e.op("Sub", *pair)) for pair in zip(wide, largest, strict=True)]
         tops = [e.op("Expand", top, e.op("Shape", name)) for name, top in zip(wide, largest, strict=True)]
         alike = self._most_alike(logits)
         total = self._added(powers, at, e.const(0.0, np.float64), alike)
-        row = self._moved(tops, at, e.const(0.0, np.float64))  # the same in all cells of a row: it is one query's
+        row = self._moved(tops, at, e.const(0.0, np.float64))  # the same in all cells of a row: it has one query
         masked = e.cast(e.op("Add", e.op("Log", total), row), e.work, out=e.name("masked"))
         return masked, self._added(self._real(weights), at, e.number(0.0), alike, "weights")
 
     def _places(self, logits: Sequence[str], seen: bool) -> str | None:
-        """Where in [B,H,Q,K] each cell of softmaxes belongs, int64 [cells], or one behind the last."""
+        """Where in [B,H,Q,K] each cell of the softmaxes belongs, int64 [cells], or one past the end."""
         places = [self._places_of(name, seen, f"{i}/" if i else "") for i, name in enumerate(logits)]
         known = [place for place in places if place is not None]
         return self.emit.concat(known, 0) if len(known) == len(places) else None
 
     def _places_of(self, logits: str, seen: bool, label: str) -> str | None:
-        """Where in [B,H,Q,K] each cell belongs, int64 [cells]; one behind the last where it belongs nowhere.
+        """Where in [B,H,Q,K] each cell belongs, int64 [cells]; one past the end where it belongs nowhere.
 
         Args:
             logits: The softmax's input.
             seen: Whether hidden cells belong nowhere.
-            label: Tells the nodes of one softmax from those of another.
+            label: Distinguishes the nodes of one softmax from those of another.
         """
         e, graph, source = self.emit, self.graph, self.source
         nodes = carriers(graph, logits, {source.query, *source.keys})
@@ -129,7 +129,7 @@ class Cells:
         return e.reshape(kept, -1)
 
     def _cut(self, whole: str) -> dict[str, str]:
-        """What stands in the place of the key, by each of its tensors."""
+        """What replaces the key, by each of its tensors."""
         e, beside = self.emit, self.source.beside
         if beside is None:
             return {self.source.key: whole}
@@ -140,14 +140,14 @@ class Cells:
         return found
 
     def cells(self) -> str:
-        """How many cells [B,H,Q,K] has, int64 [1]."""
+        """The number of cells of [B,H,Q,K], int64 [1]."""
         e = self.emit
         return e.op("Mul", e.op("Mul", self.batch, self.heads), e.op("Mul", self.queries, self.keys))
 
     def counted(self, name: str, operand: Operand, length: str, asks: bool) -> str:
         """1, 2, 3 ... in the order of [B,H,length], in the first feature of each place of a query or key.
 
-        Where some tokens alone ask, theirs are the numbers that they have among all; "" where these are not known.
+        Where only some tokens have queries, each is numbered by its place among all tokens; "" where that is unknown.
         """
         e = self.emit
         if asks and self.proof.tokens is not None:
@@ -170,7 +170,7 @@ class Cells:
         return e.op("Reshape", spread, e.op("Shape", name))
 
     def tokens(self) -> str:
-        """Which token asks in each row, counted from 1, 0 where a row is empty: int64 [B,rows]; "" if not knowable."""
+        """The token of each row's query, counted from 1, or 0 for an empty row: int64 [B,rows]; "" if unknowable."""
         e, graph = self.emit, self.graph
         rows, hidden = self.source.chosen or ("", "")
         shape, at = graph.shape(hidden), self.proof.tokens
@@ -190,19 +190,19 @@ class Cells:
         return [self.emit.real(name) for name in names]
 
     def _moved(self, sources: Sequence[str], at: str, outside: str, label: str = "", **how: str) -> str:
-        """Cells brought to their places, [B,H,Q,K]; what no cell belongs to is `outside`."""
+        """Cells moved to their places in [B,H,Q,K]; places without a cell hold `outside`."""
         return self._placed(self._flat(sources), at, outside, label, **how)
 
     def _added(self, sources: Sequence[str], at: str, outside: str, alike: int, label: str = "") -> str:
-        """Cells added up at their places, of which one may have `alike` at most."""
+        """Cells added up at their places, with at most `alike` cells for one place."""
         if self.emit.opset >= _ADDS:
             return self._moved(sources, at, outside, label, reduction="add")
         return self._placed(*self._runs(self._flat(sources), at, outside, alike), outside, label)
 
     def _runs(self, flat: str, at: str, nothing: str, alike: int) -> tuple[str, str]:
-        """Cells and their places, those of one place added up: the sum stands at its first cell, none at the others.
+        """Cells and their places, with those of one place added up: its first cell holds the sum, the others nothing.
 
-        Side by side in the order of their places, each takes what stands 1, 2, 4 ... behind it, if that is its own.
+        Sorted by place, each cell adds the one 1, 2, 4 ... positions after it if that has the same place.
         """
         e = self.emit
         count = e.op("Shape", at)
@@ -220,7 +220,7 @@ class Cells:
         return total, e.op("Where", e.op("Equal", before, ordered), self.cells(), ordered)
 
     def _most_alike(self, logits: Sequence[str]) -> int:
-        """How many cells of one key a row has at most: as many as it is wide."""
+        """The most cells that a row has for one key: as many as the row is wide."""
         widths = [(self.graph.shape(name) or (None,))[-1] for name in logits]
         known = [width for width in widths if width is not None and width < PROBE]
         return max(known) if len(known) == len(widths) else _MOST_ALIKE
@@ -238,7 +238,7 @@ class Cells:
 
 
 def _first(size: int) -> Array:
-    """1 in the first of so many features, 0 in the others."""
+    """1 in the first of this many features, 0 in the others."""
     out = np.zeros(size, np.float32)
     out[0] = 1.0
     return out

@@ -1,4 +1,4 @@
-"""Padding that a model puts round its text to make whole blocks, or to stagger them: its rows and columns left out."""
+"""Padding that a model adds around its text to fill or offset blocks: its rows and columns are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 Pads = tuple[int, int]
-"""How much padding stands before and behind the text."""
+"""How much padding comes before and after the text."""
 _NOTE = (
     "the padding that the model puts round its text ({before} before, {behind} behind) is left out: no query sees it"
 )
@@ -26,18 +26,18 @@ _NOTE = (
 def left_out(
     graph: Graph, cells: Cells, source: Source, use: Weighed | None, proof: Proof, places: dict[str, Place]
 ) -> str:
-    """Leave padding out of a site's tensors, where the text's own queries and keys are padded alike and none is seen.
+    """Leave padding out of a site's tensors, if the text's queries and keys are padded alike and no padding is seen.
 
     Args:
         graph: The graph.
         cells: Collects nodes.
-        source: What scores are made of.
+        source: What scores are made from.
         use: What weights are multiplied by.
-        proof: What was seen of the cells.
+        proof: What was found about the cells.
         places: Where the site's tensors are; changed in place.
 
     Returns:
-        What is said of it; "" where nothing was left out.
+        A note on the padding; "" where nothing was left out.
     """
     asking = _pads(graph, source.query, proof.query.length)
     asked = [_pads(graph, part, proof.key.length) for part in source.keys]
@@ -98,7 +98,7 @@ def _unseen(proof: Proof, pads: Sequence[Pads | None]) -> bool:
 
 
 def _kept(cells: Cells, parts: Sequence[tuple[str, int, Pads | None]]) -> str:
-    """Where on an axis of several parts the text stands, int64 [text]."""
+    """Where the text lies on an axis of several parts, int64 [text]."""
     e = cells.emit
     found, start = [], e.ints(0)
     for value, axis, pads in parts:

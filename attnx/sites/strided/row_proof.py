@@ -1,4 +1,4 @@
-"""What places that were carried to the cells of a softmax say of its rows."""
+"""What the places carried to the cells of a softmax show about its rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from attnx.graph.masks.window_probe import band_width
 from attnx.records import HIDES, Array
 
 _MARKS = 1 << 28
-"""Numbers that are marked at most, a byte each; more are sorted."""
+"""The most numbers that are marked, at a byte each; more are sorted instead."""
 _FEW = 1 << 14
-"""Cells that are looked at first: where these tell, the others are not needed, or are only compared."""
+"""Cells that are examined first: if these decide, the others are not needed or only compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was seen."""
+    """What the cells showed."""
 
     query: Operand
     key: Operand
@@ -30,59 +30,59 @@ class Proof:
     causal: bool
     """No query sees a later key."""
     window: int | None
-    """The width of the band that is seen, beside tokens that attend to all."""
+    """The width of the visible band, apart from tokens that attend to all."""
     biased: bool
     """Something is added to visible cells."""
     value: Operand | None = None
     context: Operand | None = None
     at: int = 0
-    """Which of the contexts it is."""
+    """The index of the context found."""
     tokens: int | None = None
-    """Where some tokens alone ask: which axis counts all tokens in what their rows were taken from."""
+    """Where only some tokens have queries: the axis that counts all tokens in the tensor their rows were taken from."""
     twice: bool = False
-    """A query has a key in several cells, hidden ones counted: their weights add up."""
+    """A query has a key in several cells, including hidden ones: their weights add up."""
     whole: bool = True
     """Every query has a row."""
     unseen: frozenset[int] = frozenset()
     """Keys that no query sees."""
     lengths: tuple[int, ...] = ()
-    """How many keys each of the key's tensors has there."""
+    """The number of keys in each of the key's tensors, at the sizes tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """What was seen where a row holds scores of a query and keys of other heads or texts."""
+    """The result where a row holds scores of a query with keys of other heads or texts."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one evaluation on short inputs gave."""
+    """The result of one evaluation on short inputs."""
 
     query: tuple[int, ...]
     key: tuple[int, ...]
     """Sizes of both without their features."""
     split: tuple[bool, bool]
-    """Whether heads were split from features for that."""
+    """Whether heads were split from features to get these sizes."""
     asked: Array
     found: Array
-    """Which query, and which key, each cell belongs to, counted from 1; anything else where it belongs to none."""
+    """The query and the key that each cell belongs to, from 1; any other number where it belongs to none."""
     masked: Array
     """The softmax's input where all scores are 0."""
     batch: int | None
     facts: Mapping[str, Fact]
     parts: tuple[tuple[int, ...], ...] = ()
-    """The shape of each softmax, where the rows of several stand in one array."""
+    """The shape of each softmax, where one array holds the rows of several."""
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The cells that have a query and a key; None where what was carried are no whole numbers."""
+        """The cells that have a query and a key; None where the carried numbers are not whole."""
         with np.errstate(all="ignore"):
             there = (self.asked > 0.5) & (self.found > 0.5) & (self.asked < np.inf) & (self.found < np.inf)
         one, two = self.asked[there], self.found[there]
         whole = (one == np.rint(one)).all() and (two == np.rint(two)).all()
         if not whole or one.max(initial=0) > prod(self.query) or two.max(initial=0) > prod(self.key):
             return None
-        counted = [side.astype(np.int32) for side in (one, two)]  # such tensors have less than 2^31 cells
+        counted = [side.astype(np.int32) for side in (one, two)]  # such tensors have fewer than 2^31 cells
         return Cells(counted[0] - 1, counted[1] - 1, there.reshape(-1, there.shape[-1]))
 
 
@@ -93,11 +93,11 @@ class Cells:
     query: Array
     key: Array
     there: Array
-    """Which cells these are: bool [rows, columns]."""
+    """Which of all cells these are: bool [rows, columns]."""
 
     @cached_property
     def counts(self) -> Array:
-        """How many there are in each row that has any."""
+        """The number of cells in each row that has any."""
         counts: Array = np.count_nonzero(self.there, axis=-1)
         return np.asarray(counts[counts > 0])
 
@@ -108,11 +108,11 @@ class Cells:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether each row is one query's."""
+        """Whether each row belongs to one query."""
         return bool((np.repeat(self.asks, self.counts) == self.query).all())
 
     def at(self, seen: Seen, axis: int) -> Array | None:
-        """Where each key lies on an axis, if it shares all others with the query of its row; None if one does not."""
+        """The place of each key on an axis, if all its other axes match the query of its row; None if one does not."""
         rest = [i for i in range(len(seen.query)) if i != axis]
         if not self.alone or any(seen.query[i] != seen.key[i] for i in rest):
             return None
@@ -129,7 +129,7 @@ class Cells:
         return where if (where * step == on).all() else None
 
     def apart(self, seen: Seen, which: Array | slice) -> list[int]:
-        """The axes on which query and key of some of these cells differ."""
+        """The axes on which query and key differ in some of these cells."""
         sides = (
             np.unravel_index(side[which], shape) for side, shape in ((self.query, seen.query), (self.key, seen.key))
         )
@@ -137,7 +137,7 @@ class Cells:
 
 
 def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
-    """What the places say: see `Proof`.
+    """What the places show: see `Proof`.
 
     Args:
         seen: The places.
@@ -148,7 +148,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
         return None
     visible = seen.masked.reshape(cells.there.shape) > HIDES
     if (visible & ~cells.there & cells.there.any(-1, keepdims=True)).any():
-        return None  # the softmax sees scores of other keys besides; rows without any are of padding, and left out
+        return None  # the softmax also sees scores of other keys; rows without any are padding, and left out
     shown = visible[cells.there]
     if len(cells.apart(seen, np.flatnonzero(shown)[:_FEW])) > 1:
         return Mixed()
@@ -158,7 +158,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
         apart = cells.apart(seen, slice(None))
         if len(apart) > 1:
             return Mixed() if len(cells.apart(seen, shown)) > 1 else None
-    # Each row is one query's, and each query has one row.
+    # Each row belongs to one query, and each query has one row.
     queries = np.zeros(prod(seen.query), bool)
     queries[cells.asks] = True
     if not cells.alone or np.count_nonzero(queries) != len(cells.asks):
@@ -168,12 +168,12 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
         return None
     if asked is None:
         asked = np.unravel_index(cells.key, seen.key)[apart[0]]
-    # Query and key lie apart on one axis alone: that of the key tells the pair.
+    # Query and key differ on one axis only: the key's place on it identifies the pair.
     keys = seen.key[apart[0]]
     pairs = np.repeat(cells.asks.astype(np.int64) * keys, cells.counts) + asked
     repeats = _repeats(pairs, prod(seen.query) * keys)
     if not twice and repeats and _repeats(pairs[shown], prod(seen.query) * keys):
-        return None  # a key that a query sees twice (BigBird's random blocks) has no one cell
+        return None  # a key that a query sees twice (BigBird's random blocks) has no single cell
     batch, heads = rest[0], rest[1] if len(rest) == 2 else None
     if seen.batch is not None and seen.query[batch] != seen.batch:
         return None
@@ -192,7 +192,7 @@ def read(seen: Seen, twice: bool = False) -> Proof | Mixed | None:
 
 
 def _repeats(numbers: Array, most: int) -> bool:
-    """Whether one of the numbers, which are all below `most`, is there twice."""
+    """Whether a number occurs twice among these, which are all below `most`."""
     if most > _MARKS:
         ordered = np.sort(numbers)
         return bool((ordered[1:] == ordered[:-1]).any())
@@ -202,6 +202,6 @@ def _repeats(numbers: Array, most: int) -> bool:
 
 
 def _width(visible: Array) -> int | None:
-    """The width of a band of visible cells, beside a first token that all see."""
+    """The width of a band of visible cells, apart from a first token that all see."""
     width = band_width(visible)
     return band_width(visible[:, 1:]) if width is None and visible[:, 0].all() and visible.shape[1] > 1 else width

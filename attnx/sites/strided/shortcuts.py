@@ -1,6 +1,6 @@
-"""Nodes of a band computed in less: products without features that are 0, cells written a block at a time.
+"""Cheaper computation of a band's nodes: products without features that are 0, cells written a block at a time.
 
-Each gives what the node itself gives, exactly; where that cannot be told beforehand, the node is run as it is.
+Each gives exactly the node's own result; where that cannot be known beforehand, the node itself is run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def narrowed(node: NodeProto, values: list[Array | None]) -> list[Array | None]:
-    """The operands of a product, without what is 0 in one of them wherever it is summed over.
+    """The operands of a product, without the summed places where one of them is 0 throughout.
 
-    Places are carried in one feature of many; the others add nothing but zeros.
+    Places are carried in one of many features; the others add nothing but zeros.
     """
     axes = _summed(node, values)
     if axes is None:
@@ -31,7 +31,7 @@ def narrowed(node: NodeProto, values: list[Array | None]) -> list[Array | None]:
         return values
     for side, axis, other in ((sides[0], axes[0], sides[1]), (sides[1], axes[1], sides[0])):
         used = side.any(axis=tuple(i for i in range(side.ndim) if i != axis % side.ndim))
-        # 0 times infinity is no 0.
+        # 0 times infinity is not 0.
         if not used.all() and np.isfinite(other).all():
             kept = np.flatnonzero(used) if used.any() else np.zeros(1, np.int64)
             return [s.take(kept, axis=a) for s, a in zip(sides, axes, strict=True)]
@@ -39,7 +39,7 @@ def narrowed(node: NodeProto, values: list[Array | None]) -> list[Array | None]:
 
 
 def _summed(node: NodeProto, values: Sequence[Array | None]) -> tuple[int, int] | None:
-    """Which axis of each of two operands a product sums over, where that is one."""
+    """The axis of each of two operands that a product sums over, if there is just one."""
     if len(values) != 2 or any(v is None or v.ndim < 2 or v.dtype.kind != "f" for v in values):
         return None
     if node.op_type == "MatMul":
@@ -60,7 +60,7 @@ def _summed(node: NodeProto, values: Sequence[Array | None]) -> tuple[int, int] 
 
 
 def columns(node: NodeProto, values: Sequence[Array | None]) -> list[Array] | None:
-    """What a Concat puts side by side as the last axis, a column each: None where it does something else."""
+    """The tensors that a Concat joins as columns of the last axis; None where it does something else."""
     parts = [np.asarray(v) for v in values]
     if node.op_type != "Concat" or not parts[0].ndim or any(p.shape != (*parts[0].shape[:-1], 1) for p in parts):
         return None
@@ -68,12 +68,12 @@ def columns(node: NodeProto, values: Sequence[Array | None]) -> list[Array] | No
 
 
 def written(data: Array, places: Sequence[Array], updates: Array) -> Array | None:
-    """ScatterND whose places are a grid: each counts along an axis of its own. None where they are not.
+    """ScatterND to places that form a grid, each array counting along its own axis; None where they do not.
 
     Args:
-        data: What is written into.
-        places: Along each of the first axes of `data`, where an update goes: int64 [..., 1], all of one shape.
-        updates: What is written.
+        data: The array to write into.
+        places: Where an update goes along each of the first axes of `data`: int64 [..., 1], all of one shape.
+        updates: The array to write.
     """
     shape = places[0].shape[:-1]
     lines: list[Array] = []
@@ -102,7 +102,7 @@ def written(data: Array, places: Sequence[Array], updates: Array) -> Array | Non
 
 
 def _block(line: Array, size: int) -> slice | None:
-    """The cells of one axis that places name, where these lie one behind another."""
+    """The cells of one axis that places refer to, if they are consecutive."""
     if len(line) == 0 or line.min() < -size or line.max() >= size or (np.diff(line) != 1).any():
         return None
     start = int(line[0]) + (size if line[0] < 0 else 0)

@@ -1,4 +1,4 @@
-"""What moved scores are made of, and what their weights are multiplied by: one tensor each, or several side by side."""
+"""What rearranged scores are made from, and what their weights are multiplied by: one tensor each, or several."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_CELLS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Tensors that stand side by side though the graph does not join them: keys of a block, and keys that all see."""
+    """Tensors used side by side though the graph does not join them: keys of a block, and keys that all queries see."""
 
     parts: tuple[str, ...]
     axis: int
 
     def whole(self, shapes: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-        """The shape of what they make; None where they do not fit together."""
+        """The shape of the joined tensor; None where the parts do not fit together."""
         first, axis = shapes[0], self.axis
         if first is None or any(s is None or len(s) != len(first) for s in shapes):
             return None
@@ -32,18 +32,18 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What scores are made of."""
+    """What scores are made from."""
 
     query: str
     key: str
     size: int
-    """Features that their product sums over."""
+    """The number of features that their product sums over."""
     products: tuple[str, ...]
-    """The products, whose sizes tell the lengths at which such a graph runs."""
+    """The products, whose sizes show the lengths at which such a graph runs."""
     chosen: tuple[str, str] | None = None
-    """Where some tokens alone ask: the rows that their queries are projected from, and what these were taken from."""
+    """Where only some tokens have queries: the rows that these are projected from, and what those were taken from."""
     beside: Beside | None = None
-    """Where the keys are in several tensors: `key` is then the name of what they make side by side."""
+    """Where several tensors hold the keys: `key` is then the name for all of them joined."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -56,12 +56,12 @@ class Weighed:
     """What the weights are multiplied by."""
 
     weights: tuple[str, ...]
-    """Of each softmax."""
+    """The weights of each softmax."""
     value: str
     contexts: tuple[str, ...]
-    """What may be the sums of values, the likeliest first."""
+    """Tensors that may be the sums of values, the likeliest first."""
     beside: Beside | None = None
-    """Where the values are in several tensors: `value` is then the name of what they make side by side."""
+    """Where several tensors hold the values: `value` is then the name for all of them joined."""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Weighed:
 
 
 def together(facts: Mapping[str, Fact], parts: Sequence[str], beside: Beside | None) -> tuple[int, ...] | None:
-    """The shape of one tensor, or of several side by side."""
+    """The shape of one tensor, or of several joined."""
     shapes = [known_shape(facts.get(part)) for part in parts]
     whole = shapes[0] if beside is None else beside.whole(shapes)
     return whole if whole is not None and prod(whole) <= _MOST_CELLS else None
@@ -79,7 +79,7 @@ def together(facts: Mapping[str, Fact], parts: Sequence[str], beside: Beside | N
 def cut(
     facts: Mapping[str, Fact], parts: Sequence[str], beside: Beside | None, whole: Array, names: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """What stands side by side, by the names of its parts or by others."""
+    """A joined array cut into its parts, by their names or by others."""
     if beside is None:
         return {(names or parts)[0]: whole}
     ends = np.cumsum([(facts[part].shape or ())[beside.axis] or 0 for part in parts])[:-1]
@@ -87,7 +87,7 @@ def cut(
 
 
 def known_shape(fact: Fact | None) -> tuple[int, ...] | None:
-    """A shape that is known whole, and of no more cells than are worth carrying."""
+    """A shape that is fully known and has no more cells than are worth carrying."""
     if fact is None or not fact.shape or None in fact.shape:
         return None
     whole = tuple(int(d) for d in fact.shape if d is not None)

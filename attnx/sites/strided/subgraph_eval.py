@@ -1,7 +1,7 @@
-"""Run a part of a graph on numpy arrays: without its weights and its inputs, on what is given alone.
+"""Run a part of a graph on numpy arrays: without its weights and inputs, on the given values alone.
 
-Where infer.py carries the numbers that follow from shapes and masks, this computes all of a few steps, with the sizes
-that depend on numbers.
+Where infer.py carries the numbers that follow from shapes and masks, this computes every number in a few steps,
+including sizes that depend on numbers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _MOST = 20_000
-"""Nodes that are run at most."""
+"""The most nodes that are run."""
 _CELLS = 1 << 27
-"""Cells of a result, at most."""
+"""The most cells that a result may have."""
 _SHARED = -1
 _Key = tuple[int, str]
-"""Of which run a value is, or that it is the same in all; and its name."""
+"""The run that a value belongs to, or that all runs share it; and the value's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Run:
     """One value to compute."""
 
     extra: Sequence[NodeProto]
-    """Nodes besides the graph's own."""
+    """Nodes in addition to the graph's own."""
     target: str
     given: Mapping[str, Array]
-    """Values in the place of what would make them."""
+    """Values that replace the results of the graph's nodes."""
 
 
 def enact(
@@ -63,16 +63,16 @@ def enact(
 
 
 def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> list[Array] | None:
-    """Compute the values of several runs side by side; what does not depend on what is given is computed once.
+    """Compute the values of several runs together; anything independent of the given values is computed once.
 
     Args:
         graph: The graph.
-        facts: What is known of its values at the sizes that are meant: shapes, and the model's inputs.
+        facts: What is known of its values at the given sizes: shapes, and the model's inputs.
         runs: What to compute.
 
     Returns:
-        None where one of them needs a weight that is not small, an input that is not known, or an operator that is
-        not ONNX's.
+        None where one of them needs a weight that is not small, an unknown input, or an operator that is not ONNX's
+        own.
     """
     held: dict[_Key, Array | list[Array]] = {}
     steps: dict[tuple[int, int], _Step] = {}
@@ -88,7 +88,7 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
         ranks: dict[str, tuple[int, int]] = {}
         for node in nodes:
             before = [ranks[n] for n in node.input if n in ranks]
-            # In the file's order, in which little is held at a time; a node of no file behind what it reads.
+            # In file order, which keeps few values at a time; a node from no file comes after the nodes that it reads.
             place = max([p for p, _ in before] + ([] if id(node) in extra else [graph.position(node)]), default=0)
             rank = (place, 1 + max((level for _, level in before), default=0))
             alone = id(node) in extra or any(own[n] != _SHARED for n in node.input if n)
@@ -111,7 +111,7 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
                     held.pop(key, None)
         return [np.asarray(held[key]) for key in wanted]
     except Exception:
-        # Sizes that do not fit, an operator that the rules and the reference refuse: unknown, nothing else.
+        # Sizes that do not fit, or an operator that the rules and the reference refuse: the value is just unknown.
         return None
 
 
@@ -122,7 +122,7 @@ def _needed(
     target: str,
     held: dict[str, Array | list[Array]],
 ) -> list[NodeProto] | None:
-    """The nodes that make `target`, in order; numbers that are known without them are added to `held`."""
+    """The nodes that make `target`, in order; numbers that are already known are added to `held`."""
     makers = {o: node for node in extra for o in node.output if o}
     needed: dict[int, NodeProto] = {}
     seen: set[str] = set()
@@ -136,7 +136,7 @@ def _needed(
         fact = facts.get(name)
         known = graph.constant(name) if graph.is_constant(name) else None
         if known is None and (node is None or (node.op_type in ("Shape", "Size") and name not in makers)):
-            known = None if fact is None else fact.value  # an input, or a size of what is not computed
+            known = None if fact is None else fact.value  # an input, or a size of something not computed
         if known is not None:
             held[name] = known
         elif node is None or not _known(node) or len(needed) > _MOST:
@@ -150,13 +150,13 @@ def _needed(
 
 
 def _known(node: NodeProto) -> bool:
-    """Whether a node may be run by a rule of its operator's name."""
+    """Whether a node may be run by the rule for its operator's name."""
     own = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type == "FusedMatMul")
     return own and node.op_type not in NEVER
 
 
 def _places(steps: Sequence[_Step], wanted: Sequence[_Key]) -> set[_Key]:
-    """Values that say where a ScatterND writes, and nothing else: their columns are not put side by side."""
+    """Values that only say where a ScatterND writes: their columns need not be joined."""
     read = {key for step in steps for i, key in enumerate(step.reads) if key and not (i == 1 and _writes(step.node))}
     return {k for step in steps if _writes(step.node) and (k := step.reads[1])} - read - set(wanted)
 
@@ -168,7 +168,7 @@ def _writes(node: NodeProto) -> bool:
 def _outputs(
     graph: Graph, node: NodeProto, values: list[Array | list[Array] | None], apart: bool = False
 ) -> dict[str, Array | list[Array]]:
-    """What one node makes; a sequence is a list of arrays, and so are columns that are to stay apart."""
+    """The outputs of one node; a sequence is a list of arrays, and so are columns that are to stay separate."""
     first = values[0] if values else None
     if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
         return {node.output[0]: _split(node, first, values[1] if len(values) > 1 else None)}
@@ -192,7 +192,7 @@ def _outputs(
 
 
 def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
-    """How many cells the first output has, without computing it."""
+    """The number of cells of the first output, without computing it."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     known = [Fact() if v is None else Fact(v.shape, int(np_dtype_to_tensor_dtype(v.dtype)), v) for v in values]

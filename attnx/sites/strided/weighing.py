@@ -1,4 +1,4 @@
-"""What is around moved scores: what their weights are multiplied by, their scale, and the site that these make."""
+"""What surrounds rearranged scores: what their weights are multiplied by, their scale, and the site they make."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _MOVED = frozenset(
     "Reshape Transpose Slice Gather GatherND GatherElements Unsqueeze Squeeze Identity Cast CastLike Flatten Expand "
     "Pad Split Concat Where Mul ScatterND ScatterElements".split()
 )
-"""What may lie between weights and the product with the value."""
+"""Operators that may lie between the weights and the product with the value."""
 GATHERED = frozenset("Reshape Transpose Unsqueeze Squeeze Identity Cast Flatten Slice".split())
-"""What may lie between that product and the context."""
+"""Operators that may lie between that product and the context."""
 _GUARDS = ("Where", "Cast", "Identity", "Dropout")
 _MOST = 400
 _TRIED = 6
 
 
 def guarded(graph: Graph, out: str) -> str:
-    """The weights behind what hides rows of padding in them."""
+    """The weights after a node that hides rows of padding in them."""
     for _ in range(4):
         readers = [n for n in graph.consumers(out) if n.op_type not in ("Shape", "Size")]
         if len(readers) != 1 or readers[0].op_type not in _GUARDS:
@@ -48,7 +48,7 @@ def weighed(graph: Graph, weights: str, joined: str = "") -> Weighed | None:
     Args:
         graph: The graph.
         weights: The weights.
-        joined: Where they may be multiplied by several tensors, the name of what these make side by side.
+        joined: Where they may be multiplied by several tensors, the name for these joined.
     """
     reached, stack = {weights}, [weights]
     values: dict[str, None] = {}
@@ -83,7 +83,7 @@ def weighed(graph: Graph, weights: str, joined: str = "") -> Weighed | None:
 
 
 def side_by_side(graph: Graph, parts: tuple[str, ...]) -> Beside | None:
-    """How tensors can stand side by side: alike in all sizes but that of one axis, or else joined before the last."""
+    """How tensors can be joined: equal in all sizes except that of one axis, else joined before the last axis."""
     shapes = [graph.shape(part) for part in parts]
     rank = len(shapes[0] or ())
     if rank < 3 or any(shape is None or len(shape) != rank for shape in shapes):
@@ -94,7 +94,7 @@ def side_by_side(graph: Graph, parts: tuple[str, ...]) -> Beside | None:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What multiplies scores on the way to their softmax."""
+    """The factors on scores on the way to their softmax."""
 
     query: tuple[float, ...]
     key: tuple[float, ...]
@@ -102,26 +102,26 @@ class Scaling:
 
     @property
     def scale(self) -> float:
-        """All of it."""
+        """All factors multiplied."""
         return prod((*self.query, *self.key, *self.after))
 
     @property
     def where(self) -> str:
-        """Where it sits, in words."""
+        """Where the scale is applied, in words."""
         both = "on query and key" if self.query and self.key else ""
         sides = both or ("on the query" if self.query else "on the key" if self.key else "")
         return ", ".join(w for w in (sides, "after QK^T" if self.after else "") if w) or "none in the graph"
 
 
 def scaling(graph: Graph, way: Way, source: Source) -> Scaling:
-    """What multiplies the scores of one product."""
+    """The factors on the scores of one product."""
     query, key = (tuple(float(f) for f, _ in factors_of(graph, name, None)) for name in (source.query, source.key))
     behind = [multiplier(graph, step.node, step.source) for step in way.steps]
     return Scaling(query, key, tuple(float(f) for f in (way.product.factor, *behind) if f is not None and f != 1.0))
 
 
 def described(node: NodeProto, source: Source, use: Weighed | None, proof: Proof, scaled: Scaling) -> Finding:
-    """The site, but for its masked scores and weights."""
+    """The site, without its masked scores and weights."""
     places = {"key": Place(source.key, proof.key.layout("k", proof.heads), scaled.key)}
     if proof.value is not None and use is not None:
         places["value"] = Place(use.value, proof.value.layout("k", proof.heads))
