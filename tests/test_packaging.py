@@ -58,6 +58,15 @@ def test_the_docs_give_a_reason_for_every_dependency() -> None:
         assert f"`{extra}`" in table
 
 
+def test_without_the_gpu_build_the_docs_install_all_the_rest() -> None:
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
+    line = re.search(r"^pip install (onnxruntime .*)$", page, re.MULTILINE)
+    assert line
+    given = {re.match(r"[A-Za-z0-9_.-]+", word.strip("'"))[0] for word in line[1].split()}  # type: ignore[index]
+    needed = {re.match(r"[A-Za-z0-9_.-]+", requirement)[0] for requirement in PROJECT["dependencies"]}  # type: ignore[index]
+    assert given == needed - {"onnxruntime-gpu"}
+
+
 def _build_hook() -> ModuleType:
     """hatch_build.py, without the builder that it plugs into."""
     places = ("hatchling", "builders", "hooks", "plugin", "interface")
