@@ -17,6 +17,7 @@ from attnx.records import Array, Tokens
 from attnx.run.logits import logits_at, logits_output, vocabulary
 from attnx.session.protocol import OpenModel
 from attnx.study.entries import label_of, labels_of, vocabulary_of
+from attnx.tokens.pieces import quoted
 from attnx.wording import Wording
 
 Kind = Literal["next token", "masked token", "label", "embedding", "outputs"]
@@ -214,7 +215,7 @@ def readout(
 def _differ(answer: int, foil: int | None, names: Mapping[int, str]) -> None:
     if answer == foil:
         raise UsageError(
-            f"the answer and the foil are both {names[answer]!r}, so that their logits do not differ",
+            f"the answer and the foil are both {quoted(names[answer])}, so that their logits do not differ",
             Wording("Give another <foil=>, or another <answer=>."),
         )
 

@@ -124,9 +124,9 @@ def qkv(
     parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
     parts.append(choice(["", _projections(around, attention.site, explain)], []))
     hints = [] if every else ["dimensions, heads and matrices: --all"]
-    hints += [] if explain else ["--explain: formulas, sources"]
+    hints += [] if explain else ["formulas, sources: --explain"]
     steps = _steps(title, found, attention.site, explain)
-    views = [screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints)]
+    views = [screen(line(heading(trace)), steps, *parts, said=output.lines_of(notes), every=every, hints=hints)]
     columns = saving.columns_of(_rows(found, attention.site, trace.labels[at.site], at))
     saving.give(views, columns, whole, json=run.output.json, path=save, force=force)
 

@@ -145,6 +145,6 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
             "L0 reads the embeddings; words in both: other words that both texts have, each with itself; "
             "different words: any two, the baseline",
             *measure.notes,
-            "" if explain else "--explain: formula, source",
+            "" if explain else "formula, source: --explain",
         ],
     )
