@@ -61,10 +61,14 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     )
     if not few:
         return found
-    count = f"only {counted(max(few), 'token repeats', 'tokens repeat')}" if max(few) else "no token repeats"
+    return replace(found, notes=(*found.notes, too_few(max(few), at_least)))
+
+
+def too_few(repeats: int, least: int) -> Wording:
+    """A note that a text has no induction score, since too few of its tokens repeat."""
+    count = f"only {counted(repeats, 'token repeats', 'tokens repeat')}" if repeats else "no token repeats"
     said = "no induction score: {count} ({least} are needed); <attnx.measure.induction.probe()> measures it"
-    note = Wording(said, count=count, least=at_least)
-    return replace(found, notes=(*found.notes, note))
+    return Wording(said, count=count, least=least)
 
 
 def probe_ids(
