@@ -97,7 +97,7 @@ def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: 
         cells = [f"{number(weights[s, h, at], 3)} {_percent(shares[s, h, at])}" for s, h in kept]
         parts.append(column(name_of(one, at), cells, whole=True))
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
-    parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
+    parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2, spare=True))
     few = len(one.candidates) - len(chosen)
     notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
     if explain:

@@ -158,7 +158,7 @@ def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
     for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
         assert attnx(*args, "--map", name).out == whole
     assert "by largest weight ·" in attnx(*args, "--sort", "largest").out
-    assert "by punctuation;" in attnx(*args, "--sort", "punct.").out  # as the table heads it
+    assert "by punctuation ·" in attnx(*args, "--sort", "punct.").out  # as the table heads it
 
 
 @pytest.mark.parametrize(("name", "said"), [

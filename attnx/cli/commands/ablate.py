@@ -73,7 +73,7 @@ def ablate(
 
     Examples:
         attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-        attnx ablate "The animal slept because it was tired." --head 5.11 --with mean
+        attnx ablate "The animal was tired." --head 5.11 --with mean
         attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output, saving

@@ -49,7 +49,7 @@ def contacts(
     Examples:
         attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/
         attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --layer last
-        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --gold contacts.txt
+        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --gold gold.txt
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse

@@ -47,7 +47,7 @@ def flow(
     Examples:
         attnx flow "The animal slept because it was tired."
         attnx flow "The animal slept because it was tired." --query it
-        attnx flow "The animal slept because it was tired." --query it --top 5 --json
+        attnx flow "The cat slept; it was tired." --query it --top 5 --json
     """
     from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse

@@ -84,8 +84,8 @@ def inspect(
 
     Examples:
         attnx inspect "The animal slept because it was tired."
-        attnx inspect "The animal slept because it was tired." --head 5.11 --query it
-        attnx inspect "The animal slept because it was tired." --layer last --view heatmap
+        attnx inspect "The cat slept; it was tired." --head 5.11 --query it
+        attnx inspect "The animal was tired." --layer last --view heatmap
     """
     from attnx.cli.inputs import Lines, only, several
     from attnx.cli.unused_options import refuse, refuse_in_view

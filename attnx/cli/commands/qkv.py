@@ -49,7 +49,7 @@ def qkv(
     Examples:
         attnx qkv "The animal slept because it was tired."
         attnx qkv "The animal slept because it was tired." --query it --key animal
-        attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
+        attnx qkv "The cat slept; it was tired." --head 5.11 --query it --json
     """
     from attnx.cli import output, saving
     from attnx.measure import looks

@@ -54,7 +54,7 @@ def word(
     """Compare one word's vectors in two texts at every layer, beside what any two words have in common there.
 
     Examples:
-        attnx word "We sat on the bank of the river." "I went to the bank." --word bank
+        attnx word "We sat on the river bank." "I went to the bank." --word bank
         attnx word "The bat flew." "He swung the bat." --word bat --json
         attnx word "A spring day." "The spring broke." --word spring
     """
