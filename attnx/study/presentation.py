@@ -55,7 +55,7 @@ def shortens(shown: Inspection) -> bool:
 
 def _several(shown: Inspection, rest: str, every: bool, said: int) -> Any:
     """One query's rows in several heads: bars for each, or a line where they take more than the screen."""
-    from attnx.view.row import rows
+    from attnx.view.row_tables import rows
     from attnx.view.screen import choice, screen
 
     assert shown.query is not None

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from attnx.catalog.models import WRITES, bundled
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Array, Tokens
 from attnx.run.logits import logits_at, logits_output, vocabulary
@@ -244,15 +245,21 @@ def choice(
     if not any("logit" in name.lower() for name in floats) and output_of(model, floats) is None:
         raise UnsupportedError(
             f"{model.name} gives no logits, so that it chooses no token",
-            "Export it with its language-model head (task text-generation or fill-mask).",
+            _with_head(model),
         )
     read = readout(model, outputs, tokens, answer=answer, foil=foil, at=at)
     if read.answer is None:
         raise UnsupportedError(
             f"{model.name} gives logits of no vocabulary and no labels of the text: " + ", ".join(floats),
-            "Export it with its language-model head (task text-generation or fill-mask).",
+            _with_head(model),
         )
     return read
+
+
+def _with_head(model: OpenModel) -> Wording:
+    """Which model to use where one gives no logits; beside a bundled one there is another that does."""
+    other = f"[, or try another bundled model: <model={WRITES!r}>]" if model.name in bundled() else ""
+    return Wording(f"Export it with its language-model head (task text-generation or fill-mask){other}.")
 
 
 def output_of(model: OpenModel, outputs: Mapping[str, Array]) -> str | None:

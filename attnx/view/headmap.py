@@ -72,13 +72,13 @@ def headmap_lines(heads: Measurement, here: Page, room: int | None, decimals: in
     ends = heads.axes[1].labels[0], heads.axes[1].labels[-1]
     said = f"  columns: {ends[0]} to {ends[1]}" if across > 1 else f"  column: {ends[0]}"
     gap = wide * across - len(ends[0]) - len(ends[1])
-    head = Text()
+    top = Text()
     if cell_len(title.plain) + len(said) <= here.width:
         title.append(here.spell(said), "dim")
     elif gap > 0:
-        head = Text(f"{'':>{names}} {ends[0]}{' ' * gap}{ends[1]}", "dim", no_wrap=True)
-    lines = [Text(), title] if not head.plain or room is None else [title]
-    lines += [head] if head.plain else []
+        top = Text(f"{'':>{names}} {ends[0]}{' ' * gap}{ends[1]}", "dim", no_wrap=True)
+    lines = [Text(), title] if not top.plain or room is None else [title]
+    lines += [top] if top.plain else []
     for at in range(0, down, 1 + half):
         line = Text(no_wrap=True).append(f"{heads.axes[0].labels[at]:>{names}} ")
         for head in range(across):

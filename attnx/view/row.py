@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Array
-from attnx.view.cells import cell_len, cut, label, number, safe
-from attnx.view.columns import Columns, column, columns
+from attnx.view.cells import cell_len, label, number, safe
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
@@ -21,8 +20,6 @@ from attnx.wording import Wording
 
 LABEL, BAR = 18, 60
 """The widest that a token is written, and a bar drawn."""
-LARGEST, CELL = 3, 14
-"""Keys of each of several heads, and the widest that one is written."""
 
 
 def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int] = (), decimals: int = 3) -> RowBars:
@@ -45,32 +42,6 @@ def row(matrix: Matrix, query: int, *, top: int | None = 8, mute: Collection[int
     if top is not None and top < 1:
         raise UsageError(Wording("<top={top}> shows nothing", top=top), "Give 1 or more.")
     return RowBars(matrix, query, top, frozenset(mute), decimals)
-
-
-def rows(matrices: Sequence[Matrix], query: int, count: int | None = None) -> Columns:
-    """Show where one query looks in several heads, a line for each: its largest keys.
-
-    Args:
-        matrices: Over the same tokens.
-        query: Position of the query.
-        count: How many heads; all where None.
-    """
-    first, kept = matrices[0], matrices[:count]
-    at = first.row_of(query)
-    cells: list[list[str]] = []
-    for m in kept:
-        values = m.shown[at]
-        ranked = sorted(np.flatnonzero(np.isfinite(values)), key=lambda k: -values[k])[:LARGEST]
-        found = [f"{cut(safe(m.keys.labels[k]).strip(), CELL)} {number(float(values[k]))}" for k in ranked]
-        cells.append([*found, *[""] * (LARGEST - len(found))])
-    names = ("largest", "second", "third")
-    return columns(
-        f"{first.name} · {first.queries.name} {query} {safe(first.queries.labels[at]).strip()} → {first.keys.name}",
-        [
-            column("head", [m.title for m in kept], whole=True),
-            *(column(name, [line[n] for line in cells], whole=True) for n, name in enumerate(names)),
-        ],
-    )
 
 
 @dataclass(frozen=True, slots=True)

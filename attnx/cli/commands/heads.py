@@ -218,11 +218,11 @@ def heads(
         shown += [line(text, "bold") for text in tables.counts(table)]
         shown.append(choice([tables.kinds(table, explain)], [], instead="the map of kinds: --all"))
         lists: list[list[Any]] = [["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer]
-        left = [""] * len(lists)
+        lacks = [""] * len(lists)
         if top is None and not every:
             lists.append([])
-            left.append(f"heads by {sort}: --all")
-        shown.append(choice(*lists, instead=left))
+            lacks.append(f"heads by {sort}: --all")
+        shown.append(choice(*lists, instead=lacks))
     shown = [screen(*shown, said=output.lines_of(notes), every=every or explain, hints=hints)]
     saving.give(
         shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force

@@ -151,6 +151,8 @@ def _rows(found: Pair, site: Site, label: str, at: Look) -> list[dict[str, Any]]
 
 def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
     """From the sizes of q and k to the weight, and on to the context."""
+    import numpy as np
+
     from attnx.view.columns import column, columns
     from attnx.view.reporting import sourced
 
@@ -170,6 +172,8 @@ def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
         "|context|": "size of the head's output",
     }
     names = found.steps.axes[0].labels
+    if np.isnan(found.steps.values[names.index("masked")]):
+        meaning["masked"] = "softmax's input: not found in this graph"
     return columns(
         title,
         [
