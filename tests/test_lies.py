@@ -340,7 +340,7 @@ def test_a_layer_that_is_not_trusted_is_in_no_page_and_no_scan(
     ("args", "said"),
     [
         (["inspect", "--mean", "heads", "--layer", "2"], "mean"), (["inspect", "--mean", "all"], "mean"),
-        (["inspect", "--max", "heads", "--layer", "2"], "largest|max"), (["flow"], "mean"),
+        (["inspect", "--max", "heads", "--layer", "2"], "largest|max"), (["flow", "--explain"], "mean"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("form", [[], ["--json"]])

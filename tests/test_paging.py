@@ -18,7 +18,9 @@ def test_a_few_heads_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(paging, "CELLS", 2 * 40 * 40)
     asked: list[int] = []
     monkeypatch.setattr(
-        paging, "describe_heads", lambda one: (asked.append(one.attentions[0].weights.shape[1]), describe_heads(one))[1]
+        paging,
+        "describe_heads",
+        lambda one, **how: (asked.append(one.attentions[0].weights.shape[1]), describe_heads(one, **how))[1],
     )
     got = paging.contents(trace)
     assert asked == [2, 2, 1]

@@ -52,15 +52,15 @@ def name_tokens(
     tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
-    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *_side_by_side(one_by_one))))
+    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *side_by_side(one_by_one))))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
     return replace(trace, notes=(*notes, *unseen(trace)))
 
 
-def _side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
-    """What is to be said of sites that attend within several sequences at once, of which one is shown."""
+def side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
+    """A note where sites attend within several sequences at once, of which one is shown."""
     arrays = (next((x for q in QUANTITIES if (x := getattr(a, q)) is not None), None) for a in attentions)
     most = max((array.shape[0] for array in arrays if array is not None), default=1)
     if most < 2:

@@ -13,6 +13,7 @@ from attnx.numerals import counted
 from attnx.records import Array, Site, Tokens, Trace
 from attnx.run.check import attentions as checked
 from attnx.run.dry_run import DryRun, dry_run, reduce
+from attnx.run.naming import side_by_side
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.run.read import read
@@ -82,7 +83,8 @@ def gather(
         return None  # a block of the text, or a single query token: its rows are not those of the text's tokens
     tapped = replace(tapped, taps={i: {q: n for q, n in t.items() if q != "sizes"} for i, t in tapped.taps.items()})
     attentions = checked(read(sites, tapped, values, quantities, positions), quantities, verify)
-    return named(replace(trace, attentions=attentions), positions)
+    notes = tuple(dict.fromkeys((*trace.notes, *side_by_side(attentions))))  # the dry run had no arrays to tell by
+    return named(replace(trace, attentions=attentions, notes=notes), positions)
 
 
 def _sizes(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> tuple[int, int]:
