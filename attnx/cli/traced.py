@@ -92,12 +92,8 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     answered = tables.units(rows, [span.name for span in found.spans], asked.by, explain=asked.explain)
     ways = [
         ["", tables.lookback(found.lookback, count, [found.notes[-1]], _more, explain=asked.explain)]
-        for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2))
+        for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2, 1, 0))
     ]
-    left = [""] * len(ways)
-    if not asked.top:
-        ways.append([])
-        left.append("lookback by head: --top K")
     hints = [] if asked.explain else ["formulas, sources: --explain"]
     # Of many spans and parts all are shown: they are the answer, and by what it is cut up is chosen.
     return [
@@ -107,7 +103,7 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
             spans,
             "",
             answered,
-            choice(*ways, instead=left),
+            choice(*ways),
             said=output.lines_of(found.notes[:-1]),
             hints=hints,
         )
