@@ -206,3 +206,49 @@ def test_the_first_screen_of_a_terminal_has_every_sort_of_head(monkeypatch: pyte
     assert len(lines) < 24  # and the prompt
     for sort in ("most on one token", "most confident", "parked", "confidence  0.0 ▏"):
         assert any(sort in line for line in lines), sort
+
+
+def test_prose_in_a_pipe_wraps_as_on_80_columns_and_tables_do_not(attnx: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("coref", TWO, "--from", "he", "--top", "2")
+    wrapped_lines = attnx(*args).out.splitlines()
+    monkeypatch.delenv("COLUMNS")
+    lines = attnx(*args).out.splitlines()
+    prose = [line for line in lines if not line.startswith(("head ", "L"))]
+    assert all(cell_len(line) <= 80 for line in prose)
+    assert wrapped_lines[2:4] == lines[2:4]  # the answer, over two lines
+    assert any(cell_len(line) > 80 for line in lines)
+    assert any(line.endswith("set aside") for line in lines)
+    assert any(
+        line.startswith("a wider terminal shows set aside") for line in wrapped_lines
+    )  # not in a table by itself
+
+
+def test_punctuation_is_quoted_in_prose(attnx: Run) -> None:
+    assert "he@6 → '.' 0." in attnx("coref", TWO, "--from", "he").out
+    assert "it@10 → animal 0." in attnx("coref", ANIMAL).out
+
+
+def test_rows_of_several_heads_are_a_line_each_and_all_gives_the_bars(attnx: Run) -> None:
+    args = ("inspect", ANIMAL, "--head", "11", "--query", "it")
+    found = {h["label"]: h for h in attnx(*args, "--top", "3", "--json").document["heads"]}
+    lines = attnx(*args).out.splitlines()
+    assert len(found) == 6
+    for label, head in found.items():
+        (line,) = (line for line in lines if line.startswith(label))
+        assert line.split()[2:] == [word for one in head["top"][0] for word in (one["piece"], f"{one['value']:.2f}")]
+    assert "bars: --all" in lines
+    assert len(attnx(*args, "--all").out.splitlines()) > SCREEN
+
+
+def test_small_maps_say_which_column_is_which(attnx: Run) -> None:
+    lines = attnx("inspect", ANIMAL).out.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if "confidence  0.0" in line)
+    first, last = lines[at + 1].index("H0"), lines[at + 1].index("H11") + 3
+    assert (first, last) == (lines[at + 2].index("L0 ") + 3, lines[at + 2].index("L0 ") + 3 + 2 * 12)
+    assert "columns: H0 to H11" in attnx("ablate", ANIMAL).out
+
+
+def test_an_option_is_named_once_in_what_is_missing(attnx: Run) -> None:
+    assert attnx("ablate", ANIMAL).out.splitlines()[-1] == (
+        "67 more heads, the map in numbers: --all · formulas: --explain"
+    )
