@@ -112,14 +112,20 @@ def cached(name: Name) -> Path:
     found = snapshot(name)
     revision = "" if name.revision == "main" else ", revision={revision}"
     file = "" if name.file is None else ", file={file}"
-    pull_it = "Pull it: <attnx.catalog.hub.pull(Name({repo}" + revision + file + "))>."
-    how = Wording(pull_it, repo=name.repo, revision=name.revision, file=name.file)
+    pulling = "<attnx.catalog.hub.pull(Name({repo}" + revision + file + "))>."
+
+    def how(first: str) -> Wording:
+        return Wording(first + pulling, repo=name.repo, revision=name.revision, file=name.file)
+
     if found is None:
-        raise ModelError(f"there is no file or folder {name}, and no such model in the Hub's cache", how)
+        raise ModelError(
+            f"there is no file or folder {name}, and no such model in the Hub's cache",
+            how("Check the path. If it is a name on the Hub: "),
+        )
     if name.file is not None and not (found / name.file).is_file():
-        raise ModelError(f"the Hub's cache has {name.repo}, without {name.file}", how)
+        raise ModelError(f"the Hub's cache has {name.repo}, without {name.file}", how("Pull it: "))
     if not any(found.rglob("*.onnx")):
-        raise ModelError(f"the Hub's cache has {name.repo}, without an .onnx file", f"Pull it: {how}")
+        raise ModelError(f"the Hub's cache has {name.repo}, without an .onnx file", how("Pull it: "))
     return found
 
 

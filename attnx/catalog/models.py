@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+WRITES = "tiny-gpt"
+"""The bundled model that gives logits of tokens."""
 _WHOLE = ("model", "decoder_model_merged", "decoder_model")
 """Stems under which a folder's model is looked for, in this order."""
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json")

@@ -139,8 +139,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
@@ -151,6 +152,26 @@ def _root(
 
     What its terms mean: docs/reference/glossary.md
     """
+    if context.invoked_subcommand is None:
+        typer.echo(_begin_with())
+
+
+def _begin_with() -> str:
+    """What `attnx` alone shows: less than a screen, to begin with."""
+    first = "\n".join(f"  {name.ljust(WIDE)}  {summary(name)}" for name in panels.FIRST)
+    return f"""\
+See what each token attends to, in any Transformer exported to ONNX.
+
+Usage: attnx COMMAND [OPTIONS]
+       attnx "A text."  (short for attnx inspect "A text.")
+
+To begin with:
+{first}
+
+An example:
+  attnx "The animal didn't cross the street because it was too tired."
+
+attnx --help lists all {len(names())} commands; attnx COMMAND --help explains one."""
 
 
 def report(error: AttnxError, args: Sequence[str] = ()) -> None:
@@ -206,7 +227,7 @@ def run(args: list[str]) -> int:
     """Run a command line.
 
     Args:
-        args: Without the program's name; an empty list shows the help.
+        args: Without the program's name; an empty list shows what to begin with.
 
     Returns:
         The exit code. An error that is not a user's mistake is raised, and shows its traceback.
@@ -215,7 +236,7 @@ def run(args: list[str]) -> int:
     args = with_command(args)
     try:
         try:
-            code = app(args or ["--help"], standalone_mode=False, prog_name="attnx")
+            code = app(args, standalone_mode=False, prog_name="attnx")
             sys.stdout.flush()
             if interrupt.came():  # and other code (an event loop) treated it as a request to stop
                 code = INTERRUPTED

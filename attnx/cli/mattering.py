@@ -93,17 +93,6 @@ def rows_of(one: Mattering) -> list[dict[str, Any]]:
     ]
 
 
-def show(matters: Sequence[Mattering], top: int, *, explain: bool) -> list[Any]:
-    """The answer first, then the heads."""
-    from attnx.view import mattering_tables as tables
-    from attnx.view.page import line
-
-    shown: list[Any] = []
-    for one in matters:
-        shown += ["", line(tables.answer(one)), "", tables.heads(one, top, explain=explain)]
-    return shown
-
-
 def over_dataset(opened: Model, name: str) -> tuple[Mattered, str, list[str]]:
     """Whether heads that point also matter, over a dataset; the dataset's name; notes."""
     from attnx.cli import output
@@ -136,4 +125,4 @@ def mention_rows(one: Coreference) -> list[dict[str, Any]]:
     ]
 
 
-__all__ = ["mention_rows", "object_of", "of_pronouns", "over_dataset", "rows_of", "show"]
+__all__ = ["mention_rows", "object_of", "of_pronouns", "over_dataset", "rows_of"]

@@ -70,6 +70,13 @@ def notes(texts: Iterable[str]) -> None:
     note(*dict.fromkeys(texts))
 
 
+def lines_of(texts: Iterable[str]) -> int:
+    """Lines that notes take on the screen, each once."""
+    from attnx.cli.plain import lines_of as lines
+
+    return sum(map(lines, dict.fromkeys(texts)))
+
+
 def is_terminal() -> bool:
     """Whether results go to a terminal, where they show the progress by themselves."""
     return sys.stdout.isatty()

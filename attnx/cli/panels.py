@@ -14,6 +14,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Models": ("models", "pull", "export", "sites", "cost", "doctor"),
 }
 """Panels of commands, in the order in which they are listed; a command that is missing here comes last, in "Others"."""
+FIRST = ("inspect", "coref", "heads", "qkv", "ablate", "lens", "sites")
+"""The commands to begin with, which `attnx` alone names."""
 OPTIONS: dict[str, tuple[str, ...]] = {
     "Text": (
         "pair", "file", "target", "targets", "chat", "ids", "inputs", "set", "dim", "image", "audio", "prompt",
@@ -85,4 +87,4 @@ def write_examples(command: Any, formatter: Any) -> None:
             formatter.write("".join(f"  {line}\n" for line in command.examples))
 
 
-__all__ = ["COMMANDS", "EXAMPLES", "OPTIONS", "REST", "arrange", "grouped", "write", "write_examples"]
+__all__ = ["COMMANDS", "EXAMPLES", "FIRST", "OPTIONS", "REST", "arrange", "grouped", "write", "write_examples"]

@@ -104,7 +104,7 @@ def show(clean: Start, corrupt: Start, asked: Asked, shown: Shown, *, save: Path
     output.notes(notes)
     plans = named(model, clean.prompt, plans[0]), plans[1]
     body = _document(plans, differ, found, running.device, notes)
-    views = [_screen(plans, differ, found, running.device, shown, len(notes))]
+    views = [_screen(plans, differ, found, running.device, shown, output.lines_of(notes))]
     saving.give(views, found.columns(), body, json=clean.output.json, path=save, force=force)
 
 
@@ -155,8 +155,8 @@ def _screen(
         numbers = table(made, diverging=bool((made.values < -0.05).any()))
         views.append(choice(["", numbers], ["", headmap(made, decimals=2)], [], instead="the map in numbers: --all"))
     left = len(found.effects) - (len(found.effects) if shown.every else shown.top)
-    hints = [f"{counted(left, 'more patch', 'more patches')}, each smaller: --all, or --top K" if left > 0 else ""]
-    hints += [] if shown.explain else ["--explain: formulas"]
+    hints = [f"{counted(left, 'more patch', 'more patches')}: --all" if left > 0 else ""]
+    hints += [] if shown.explain else ["formulas: --explain"]
     return screen(*views, said=said, every=shown.every, hints=hints)
 
 

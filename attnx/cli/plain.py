@@ -9,6 +9,9 @@ import unicodedata
 
 from attnx.cli.terminal import asked_columns
 
+FIRST, UNDER = "attnx: ", "       "
+"""What stands before the first line of a note, and before the others."""
+
 
 def visible(text: str) -> str:
     r"""`text` with control, format and surrogate characters written out ("\x1b"); line breaks stay."""
@@ -18,7 +21,7 @@ def visible(text: str) -> str:
     )
 
 
-def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
+def say(text: str, *, first: str = FIRST, under: str = UNDER) -> None:
     """Write to stderr; on a terminal, lines break between words, and continuation lines are indented.
 
     Args:
@@ -30,6 +33,13 @@ def say(text: str, *, first: str = "attnx: ", under: str = "       ") -> None:
 
     shown, width = visible(worded(text)), _width()
     sys.stderr.write(f"{first}{shown}\n" if width is None else f"{wrapped(shown, width, first, under)}\n")
+
+
+def lines_of(text: str) -> int:
+    """Lines that `say` takes for a text; where stderr is no terminal, as 80 columns would show them."""
+    from attnx.cli.wording import worded
+
+    return len(wrapped(visible(worded(text)), _width() or asked_columns() or 80, FIRST, UNDER).split("\n"))
 
 
 def wrapped(text: str, width: int, first: str = "", under: str = "") -> str:

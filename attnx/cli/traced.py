@@ -67,6 +67,7 @@ def units(found: Answer, asked: Asked) -> list[tuple[Unit, Array, float]]:
 
 def rendered(found: Answer, asked: Asked) -> list[Any]:
     """What is shown."""
+    from attnx.cli import output
     from attnx.view import align_tables as tables
     from attnx.view.page import line
     from attnx.view.prompt_strip import Part, prompt_strip
@@ -91,11 +92,22 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
     answered = tables.units(rows, [span.name for span in found.spans], asked.by, explain=asked.explain)
     ways = [
         ["", tables.lookback(found.lookback, count, [found.notes[-1]], _more, explain=asked.explain)]
-        for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2))
+        for count in ((asked.top,) if asked.top else (BEST, BEST // 2, 2, 1, 0))
     ]
-    hints = [] if asked.explain else ["--explain: formulas, sources"]
+    hints = [] if asked.explain else ["formulas, sources: --explain"]
     # Of many spans and parts all are shown: they are the answer, and by what it is cut up is chosen.
-    return [screen(head, "", spans, "", answered, choice(*ways), said=len(found.notes) - 1, hints=hints)]
+    return [
+        screen(
+            head,
+            "",
+            spans,
+            "",
+            answered,
+            choice(*ways),
+            said=output.lines_of(found.notes[:-1]),
+            hints=hints,
+        )
+    ]
 
 
 def _more(left: int) -> str:

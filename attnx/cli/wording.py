@@ -16,6 +16,7 @@ COMMANDS = {
     "attnx.catalog.hub.pull": "pull",
     "attnx.catalog.models.bundled": "models",
     "attnx.measure.coref_data.read": "coref --help",
+    "attnx.measure.induction.probe": "heads --probe induction",
     "attnx.measure.scaling_theory.numbers": "scale --numbers",
     "attnx.measure.scaling_theory.theory": "scale --theory",
     "attnx.measure.visibility.visibility": "mask",

@@ -14,6 +14,7 @@ from attnx.measure.choice import Verdict, margin, shares, verdict
 from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
+from attnx.tokens.pieces import in_prose
 from attnx.tokens.spans import Mention
 from attnx.wording import Wording
 
@@ -268,7 +269,8 @@ def _notes(
     if any(trace.attentions[at].site.causal for at in sites):
         notes.append("a causal model reads the pronoun before what follows it, so a later clue cannot count")
     if parked:
-        named = ", ".join(f"{head} {value:.2f} on {piece}" for value, head, piece in sorted(parked, reverse=True)[:3])
+        hubs = sorted(parked, reverse=True)[:3]
+        named = ", ".join(f"{head} {value:.2f} on {in_prose(piece)}" for value, head, piece in hubs)
         count = counted(len(parked), "head")
         more = ", ..." if len(parked) > 3 else ""
         notes.append(f"set aside as a hub, since other queries look there as well, in {count}: {named}{more}")

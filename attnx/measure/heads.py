@@ -13,6 +13,7 @@ from attnx.errors import UsageError
 from attnx.measure.remainder import LEFT
 from attnx.measure.rows import SINK
 from attnx.records import Axis, Measurement
+from attnx.wording import Wording
 
 MIXED, NOTHING, REST = "mixed", "nothing", "rest"
 KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
@@ -148,12 +149,20 @@ class Means:
     def _notes_of(self, at: int, name: str) -> tuple[str, ...]:
         """What all texts have a measure say, and in how many texts it could not be had."""
         every = "in each text, " if self.texts > 1 else ""
-        shared = tuple(f"{every}{note}" for note, count in self._notes[at].items() if count == self.texts)
+        shared = tuple(
+            Wording("{every}{note}", every=every, note=note)
+            for note, count in self._notes[at].items()
+            if count == self.texts
+        )
         others = {note: count for note, count in self._notes[at].items() if count < self.texts}
         if self._none[at] and others:
             note, count = next(iter(others.items()))
-            return (*shared, f"{name}: no value in {self._none[at]} of {self.texts} texts; in {count} of them, {note}")
-        return (*shared, *(f"in {count} of {self.texts} texts, {note}" for note, count in others.items()))
+            said = "{name}: no value in {none} of {texts} texts; in {count} of them, {note}"
+            found = Wording(said, name=name, none=self._none[at], texts=self.texts, count=count, note=note)
+            return (*shared, found)
+        said = "in {count} of {texts} texts, {note}"
+        some = (Wording(said, count=count, texts=self.texts, note=note) for note, count in others.items())
+        return (*shared, *some)
 
 
 def over_texts(tables: Iterable[HeadTable]) -> HeadTable:

@@ -12,6 +12,7 @@ from attnx.errors import UsageError
 from attnx.measure.rows import Rows, share_by_head
 from attnx.numerals import counted
 from attnx.records import Array, Measurement, Tokens, Trace
+from attnx.wording import Wording
 
 LENGTH, REPEATS = 25, 4
 """Tokens a block of the probe, and how often it stands there. Source: Olsson et al. 2022."""
@@ -60,9 +61,14 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     )
     if not few:
         return found
-    count = counted(max(few), "token repeats", "tokens repeat")
-    note = f"{count}, fewer than {at_least}: no induction score; a probe of repeated blocks gives one"
-    return replace(found, notes=(*found.notes, note))
+    return replace(found, notes=(*found.notes, too_few(max(few), at_least)))
+
+
+def too_few(repeats: int, least: int) -> Wording:
+    """A note that a text has no induction score, since too few of its tokens repeat."""
+    count = f"only {counted(repeats, 'token repeats', 'tokens repeat')}" if repeats else "no token repeats"
+    said = "no induction score: {count} ({least} are needed); <attnx.measure.induction.probe()> measures it"
+    return Wording(said, count=count, least=least)
 
 
 def probe_ids(

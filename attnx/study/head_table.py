@@ -14,7 +14,6 @@ from attnx.formula import average
 from attnx.measure.remainder import RowSums, shares
 from attnx.measure.rows import head_axes, stack
 from attnx.measure.special import is_punctuation
-from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Site, Tokens, Trace
 from attnx.study.key_masks import WITHIN, Cells, repeats
 
@@ -44,7 +43,7 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
         axes: Of layers and heads.
         repeats: How many tokens repeat.
     """
-    from attnx.measure import REPEATS, heads, remainder
+    from attnx.measure import REPEATS, heads, induction, remainder
 
     left = {name: stack([column[f"{REST}{name}"] for column in columns]) for name in remainder.FORMULAS}
     if repeats < REPEATS:
@@ -54,12 +53,10 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
         values = stack([column[measure.name] for column in columns])
         notes = measure.notes
         if measure.name == "induction":
+            notes = tuple(note for note in notes if note != induction.too_few(0, REPEATS))  # of the text it is asked on
             if repeats < REPEATS:
                 values = np.full_like(values, np.nan)
-                said = counted(repeats, "token repeats", "tokens repeat")
-                notes = tuple(note.replace("0 tokens repeat", said) for note in notes)
-            else:
-                notes = tuple(note for note in notes if "tokens repeat" not in note)
+                notes = (*notes, induction.too_few(repeats, REPEATS))
         out.append(replace(measure, axes=axes, values=values, notes=notes))
     return heads.table(out, remainder.measurements(left, axes))
 

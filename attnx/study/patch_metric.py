@@ -15,6 +15,7 @@ from attnx.errors import UsageError
 from attnx.records import Array, Tokens
 from attnx.session.protocol import OpenModel
 from attnx.study.readout import Readout, readout, softmax
+from attnx.tokens.pieces import quoted
 from attnx.wording import Wording
 
 Metric = Literal["difference", "probability", "kl", "cosine", "distance"]
@@ -137,7 +138,7 @@ def meter(
             read = replace(read, foil=other)
         elif metric == "difference":
             raise UsageError(
-                f"the corrupt run's first choice is {read.name(other)!r} too, so that there is no foil",
+                f"the corrupt run's first choice is {quoted(read.name(other))} too, so that there is no foil",
                 Wording("Name one: <foil=>."),
             )
         else:

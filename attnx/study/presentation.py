@@ -16,22 +16,25 @@ from attnx.view.page import SCREEN
 
 TALL, FEW = 32, {"most on one token": 1, "most confident": 1, "parked": 1}
 """Screens of fewer lines than that get only so many heads of each sort in the overview."""
+MANY = 16
+"""Heads that get a line each where more do not fit on a screen."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that say more than the pair of tokens that a head joins hardest."""
 
 
-def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: bool = False) -> list[Any]:
+def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: bool = False, said: int = 0) -> list[Any]:
     """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn.
 
     Args:
         shown: What is shown.
         next_step: What to ask next.
         rest: How what does not fit on a first screen is seen.
-        every: Whether the first screen lists everything, however many lines that takes.
+        every: Whether everything is listed, however many lines that takes.
+        said: Lines that stderr has said besides.
     """
     view, asked = shown.request.view, shown.request
     if view == "overview":
-        return [_overview(shown, next_step, rest, every), *_notes(shown)]
+        return [_overview(shown, next_step, rest, every, said), *_notes(shown)]
     if view == "grid":
         from attnx.view.grid import grid
 
@@ -40,7 +43,29 @@ def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: boo
         from attnx.view.bars import bars
 
         return [bars(ranking_measure(shown)), *_notes(shown)]
+    if rest and shortens(shown):
+        return [_several(shown, rest, every, said)]
     return [*_spaced(_matrices(shown, [pick.matrix for pick in shown.picks])), *_notes(shown)]
+
+
+def shortens(shown: Inspection) -> bool:
+    """Whether one query's rows in several heads are shown, in fewer lines where the screen has no more."""
+    return shown.request.view == "row" and shown.request.top is None and len(shown.picks) > 1
+
+
+def _several(shown: Inspection, rest: str, every: bool, said: int) -> Any:
+    """One query's rows in several heads: bars for each, or a line where they take more than the screen."""
+    from attnx.view.row_tables import rows
+    from attnx.view.screen import choice, screen
+
+    assert shown.query is not None
+    matrices = [pick.matrix for pick in shown.picks]
+    ways: list[list[Any]] = [_spaced(_matrices(shown, matrices)), [rows(matrices, shown.query)]]
+    instead = ["", f"bars{rest}"]
+    if len(matrices) > MANY:
+        ways.append([rows(matrices, shown.query, MANY)])
+        instead.append(f"{len(matrices) - MANY} more heads, bars{rest}")
+    return screen(choice(*ways, instead=instead), *_notes(shown), said=said, every=every)
 
 
 def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
@@ -88,7 +113,7 @@ def _notes(shown: Inspection) -> list[Any]:
     return [Text(safe(note), "bold red" if "NOT TRUSTED" in note else "dim") for note in shown.notes]
 
 
-def _overview(shown: Inspection, next_step: str, rest: str, every: bool) -> Any:
+def _overview(shown: Inspection, next_step: str, rest: str, every: bool, said: int) -> Any:
     from attnx.view import overview as first_screen
 
     trace, found = shown.trace, findings(shown)
@@ -120,7 +145,7 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool) -> Any:
         hints=hints,
         rest=rest,
         every=every,
-        below=len(shown.notes),
+        below=len(shown.notes) + said,
     )
 
 

@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from attnx.catalog.models import WRITES, bundled
 from attnx.errors import UnsupportedError, UsageError
 from attnx.records import Array, Tokens
 from attnx.run.logits import logits_at, logits_output, vocabulary
 from attnx.session.protocol import OpenModel
 from attnx.study.entries import label_of, labels_of, vocabulary_of
+from attnx.tokens.pieces import quoted
 from attnx.wording import Wording
 
 Kind = Literal["next token", "masked token", "label", "embedding", "outputs"]
@@ -214,7 +216,7 @@ def readout(
 def _differ(answer: int, foil: int | None, names: Mapping[int, str]) -> None:
     if answer == foil:
         raise UsageError(
-            f"the answer and the foil are both {names[answer]!r}, so that their logits do not differ",
+            f"the answer and the foil are both {quoted(names[answer])}, so that their logits do not differ",
             Wording("Give another <foil=>, or another <answer=>."),
         )
 
@@ -243,15 +245,21 @@ def choice(
     if not any("logit" in name.lower() for name in floats) and output_of(model, floats) is None:
         raise UnsupportedError(
             f"{model.name} gives no logits, so that it chooses no token",
-            "Export it with its language-model head (task text-generation or fill-mask).",
+            _with_head(model),
         )
     read = readout(model, outputs, tokens, answer=answer, foil=foil, at=at)
     if read.answer is None:
         raise UnsupportedError(
             f"{model.name} gives logits of no vocabulary and no labels of the text: " + ", ".join(floats),
-            "Export it with its language-model head (task text-generation or fill-mask).",
+            _with_head(model),
         )
     return read
+
+
+def _with_head(model: OpenModel) -> Wording:
+    """Which model to use where one gives no logits; beside a bundled one there is another that does."""
+    other = f"[, or try another bundled model: <model={WRITES!r}>]" if model.name in bundled() else ""
+    return Wording(f"Export it with its language-model head (task text-generation or fill-mask){other}.")
 
 
 def output_of(model: OpenModel, outputs: Mapping[str, Array]) -> str | None:

@@ -159,7 +159,7 @@ def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
         named = ", ".join(f"{tokens.pieces[at].strip()}@{at}" for at in found[:PIECES]) + (
             ", ..." if found[PIECES:] else ""
         )
-        many = f"<{argument}={{text!r}}> is {len(found)} tokens, and one is opened here"
+        many = f"<{argument}={{text!r}}> is {len(found)} tokens, and takes one token here"
         raise UsageError(Wording(many, text=text), f"Choose one of them: {named}.")
     return found[0]
 

@@ -21,6 +21,7 @@ from attnx.study.attention_kind import choose_sort, sort_of
 from attnx.study.head_stats import reduced
 from attnx.study.request import Request
 from attnx.taps.reductions import fits
+from attnx.tokens.pieces import in_prose
 from attnx.tokens.spans import Mention
 
 
@@ -97,7 +98,7 @@ def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) ->
     line[list(word.pieces)] = -1.0
     key = int(line.argmax())
     label = f"{trace.labels[places[first.site]]} H{first.head}"
-    seen = f"{word.text}@{word.pieces[0]} → {keys.pieces[key].strip()} {line[key]:.2f}"
+    seen = f"{word.text}@{word.pieces[0]} → {in_prose(keys.pieces[key].strip())} {line[key]:.2f}"
     return f"the head that is most on one token, {label}: {seen}"
 
 

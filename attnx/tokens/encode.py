@@ -15,7 +15,7 @@ from attnx.numerals import counted
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.jamo import in_text, letters
-from attnx.tokens.pieces import BYTES, Spelling, shorten, visible
+from attnx.tokens.pieces import BYTES, Spelling, in_prose, shorten, visible
 from attnx.tokens.words import index_words
 
 _SHOWN_UNKNOWN = 5
@@ -246,7 +246,7 @@ class Tokenizer:
         at = [i for i, number in enumerate(ids) if number == self.unknown_id]
         if not at:
             return []
-        shown = [f"{visible(shorten(text[slice(*offsets[i])]))} at {i}" for i in at[:_SHOWN_UNKNOWN]]
+        shown = [f"{in_prose(shorten(text[slice(*offsets[i])]))} at {i}" for i in at[:_SHOWN_UNKNOWN]]
         if len(at) > _SHOWN_UNKNOWN:
             shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
         count = counted(len(at), "piece is", "pieces are")

@@ -39,6 +39,17 @@ def visible(text: str) -> str:
     return "".join(shown)
 
 
+def quoted(text: str) -> str:
+    """Text in quotes, with nothing in it that acts on a terminal, and nothing escaped twice."""
+    return f"'{visible(text)}'"
+
+
+def in_prose(text: str) -> str:
+    """A token in a sentence: quoted where it is punctuation or space, which would be read as part of the sentence."""
+    pointing = all(unicodedata.category(c) in ("Sc", "Sk", "Sm") or unicodedata.category(c)[0] in "PZ" for c in text)
+    return quoted(text) if pointing else visible(text)
+
+
 def shorten(text: str, longest: int = 20) -> str:
     """The text, or its beginning and "…" where it has more than `longest` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"

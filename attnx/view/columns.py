@@ -11,7 +11,7 @@ from rich.measure import Measurement as Extent
 from rich.text import Text
 
 from attnx.view.cells import cell_len, fit, number, safe
-from attnx.view.page import Page, page
+from attnx.view.page import Page, line, page
 from attnx.view.strokes import bar
 
 TEXT, BAR, FEWEST = 26, 16, 6
@@ -117,8 +117,8 @@ class Columns:
             yield from self._write(block, here)
         if left and there:
             yield Text(here.spell(f"a wider terminal shows {', '.join(safe(name) for name in left)} too"), "dim")
-        for line in self.notes:
-            yield Text(here.spell(safe(line)), "dim")
+        for note in self.notes:
+            yield line(note, "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Any width will do."""

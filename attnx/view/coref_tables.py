@@ -49,9 +49,11 @@ def answer(one: Coreference) -> str:
     return f"{start}{said} (chance {1 / others:.2f}; {', '.join(place)})"
 
 
-def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
+def verdicts(one: Coreference, *, explain: bool = False, short: bool = False) -> Columns:
     """Each way of reading the attention, then what position and chance alone would say."""
-    places = [v for v in one.baselines if explain or v.candidate is not None]  # chance names none, and `answer` has it
+    places = [
+        v for v in one.baselines if not short and (explain or v.candidate is not None)
+    ]  # chance names none, and `answer` has it
     rows = [*one.verdicts, *places]
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
     methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
@@ -67,7 +69,7 @@ def verdicts(one: Coreference, *, explain: bool = False) -> Columns:
             column("margin", [v.margin for v in rows]),
         ],
         faint=faint,
-        notes=[*told, *one.notes],
+        notes=[] if short else [*told, *one.notes],
     )
 
 
@@ -95,7 +97,7 @@ def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: 
         cells = [f"{number(weights[s, h, at], 3)} {_percent(shares[s, h, at])}" for s, h in kept]
         parts.append(column(name_of(one, at), cells, whole=True))
     parts.append(column("margin", [one.margin.values[s, h] for s, h in kept]))
-    parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2))
+    parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2, spare=True))
     few = len(one.candidates) - len(chosen)
     notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
     if explain:

@@ -93,8 +93,8 @@ _TABLE = (
     "effect", "largest weight", "entropy", "mean distance", "previous", "next", "self", "first", "induction", "special",
     "punctuation", "sink", "duplicate", "entropy share", "locality", "confidence",
 )  # fmt: skip
-"""Measures in the order of the table; those from "special" on only where there is room."""
-_SPARE = _TABLE[_TABLE.index("special") :]
+"""Measures in the order of the table; those from "induction" on only where there is room."""
+_SPARE = _TABLE[_TABLE.index("induction") :]
 
 
 def measures(table: HeadTable, sort: str, count: int, more: Callable[[int], str], *, explain: bool) -> Columns:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnx.records import Array, Measurement
 from attnx.view import colour, scale
-from attnx.view.cells import number, safe
+from attnx.view.cells import cell_len, number, safe
 from attnx.view.page import Page, page
 
 
@@ -46,7 +46,9 @@ class Headmap:
 
 
 def headmap_lines(heads: Measurement, here: Page, room: int | None, decimals: int = 1) -> list[Text]:
-    """Draw layer by head as a small map with its scale, an empty line above; nothing where it does not fit.
+    """Draw layer by head as a small map with its scale; nothing where it does not fit.
+
+    Above it stands an empty line, or, in few lines and columns, instead of that the first and the last head.
 
     Where lines are few and colours are many, a line holds two layers in half blocks.
 
@@ -67,7 +69,16 @@ def headmap_lines(heads: Measurement, here: Page, room: int | None, decimals: in
     title = Text(here.spell(f"{safe(heads.name)}  "), no_wrap=True, overflow="ellipsis")
     title.append(f"{number(choice.low, decimals)} ", "dim").append_text(scale.bar(choice.ramp, here, 5))
     title.append(f" {number(choice.high, decimals)}", "dim")
-    lines = [Text(), title]
+    ends = heads.axes[1].labels[0], heads.axes[1].labels[-1]
+    said = f"  columns: {ends[0]} to {ends[1]}" if across > 1 else f"  column: {ends[0]}"
+    gap = wide * across - len(ends[0]) - len(ends[1])
+    top = Text()
+    if cell_len(title.plain) + len(said) <= here.width:
+        title.append(here.spell(said), "dim")
+    elif gap > 0:
+        top = Text(f"{'':>{names}} {ends[0]}{' ' * gap}{ends[1]}", "dim", no_wrap=True)
+    lines = [Text(), title] if not top.plain or room is None else [title]
+    lines += [top] if top.plain else []
     for at in range(0, down, 1 + half):
         line = Text(no_wrap=True).append(f"{heads.axes[0].labels[at]:>{names}} ")
         for head in range(across):

@@ -71,7 +71,7 @@ def heads(one: Mattering, count: int, *, explain: bool = False) -> Columns:
         else "",
         f"{one.second.name} unedited: {number(one.unedited, 4)}" if one.second and one.unedited is not None else "",
         one.moved.source if explain else "",
-        f"{counted(left, 'more head')}, each smaller: --top K" if left else "",
+        f"{counted(left, 'more head')}: --all" if left else "",
     ]
     title = f"from {one.word.text}@{one.word.pieces[0]}: the edge to {one.to.text} cut, a head at a time"
     return columns(title, parts, notes=[note for note in notes if note])

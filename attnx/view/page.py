@@ -22,6 +22,8 @@ Depth = Literal["true", "256", "16", "none"]
 
 SCREEN = 24
 """Lines of the smallest screen that an answer is to fit on; what a pipe gets is no longer."""
+UNBOUNDED, PROSE = 10_000, 80
+"""From so many columns on a page has no width of its own (a pipe): tables take what they need, prose wraps at 80."""
 _DEPTHS: dict[str, Depth] = {"truecolor": "true", "256": "256", "standard": "16", "windows": "16"}
 
 
@@ -99,7 +101,8 @@ class Line:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Write it with the available characters."""
-        yield Text(page(console, options).spell(safe(self.text)) if self.text else "", self.style)
+        text = Text(page(console, options).spell(safe(self.text)) if self.text else "", self.style)
+        yield text if options.max_width < UNBOUNDED or not self.text else text.wrap(console, PROSE)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Any width will do."""

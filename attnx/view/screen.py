@@ -17,13 +17,19 @@ class Choice:
     """Ways to show one thing, the fullest first: the first that there is room for is taken, else the last."""
 
     ways: tuple[tuple[RenderableType, ...], ...]
-    instead: str = ""
-    """Where it is not the fullest that is shown: what was left out, and how it is seen."""
+    instead: tuple[str, ...] = ()
+    """Of each way: what it leaves out, and how that is seen."""
 
 
-def choice(*ways: Sequence[Any], instead: str = "") -> Choice:
-    """See `Choice`; each way is renderables below one another, the last of them none where it may be left out."""
-    return Choice(tuple(tuple(way) for way in ways), instead)
+def choice(*ways: Sequence[Any], instead: str | Sequence[str] = "") -> Choice:
+    """Ways to show one thing.
+
+    Args:
+        ways: The fullest first; renderables below one another, none in the last where it may be left out.
+        instead: What each way leaves out and how that is seen, "WHAT: OPTION"; one text stands for all but the first.
+    """
+    left = ["", *[instead] * (len(ways) - 1)] if isinstance(instead, str) else instead
+    return Choice(tuple(tuple(way) for way in ways), tuple(left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Screen:
                 if not isinstance(part, Choice):
                     continue
                 for number, way in enumerate(part.ways):
-                    hints = [*left, *([part.instead] if number and part.instead else [])]
+                    hints = [*left, *filter(None, part.instead[number : number + 1])]
                     more = lines(*self._hints(hints)) - lines(*self._hints(left))
                     if lines(*way) + more <= room or number == len(part.ways) - 1:
                         taken[at], left, room = way, hints, room - lines(*way) - more
@@ -65,11 +71,20 @@ class Screen:
     @staticmethod
     def _hints(texts: Sequence[str]) -> list[RenderableType]:
         """How the rest is seen, on one line where it fits."""
-        return [line("; ".join(texts), "dim")] if texts else []
+        return [line(" · ".join(_together(texts)), "dim")] if texts else []
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:
         """Any width will do."""
         return Extent(min(40, options.max_width), options.max_width)
+
+
+def _together(texts: Sequence[str]) -> list[str]:
+    """Hints of the form "WHAT: OPTION", those with the same option in one: no option is named twice."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        what, _, option = text.rpartition(": ")
+        found.setdefault(option, []).append(what)
+    return [f"{', '.join(filter(None, whats))}: {option}".removeprefix(": ") for option, whats in found.items()]
 
 
 def screen(*parts: RenderableType | Choice, said: int = 0, every: bool = False, hints: Sequence[str] = ()) -> Screen:
@@ -80,7 +95,8 @@ def screen(*parts: RenderableType | Choice, said: int = 0, every: bool = False, 
             left, in order.
         said: Lines that stderr has said besides, which the screen holds too.
         every: Show the fullest of everything.
-        hints: How more is seen, a few words each; they end the screen together with what had to be left out.
+        hints: What is missing and how it is seen, "WHAT: OPTION" each; they end the screen together with what had to
+            be left out.
 
     Returns:
         A renderable. A pipe gets as much as the smallest screen, a file everything.

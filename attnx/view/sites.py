@@ -170,7 +170,7 @@ class SitesTable:
                     yield Padding(_text(f"{quantity}: {_where(place)}", here, "dim"), (0, 0, 0, 4))
         if dropped:
             more = f" ({self.elsewhere})" if self.elsewhere else ""
-            yield _text(f"not shown, for want of width: {', '.join(dropped)}{more}", here, "dim")
+            yield _text(f"too narrow to show: {', '.join(dropped)}{more}", here, "dim")
 
 
 def _where(place: Place) -> str:

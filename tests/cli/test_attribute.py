@@ -43,7 +43,7 @@ def test_the_screen_fits_and_shows_the_sum(attnx: Run) -> None:
     [
         ([ANIMAL], "gives no logits", 3),
         ([CAT, "-m", "tiny-gpt", "--at", "zebra"], "zebra", 2),
-        ([CAT, "-m", "tiny-gpt", "--at", "cat@2..cat@9"], "one is opened here", 2),
+        ([CAT, "-m", "tiny-gpt", "--at", "cat@2..cat@9"], "takes one token here", 2),
         ([CAT, "-m", "tiny-gpt", "--answer", "antidisestablishment"], "10 tokens: an, t, id", 2),
         ([CAT, "-m", "tiny-gpt", "--answer", "sat", "--foil", "sat"], "both 'sat'", 2),
     ],

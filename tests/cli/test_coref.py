@@ -233,7 +233,7 @@ def test_content_words_out_of_sight_are_counted_in_words(attnx: Run) -> None:
 def test_what_a_verdict_is_read_by_is_never_cut(attnx: Run, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
     verdicts = attnx("coref", ANIMAL, "--json").document["pronouns"][0]["verdicts"]
     monkeypatch.setenv("COLUMNS", width)
-    shown = attnx("coref", ANIMAL).out
+    shown = attnx("coref", ANIMAL, "--all").out
     assert "…" not in shown
     for verdict in verdicts:
         assert f"\n{verdict['method']} " in shown

@@ -127,7 +127,7 @@ def test_a_long_text_has_no_exact_flow_and_says_so(attnx: Run) -> None:
     done = attnx("flow", "word " * 600, "-q", "500", "-m", "tiny-gpt")
     assert "no exact flow" in done.err
     assert "rollout" in done.out
-    assert "506 more keys: --all, or --top K" in done.out
+    assert "506 more keys: --all" in done.out
 
 
 def test_misuse(attnx: Run) -> None:

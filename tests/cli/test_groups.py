@@ -108,4 +108,4 @@ def test_flow_averages_what_each_token_gives(attnx: Run) -> None:
 
 
 def test_a_page_opens_with_one_token(attnx: Run) -> None:
-    assert "one is opened here" in attnx("report", ANIMAL, "--query", GROUP, code=2).err
+    assert "takes one token here" in attnx("report", ANIMAL, "--query", GROUP, code=2).err

@@ -157,8 +157,8 @@ def test_a_measure_may_be_named_in_part(attnx: Run) -> None:
     whole = attnx(*args, "--map", "mean distance").out
     for name in ("distance", "Mean-Distance", "mean_distance", "dist"):
         assert attnx(*args, "--map", name).out == whole
-    assert "by largest weight;" in attnx(*args, "--sort", "largest").out
-    assert "by punctuation;" in attnx(*args, "--sort", "punct.").out  # as the table heads it
+    assert "by largest weight ·" in attnx(*args, "--sort", "largest").out
+    assert "by punctuation ·" in attnx(*args, "--sort", "punct.").out  # as the table heads it
 
 
 @pytest.mark.parametrize(("name", "said"), [
@@ -192,10 +192,14 @@ def test_help_names_every_measure(attnx: Run) -> None:
 
 def test_what_each_text_lacks_is_said_of_each(attnx: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat sat on the mat\nthe dog and the bird\n", encoding="utf-8")
-    assert "attnx: in each text, 1 token repeats, fewer than 8: no induction score" in attnx("heads", "-f", "a.txt").err
+    done = attnx("heads", "-f", "a.txt")
+    assert "attnx: in each text, no induction score: only 1 token repeats (8 are needed)" in done.err
+    assert "`attnx heads --probe induction` measures it" in done.err
     (tmp_path / "b.txt").write_text(f"the dog\n{'a b c ' * 4}\n", encoding="utf-8")
     said = attnx("heads", "-f", "b.txt").err
-    assert "induction: no value in 1 of 2 texts; in 1 of them, 0 tokens repeat, fewer than 8" in said
+    assert (
+        "induction: no value in 1 of 2 texts; in 1 of them, no induction score: no token repeats (8 are needed)" in said
+    )
 
 
 def test_one_text_where_several_are_no_use(attnx: Run, tmp_path: Path) -> None:

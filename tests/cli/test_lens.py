@@ -73,3 +73,9 @@ def test_what_cannot_be_is_said(attnx: Run, args: list[str], said: str, code: in
     done = attnx("lens", *args, code=code)
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_beside_the_bundled_encoder_a_model_with_logits_is_named(attnx: Run) -> None:
+    said = attnx("lens", ANIMAL, code=3).err
+    assert "or try another bundled model: --model tiny-gpt." in said
+    assert attnx("lens", ANIMAL, "--model", "tiny-gpt").out

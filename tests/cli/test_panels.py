@@ -11,6 +11,7 @@ import typer
 
 from attnx.cli import app as cli
 from attnx.cli import panels
+from attnx.view.cells import cell_len
 from tests.cli.conftest import ANIMAL, Run
 
 GROUP: Any = typer.main.get_command(cli.app)
@@ -32,11 +33,25 @@ def test_every_command_has_three_examples_that_it_takes(name: str, capsys: pytes
     shown = capsys.readouterr().out
     assert len(one.examples) >= 3
     assert any(name in example.split() for example in one.examples)
+    assert all(cell_len(example) + 2 <= 78 for example in one.examples)  # under the indent, on 80 columns
     for example in one.examples:
         assert f"\n  {example}\n" in shown  # whole, whatever the width: it is to be copied
         program, which, *args = shlex.split(example)
         assert program == "attnx"
         command(which).make_context(which, args)
+
+
+def test_attnx_alone_is_one_short_screen(attnx: Run) -> None:
+    shown = attnx().out
+    lines = shown.splitlines()
+    assert len(lines) <= 22
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert f"attnx --help lists all {len(cli.names())} commands" in shown
+    for name in panels.FIRST:
+        assert f"  {name:<9}  {cli.summary(name)}" in lines
+    whole = attnx("--help").out
+    assert len(whole.splitlines()) > len(lines)
+    assert all(f"\n  {name} " in whole for name in cli.names())
 
 
 def test_every_command_is_in_a_panel_and_its_line_fits(attnx: Run) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attnx.cli import app as cli
+from attnx.cli.plain import wrapped
 from attnx.view.cells import cell_len
 from tests import small_models as small
 from tests.cli.conftest import ANIMAL, Run
@@ -14,18 +15,30 @@ from tests.small_senses import letters
 from tests.test_every_command import FEED
 
 WIDE = ANIMAL.replace("tired", "wide")
+TWO = "The nurse thanked Daniel because he had carried her heavy suitcase."
+KOREAN = "동물은 너무 피곤해서 길을 건너지 않았다."
 GPT = ("-m", "tiny-gpt")
 SCREEN = 23
 """Lines of 24 that an answer may take: the prompt stands below it."""
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "inspect": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--words"), (ANIMAL, "--query", "it"), (ANIMAL, "--view", "grid")),
-    "coref": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--causal"), (ANIMAL, *GPT, "--causal")),
+    "inspect": (
+        (KOREAN,), (ANIMAL, "--head", "11", "--query", "it"), (ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--words"),
+        (ANIMAL, "--query", "it"), (ANIMAL, "--view", "grid"),
+    ),
+    "coref": (
+        (TWO,), (TWO, *GPT), (TWO, "--causal"), (ANIMAL, "--to", "animal,street,cross"),
+        (ANIMAL, "--to", "animal,street", "--causal"), (ANIMAL, "--contrast", WIDE, "--to", "animal,street"),
+        (TWO, "--contrast", TWO.replace("heavy", "light"), "--to", "nurse,Daniel"),
+        (KOREAN, "--from", "2", "--to", "5,9"),
+        (ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--causal"), (ANIMAL, *GPT, "--causal"),
+    ),
     "align": ((ANIMAL, *GPT), (ANIMAL, *GPT, "--generate", "6"), (ANIMAL, *GPT, "--generate", "6", "--view", "strip")),
     "qkv": ((ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--query", "it", "--key", "animal")),
     "report": ((ANIMAL, "-o", "a.html"),),
     "trace": (("minilm", ANIMAL), ("tiny-gpt", ANIMAL)),
     "heads": (
-        (ANIMAL,), (ANIMAL, *GPT), (ANIMAL, "--causal"), (ANIMAL, "--map", "entropy"), (ANIMAL, "--similar", "2.1"),
+        (KOREAN,), (KOREAN, *GPT), (ANIMAL,), (ANIMAL, *GPT),
+        (ANIMAL, "--causal"), (ANIMAL, "--map", "entropy"), (ANIMAL, "--similar", "2.1"),
         ("--probe", "induction"), ("--probe", "induction", *GPT), ("--file", "texts.txt"),
     ),
     "scale": ((ANIMAL,), (ANIMAL, *GPT), ("--numbers", "112,96"), ("--theory", "16,64")),
@@ -77,8 +90,11 @@ def test_the_answer_fits_one_screen(name: str, given: tuple[str, ...], attnx: Ru
     Path("texts.txt").write_text(f"{ANIMAL}\n{WIDE}\n", encoding="utf-8")
     Path("plan.json").write_text('[{"id": "a", "kind": "ablate", "layers": [1], "with": "zero"}]', encoding="utf-8")
     np.savez("feed.npz", **FEED)
-    lines = attnx(name, *(str(protein) if one == "protein" else one for one in given)).out.splitlines()
-    assert len(lines) <= SCREEN
+    done = attnx(name, *(str(protein) if one == "protein" else one for one in given))
+    lines = done.out.splitlines()
+    assert (
+        len(lines) + sum(len(wrapped(note, 80, "", " " * 7).splitlines()) for note in done.err.splitlines()) <= SCREEN
+    )
     assert all(cell_len(line) <= 80 for line in lines)
 
 
@@ -109,10 +125,9 @@ set aside as a hub, since other queries look there as well, in 1 head: L5 H11
 from it@10: heads by margin
 head   animal      cross       street      tired       margin  set aside
 L2 H1  0.062   7%  0.006   1%  0.057   7%  0.715  85%   0.653       0.13
-L3 H1  0.677  89%  0.013   2%  0.050   7%  0.017   2%   0.627       0.18
-70 more heads: --top K
+71 more heads: --all
 the head that is most on one token, L5 H11: it@10 → animal 0.67
---explain: formulas, layers
+formulas, layers: --explain
 """  # fmt: skip
 
 
@@ -191,3 +206,49 @@ def test_the_first_screen_of_a_terminal_has_every_sort_of_head(monkeypatch: pyte
     assert len(lines) < 24  # and the prompt
     for sort in ("most on one token", "most confident", "parked", "confidence  0.0 ▏"):
         assert any(sort in line for line in lines), sort
+
+
+def test_prose_in_a_pipe_wraps_as_on_80_columns_and_tables_do_not(attnx: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("coref", TWO, "--from", "he", "--top", "2")
+    wrapped_lines = attnx(*args).out.splitlines()
+    monkeypatch.delenv("COLUMNS")
+    lines = attnx(*args).out.splitlines()
+    prose = [line for line in lines if not line.startswith(("head ", "L"))]
+    assert all(cell_len(line) <= 80 for line in prose)
+    assert wrapped_lines[2:4] == lines[2:4]  # the answer, over two lines
+    assert any(cell_len(line) > 80 for line in lines)
+    assert any(line.endswith("set aside") for line in lines)
+    assert any(
+        line.startswith("a wider terminal shows set aside") for line in wrapped_lines
+    )  # not in a table by itself
+
+
+def test_punctuation_is_quoted_in_prose(attnx: Run) -> None:
+    assert "he@6 → '.' 0." in attnx("coref", TWO, "--from", "he").out
+    assert "it@10 → animal 0." in attnx("coref", ANIMAL).out
+
+
+def test_rows_of_several_heads_are_a_line_each_and_all_gives_the_bars(attnx: Run) -> None:
+    args = ("inspect", ANIMAL, "--head", "11", "--query", "it")
+    found = {h["label"]: h for h in attnx(*args, "--top", "3", "--json").document["heads"]}
+    lines = attnx(*args).out.splitlines()
+    assert len(found) == 6
+    for label, head in found.items():
+        (line,) = (line for line in lines if line.startswith(label))
+        assert line.split()[2:] == [word for one in head["top"][0] for word in (one["piece"], f"{one['value']:.2f}")]
+    assert "bars: --all" in lines
+    assert len(attnx(*args, "--all").out.splitlines()) > SCREEN
+
+
+def test_small_maps_say_which_column_is_which(attnx: Run) -> None:
+    lines = attnx("inspect", ANIMAL).out.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if "confidence  0.0" in line)
+    first, last = lines[at + 1].index("H0"), lines[at + 1].index("H11") + 3
+    assert (first, last) == (lines[at + 2].index("L0 ") + 3, lines[at + 2].index("L0 ") + 3 + 2 * 12)
+    assert "columns: H0 to H11" in attnx("ablate", ANIMAL).out
+
+
+def test_an_option_is_named_once_in_what_is_missing(attnx: Run) -> None:
+    assert attnx("ablate", ANIMAL).out.splitlines()[-1] == (
+        "67 more heads, the map in numbers: --all · formulas: --explain"
+    )

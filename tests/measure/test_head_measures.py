@@ -151,7 +151,7 @@ def test_a_few_repeats_are_no_induction_score():
     assert row(induction(trace(text, weighted([weights])))) == [1]
     few = induction(trace(text, weighted([weights])), at_least=3)
     assert np.isnan(few.values).all()
-    assert "2 tokens repeat, fewer than 3" in few.notes[0]
+    assert "only 2 tokens repeat (3 are needed)" in few.notes[0]
     assert describe_heads(trace(text, weighted([weights]))).kinds == (("sink",),)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from attnx.tokens import visible
-from attnx.tokens.pieces import BYTES, Spelling
+from attnx.tokens.pieces import BYTES, Spelling, in_prose, quoted
 from tests.tokens.conftest import byte_vocabulary
 
 
@@ -59,3 +59,10 @@ def test_byte_alphabet() -> None:
 )
 def test_show(spelling: Spelling, entry: str, shown: str) -> None:
     assert spelling.show(entry) == shown
+
+
+def test_in_prose_only_what_would_be_read_as_prose_is_quoted() -> None:
+    assert [in_prose(text) for text in (".", " ", "=", "it", "[CLS]", "😀", "동(ㅗ)")] == [
+        "'.'", "' '", "'='", "it", "[CLS]", "😀", "동(ㅗ)",
+    ]  # fmt: skip
+    assert quoted("\\xea") == "'\\xea'"  # a byte that is spelled out is not escaped again

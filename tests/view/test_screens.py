@@ -109,9 +109,7 @@ def test_sites_say_what_they_are() -> None:
 
 
 def test_columns_that_do_not_fit_are_named() -> None:
-    assert "not shown, for want of width: scale applied, also, op, node" in plain(SCENES["sites"](), 60).replace(
-        "\n", " "
-    )
+    assert "too narrow to show: scale applied, also, op, node" in plain(SCENES["sites"](), 60).replace("\n", " ")
     assert "not shown" not in plain(SCENES["sites"](), 200)
 
 

@@ -73,7 +73,7 @@ def ablate(
 
     Examples:
         attnx ablate "The cat sat on the mat. The cat" -m tiny-gpt
-        attnx ablate "The animal slept because it was tired." --head 5.11 --with mean
+        attnx ablate "The animal was tired." --head 5.11 --with mean
         attnx ablate "The animal slept because it was tired." --edge it:animal
     """
     from attnx.cli import output, saving
@@ -166,9 +166,9 @@ def ablate(
 
         numbers = table(made if explain else replace(made, formula=""), decimals=3)
         shown.append(choice(["", numbers], ["", headmap(made, decimals=2)], [], instead="the map in numbers: --all"))
-    hints = [f"{counted(left, 'more head')}, each smaller: --all, or --top K" if left else ""]
-    hints += [] if explain else ["--explain: formulas"]
-    shown = [screen(*shown, said=len(set(notes)), every=every, hints=hints)]
+    hints = [f"{counted(left, 'more head')}: --all" if left else ""]
+    hints += [] if explain else ["formulas: --explain"]
+    shown = [screen(*shown, said=output.lines_of(notes), every=every, hints=hints)]
     columns = saving.columns_of(_rows(found, what))
     saving.give(shown, columns, document("attnx/ablate", body), json=run.output.json, path=save, force=force)
 
@@ -210,6 +210,7 @@ def _what(method: str, reference: Path | None, edge: list[str] | None, at: list[
 
 def _table(found: Ablation, what: str, top: int, explain: bool) -> Any:
     """What each change does; those that move the answer most come first."""
+    from attnx.tokens.pieces import quoted
     from attnx.view.columns import column, columns
 
     ranked = found.ranked[:top]
@@ -230,8 +231,9 @@ def _table(found: Ablation, what: str, top: int, explain: bool) -> Any:
     notes = [f"{read.heading}: {read.formula}"] if explain else []
     if found.base.kept is not None and len(found.effects) > 1:
         kept = sum(bool(e.change.kept) for e in found.effects)
-        notes.append(f"the first choice stays {found.base.reading.first!r} in {kept} of {len(found.effects)}")
-    title = f"what the model says ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
+        notes.append(f"the first choice stays {quoted(found.base.reading.first)} in {kept} of {len(found.effects)}")
+    does = "says" if chooses else "gives"  # an embedding says nothing
+    title = f"what the model {does} ({read.kind}), {'edges knocked out' if 'knocked' in what else 'heads ablated'}"
     return columns(title, parts, notes=notes)
 
 

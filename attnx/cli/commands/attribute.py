@@ -38,7 +38,7 @@ def attribute(
 
     Examples:
         attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt
-        attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --answer sat --foil lay
+        attnx attribute "The cat sat. The cat" -m tiny-gpt --answer sat --foil lay
         attnx attribute "The cat sat on the mat. The cat" -m tiny-gpt --top 5
     """
     from attnx.cli import output, saving

@@ -49,7 +49,7 @@ def contacts(
     Examples:
         attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/
         attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --layer last
-        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --gold contacts.txt
+        attnx contacts MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ -m esm2/ --gold gold.txt
     """
     from attnx.cli import output
     from attnx.cli.unused_options import refuse
@@ -79,7 +79,7 @@ def contacts(
     if run.output.json:
         output.emit_json(_document(found, top or TOP, notes))
         return
-    output.show(*_rendered(found, top or TOP, every=every, explain=explain, said=len(set(notes))))
+    output.show(*_rendered(found, top or TOP, every=every, explain=explain, said=output.lines_of(notes)))
 
 
 def _rendered(found: Contacts, top: int, *, every: bool, explain: bool, said: int = 0) -> list[Any]:
@@ -101,7 +101,7 @@ def _rendered(found: Contacts, top: int, *, every: bool, explain: bool, said: in
         shown += ["", precision(judged.heads, named, judged.chance, judged.contacts, top)]
     drawn = heatmap(contact_map(found.map, found.apart), bounds=(0.0, None))
     shown.append(choice(["", drawn], [], instead="the map: --all"))
-    hints = [] if explain else ["--explain: formula, source"]
+    hints = [] if explain else ["formula, source: --explain"]
     return [screen(*shown, said=said, every=every, hints=hints)]
 
 

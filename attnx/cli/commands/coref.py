@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from attnx.model import Model
     from attnx.records import Measurement
 
-TOP = 4
-"""How many heads are listed without --top."""
 _TOLD = 5
 """How many of the examples left out of a dataset are named, each with its reason."""
 
@@ -48,6 +46,9 @@ def coref(
         bool, typer.Option("--causal", help="Whether it matters: cut that attention, one head at a time.")
     ] = False,
     top: TopOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every head, and everything that one screen lacks.")
+    ] = False,
     explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
@@ -74,12 +75,14 @@ def coref(
     if dataset is not None:
         if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
-        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top})
+        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top, "--all": every})
         saving.check(save, force=force)
         _dataset(run.open(), dataset, run.output.json, causal, save, force, explain)
         return
     if causal:
         refuse("with --causal", {"--contrast": contrast})
+    if every:
+        refuse("with --all", {"--top": top})
     saving.check(save, force=force)
 
     from attnx.cli import mattering
@@ -115,55 +118,33 @@ def coref(
     if run.output.json or save is not None:
         from attnx.view.json import document
 
-        body: dict[str, Any] = {
+        content: dict[str, Any] = {
             **base(trace),
             "pronouns": [_object(one) for one in found],
             "contrast": None if pairs is None else [_contrast_object(two, moved) for two, moved in pairs],
             "causal": [[mattering.object_of(one) for one in mine] for mine in matters] if causal else None,
             "notes": notes,
         }
-        whole = document("attnx/coref", body)
+        whole = document("attnx/coref", content)
         if save is None:
             output.emit_json(whole)
             return
+    from attnx.cli.pointed import Pointed, body
     from attnx.study.worth_opening import opened_for
-    from attnx.view import coref_tables as tables
     from attnx.view.page import line
-    from attnx.view.screen import choice, screen
+    from attnx.view.screen import screen
 
-    counts = (TOP, *range(TOP - 1, 0, -1)) if top is None else (top,)
     text_shown = text_of(trace.memory or trace.tokens)
-    shown: list[Any] = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
-    for at, one in enumerate(found):
-        shown += mattering.show(matters[at], top or TOP, explain=explain)
-        if causal and matters[at]:
-            continue
-        if len(one.unseen) == len(one.candidates):
-            shown += ["", tables.unseen(one)]
-            continue
-        shown += [
-            *[""] * bool(at),
-            line(tables.answer(one), "bold"),
-            tables.verdicts(one, explain=explain),
-            choice(*(["", tables.heads(one, count, _more, explain=explain)] for count in counts)),
-        ]
-        shown += [line(text, "dim") for text in [opened_for(trace, pointing.received, one.pronoun)] if text]
-        if explain:
-            shown += ["", tables.layers(one)]
-        if pairs is not None:
-            two, moved = pairs[at]
-            shown += ["", tables.contrast(one, two, moved, contrast or "", top or TOP, explain=explain)]
-    hints = [] if explain else ["--explain: formulas" if causal else "--explain: formulas, layers"]
-    shown = [screen(*shown, said=len(set(notes)), hints=hints)]
+    first = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
+    worth = [opened_for(trace, pointing.received, one.pronoun) for one in found]
+    pointed = body(Pointed(found, matters, pairs, contrast or "", worth, trace), top, every=every, explain=explain)
+    hints = [] if explain else ["formulas: --explain" if causal else "formulas, layers: --explain"]
+    shown = [screen(*first, pointed, said=output.lines_of(notes), every=every or explain, hints=hints)]
     if causal:
         rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
     else:
         rows = [row for one in found for row in mattering.mention_rows(one)]
     saving.give(shown, saving.columns_of(rows), whole, json=run.output.json, path=save, force=force)
-
-
-def _more(left: int) -> str:
-    return f"{counted(left, 'more head')}: --top K" if left else ""
 
 
 def _contrasted(opened: Model, text: str, found: list[Coreference], target: str | None) -> list[Any]:

@@ -104,12 +104,12 @@ def cost(
     from attnx.view.screen import choice, screen
 
     paths = _paths(found.paths, explain)
-    hints = [] if explain else ["--explain: formulas, sources"]
+    hints = [] if explain else ["formulas, sources: --explain"]
     short = line(_paths_said(found.paths))
     shown = screen(
         _table(opened.name, count, found, timing, explain),
         choice(["", paths], [short], instead="steps and paths by length: --explain"),
-        said=len(set(notes)), every=explain, hints=hints,
+        said=output.lines_of(notes), every=explain, hints=hints,
     )  # fmt: skip
     rows = _rows(found.attention, found.paths, *(() if timing is None else (timing.table,)))
     saving.give([shown], saving.columns_of(rows), whole_document, json=json, path=save, force=force)

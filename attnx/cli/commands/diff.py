@@ -74,8 +74,8 @@ def diff(
     model on two texts: --other-text.
 
     Examples:
-        attnx diff model.onnx model_int8.onnx "The animal slept because it was tired."
-        attnx diff model.onnx model_int8.onnx "The animal slept because it was tired." --fail-over 0.01
+        attnx diff model.onnx model_int8.onnx "The animal was tired."
+        attnx diff model.onnx int8.onnx "The animal was tired." --fail-over 0.01
         attnx diff model.onnx model_int8.onnx --file texts.txt --json
         attnx diff minilm minilm "The cat sat." --other-text "The dog sat."
     """

@@ -36,7 +36,7 @@ def explore(
 
     Examples:
         attnx explore
-        attnx explore "The animal slept because it was tired." --head 5.11 --query it
+        attnx explore "The cat slept; it was tired." --head 5.11 --query it
         attnx explore "The cat sat on the mat. The cat" -m tiny-gpt --generate 5
     """
     from rich.console import Console

@@ -47,7 +47,7 @@ def flow(
     Examples:
         attnx flow "The animal slept because it was tired."
         attnx flow "The animal slept because it was tired." --query it
-        attnx flow "The animal slept because it was tired." --query it --top 5 --json
+        attnx flow "The cat slept; it was tired." --query it --top 5 --json
     """
     from attnx.cli import output, saving
     from attnx.cli.unused_options import refuse
@@ -88,7 +88,7 @@ def flow(
         views = _views(found, trace, Shown(top, every, explain))
         saving.give(views, found.rollout, whole, json=run.output.json, path=save, force=force)
         return
-    output.show(*_views(found, trace, Shown(top, every, explain, len(set(notes)))))
+    output.show(*_views(found, trace, Shown(top, every, explain, output.lines_of(notes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ def _views(found: Streams, trace: Trace, shown: Shown) -> list[Any]:
     from attnx.view.reporting import heading
     from attnx.view.screen import choice, screen
 
-    said = [] if shown.explain else ["--explain: formulas, sources"]
+    said = [] if shown.explain else ["formulas, sources: --explain"]
     if found.query is not None:
         left = len(found.keys) - len(_kept(found, shown))
-        hints = [f"{counted(left, 'more key')}: --all, or --top K" if left else "", *said]
+        hints = [f"{counted(left, 'more key')}: --all" if left else "", *said]
         parts = [*_map(found, trace), _one(found, shown), "", _layers(found, shown)]
         return [screen(line(heading(trace)), *parts, said=shown.said, every=shown.every, hints=hints)]
     from attnx.view.heatmap import heatmap

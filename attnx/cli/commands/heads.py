@@ -193,7 +193,7 @@ def heads(
     else:
         first = heading(trace)
     shown: list[Any] = [line(first)]
-    hints = [] if explain or near is not None else ["--explain: formulas, sources"]
+    hints = [] if explain or near is not None else ["formulas, sources: --explain"]
     if near is not None:
         shown.append(tables.nearest(near, top or TOP))
         notes = list(said)  # notes of measures are about what is not shown
@@ -209,16 +209,21 @@ def heads(
     else:
 
         def more(left: int) -> str:
-            others = f"; {counted(left, 'more head')}: --all" if left else ""
-            return f"by {sort}{others}{'' if explain else '; --explain: formulas, sources'}"
+            others = f" · {counted(left, 'more head')}: --all" if left else ""
+            return f"by {sort}{others}{'' if explain else ' · formulas, sources: --explain'}"
 
         hints = []
         count = sum(bool(kind) for row in table.kinds for kind in row)
         fewer = (count,) if every else (top,) if top is not None else range(min(TOP, count), 0, -1)
         shown += [line(text, "bold") for text in tables.counts(table)]
         shown.append(choice([tables.kinds(table, explain)], [], instead="the map of kinds: --all"))
-        shown.append(choice(*(["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer)))
-    shown = [screen(*shown, said=len(notes), every=every or explain, hints=hints)]
+        lists: list[list[Any]] = [["", tables.measures(table, sort, one, more, explain=explain)] for one in fewer]
+        lacks = [""] * len(lists)
+        if top is None and not every:
+            lists.append([])
+            lacks.append(f"heads by {sort}: --all")
+        shown.append(choice(*lists, instead=lacks))
+    shown = [screen(*shown, said=output.lines_of(notes), every=every or explain, hints=hints)]
     saving.give(
         shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force
     )

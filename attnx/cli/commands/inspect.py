@@ -72,7 +72,7 @@ def inspect(
         str | None, typer.Option("--max", metavar="OVER", help="The largest over heads, layers or all.")
     ] = None,
     site: SiteOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Every token and head of the overview.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Everything that one screen has no room for.")] = False,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
@@ -84,8 +84,8 @@ def inspect(
 
     Examples:
         attnx inspect "The animal slept because it was tired."
-        attnx inspect "The animal slept because it was tired." --head 5.11 --query it
-        attnx inspect "The animal slept because it was tired." --layer last --view heatmap
+        attnx inspect "The cat slept; it was tired." --head 5.11 --query it
+        attnx inspect "The animal was tired." --layer last --view heatmap
     """
     from attnx.cli.inputs import Lines, only, several
     from attnx.cli.unused_options import refuse, refuse_in_view
@@ -108,7 +108,7 @@ def inspect(
     )
     json = run.output.json
     refuse_in_view(request, documents=json or jsonl or (save is not None and save.suffix.lower() == ".json"))
-    if request.view != "overview" or json or jsonl:
+    if request.view not in ("overview", "row") or top is not None or json or jsonl:
         refuse("where everything is shown", {"--all": every})
     if json:
         only(items, "--json", "use --jsonl")
@@ -134,14 +134,19 @@ def inspect(
     total = items.count if isinstance(items, Lines) else 1
     with output.progress(total, "texts", quiet=not several(items) or output.is_terminal()) as tell:
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
-            output.notes(f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes)
+            said = [f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes]
+            output.notes(said)
             shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None:
                 output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(*([""] if at else []), *_whose(one, shown), *render(shown, _NEXT, _REST, every=every))
+                output.show(
+                    *([""] if at else []),
+                    *_whose(one, shown),
+                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said)),
+                )
             tell(at + 1)
 
 

@@ -41,7 +41,7 @@ def intervene(
     Examples:
         attnx intervene model.onnx --plan plan.json --inputs feed.npz
         attnx intervene model.onnx --plan plan.json --inputs feed.npz --save out.npz
-        attnx intervene model.onnx --plan plan.json --inputs feed.npz --other corrupt.npz
+        attnx intervene model.onnx --plan plan.json --inputs a.npz --other b.npz
     """
     from attnx import model as pipeline
     from attnx.cli import output

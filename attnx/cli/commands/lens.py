@@ -120,12 +120,14 @@ _FORMULA = "softmax(unembedding(final norm(residual stream))) behind each layer 
 
 def _from(found: LogitLens) -> str:
     """From which layer on the answer is the first choice."""
+    from attnx.tokens.pieces import quoted
+
     answer = found.name(found.answers[0])
     last = len(found.layers) - 1
     if found.rank[last, 0] != 1:
-        return f"{answer!r} is not what the model says: rank {found.rank[last, 0]} at the end"
+        return f"{quoted(answer)} is not what the model says: rank {found.rank[last, 0]} at the end"
     begin = next((n + 1 for n in range(last, -1, -1) if found.rank[n, 0] != 1), 0)
-    return f"{answer!r} is the first choice from {found.layers[begin]} on; entropy in nats"
+    return f"{quoted(answer)} is the first choice from {found.layers[begin]} on; entropy in nats"
 
 
 def _object(found: LogitLens) -> dict[str, Any]:

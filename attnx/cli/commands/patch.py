@@ -95,8 +95,8 @@ def patch(
 
     Examples:
         attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt
-        attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt --what residual
-        attnx patch "The cat sat. The cat" "The dog ran. The dog" -m tiny-gpt --from 0.3 --to 2.5
+        attnx patch "A cat sat. A" "A dog ran. A" -m tiny-gpt --what residual
+        attnx patch "A cat sat. A" "A dog ran. A" -m tiny-gpt --from 0.3 --to 2.5
     """
     from attnx.cli import patched, saving
     from attnx.cli.unused_options import refuse

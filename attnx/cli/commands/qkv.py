@@ -49,7 +49,7 @@ def qkv(
     Examples:
         attnx qkv "The animal slept because it was tired."
         attnx qkv "The animal slept because it was tired." --query it --key animal
-        attnx qkv "The animal slept because it was tired." --head 5.11 --query it --json
+        attnx qkv "The cat slept; it was tired." --head 5.11 --query it --json
     """
     from attnx.cli import output, saving
     from attnx.measure import looks
@@ -124,9 +124,9 @@ def qkv(
     parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
     parts.append(choice(["", _projections(around, attention.site, explain)], []))
     hints = [] if every else ["dimensions, heads and matrices: --all"]
-    hints += [] if explain else ["--explain: formulas, sources"]
+    hints += [] if explain else ["formulas, sources: --explain"]
     steps = _steps(title, found, attention.site, explain)
-    views = [screen(line(heading(trace)), steps, *parts, said=len(set(notes)), every=every, hints=hints)]
+    views = [screen(line(heading(trace)), steps, *parts, said=output.lines_of(notes), every=every, hints=hints)]
     columns = saving.columns_of(_rows(found, attention.site, trace.labels[at.site], at))
     saving.give(views, columns, whole, json=run.output.json, path=save, force=force)
 
@@ -151,6 +151,8 @@ def _rows(found: Pair, site: Site, label: str, at: Look) -> list[dict[str, Any]]
 
 def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
     """From the sizes of q and k to the weight, and on to the context."""
+    import numpy as np
+
     from attnx.view.columns import column, columns
     from attnx.view.reporting import sourced
 
@@ -170,6 +172,8 @@ def _steps(title: str, found: Pair, site: Site, explain: bool) -> Columns:
         "|context|": "size of the head's output",
     }
     names = found.steps.axes[0].labels
+    if np.isnan(found.steps.values[names.index("masked")]):
+        meaning["masked"] = "softmax's input: not found in this graph"
     return columns(
         title,
         [

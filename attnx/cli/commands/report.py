@@ -43,7 +43,7 @@ def report(
 
     Examples:
         attnx report "The animal slept because it was tired."
-        attnx report "The animal slept because it was tired." -o animal.html --from it --to animal
+        attnx report "The cat slept; it was tired." -o cat.html --from it --to cat
         attnx report "The cat sat on the mat. The cat" -m tiny-gpt --head 0.3
     """
     from attnx.cli import output

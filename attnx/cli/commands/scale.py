@@ -158,9 +158,9 @@ def scale(
     if swept is not None:
         shown += ["", tables.sweep(swept, explain=explain)]
     left = max(0, len(row.axes[0].labels) - kept)
-    hints = [f"{counted(left, 'more key')}, none with a larger weight, and every head: --all" if left else ""]
-    hints += [] if explain else ["--explain: formulas, sources"]
-    shown = [screen(*shown, said=len(said), every=every, hints=hints)]
+    hints = [f"{counted(left, 'more key')}, every head: --all" if left else ""]
+    hints += [] if explain else ["formulas, sources: --explain"]
+    shown = [screen(*shown, said=output.lines_of(said), every=every, hints=hints)]
     columns = saving.columns_of(_rows(row, looked, (at, number, where, piece)))
     saving.give(shown, columns, whole, json=run.output.json, path=save, force=force)
 

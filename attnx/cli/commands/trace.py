@@ -30,8 +30,8 @@ def trace(
     scores, scaled, capped, masked, weights or context.
 
     Examples:
-        attnx trace minilm "The animal slept because it was tired." --save animal.npz
-        attnx trace minilm "The animal slept because it was tired." --layer last --only weights
+        attnx trace minilm "The animal was tired." --save animal.npz
+        attnx trace minilm "The animal was tired." --layer last --only weights
         attnx trace model.onnx --inputs feed.npz --save out.npz --json
     """
     from attnx.study.request import parse_layers, parse_quantities

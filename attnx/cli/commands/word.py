@@ -54,7 +54,7 @@ def word(
     """Compare one word's vectors in two texts at every layer, beside what any two words have in common there.
 
     Examples:
-        attnx word "We sat on the bank of the river." "I went to the bank." --word bank
+        attnx word "We sat on the river bank." "I went to the bank." --word bank
         attnx word "The bat flew." "He swung the bat." --word bat --json
         attnx word "A spring day." "The spring broke." --word spring
     """
@@ -145,6 +145,6 @@ def _table(model: str, found: list[States], mentions: list[Mention], measure: Me
             "L0 reads the embeddings; words in both: other words that both texts have, each with itself; "
             "different words: any two, the baseline",
             *measure.notes,
-            "" if explain else "--explain: formula, source",
+            "" if explain else "formula, source: --explain",
         ],
     )
