@@ -98,7 +98,7 @@ def _body(shown: Pointed, form: _Form, *, explain: bool) -> list[Any]:
     for at, one in enumerate(shown.found):
         for cut in shown.matters[at]:
             out += ["", line(mattering_tables.answer(cut))]
-            out += ["", mattering_tables.heads(cut, form.heads, explain=explain)] if form.heads else []
+            out += ["", mattering_tables.heads(cut, form.heads, _more, explain=explain)] if form.heads else []
         if shown.matters[at]:
             continue
         if len(one.unseen) == len(one.candidates):

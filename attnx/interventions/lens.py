@@ -28,7 +28,7 @@ class Lensed:
     """What the logit lens shows of a run."""
 
     hidden: Array
-    """float32 [L+1,B,Q,E]: the residual stream as the first layer gets it, and behind each layer."""
+    """float32 [L+1,B,Q,E]: the residual stream as the first layer gets it, and after each layer."""
     logits: Array | None = None
     """float32 [L+1,B,Q,V] (or as the model's own output: [L+1,B,classes]); None where the model has none."""
     uncapped: Array | None = None

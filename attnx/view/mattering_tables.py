@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,8 @@ def answer(one: Mattering) -> str:
     return f"{found}."
 
 
-def heads(one: Mattering, count: int, *, explain: bool = False) -> Columns:
-    """The heads in which the cut moves most."""
+def heads(one: Mattering, count: int, more: Callable[[int], str], *, explain: bool = False) -> Columns:
+    """The heads in which the cut moves most; `more`: how to see those that are left out, given their number."""
     layers, names = (axis.labels for axis in one.moved.axes)
     kept = one.ranked[:count]
 
@@ -71,7 +72,7 @@ def heads(one: Mattering, count: int, *, explain: bool = False) -> Columns:
         else "",
         f"{one.second.name} unedited: {number(one.unedited, 4)}" if one.second and one.unedited is not None else "",
         one.moved.source if explain else "",
-        f"{counted(left, 'more head')}: --all" if left else "",
+        more(left),
     ]
     title = f"from {one.word.text}@{one.word.pieces[0]}: the edge to {one.to.text} cut, a head at a time"
     return columns(title, parts, notes=[note for note in notes if note])

@@ -32,7 +32,7 @@ def lens(
 ) -> None:
     """Show what the model would say if it ended after each of its layers.
 
-    The final norm and the unembedding are applied to the residual stream behind every layer: its first choice, the
+    The final norm and the unembedding are applied to the residual stream after every layer: its first choice, the
     rank and probability of the answer, the entropy of all that it would say.
 
     Examples:
@@ -115,7 +115,7 @@ def _several(found: LogitLens) -> list[Any]:
     return [columns(title, words, gap=1), "", table(upside)]
 
 
-_FORMULA = "softmax(unembedding(final norm(residual stream))) behind each layer (nostalgebraist 2020)"
+_FORMULA = "softmax(unembedding(final norm(residual stream))) after each layer (nostalgebraist 2020)"
 
 
 def _from(found: LogitLens) -> str:
