@@ -150,8 +150,8 @@ def patch(
         heads: Layer and head of those that are patched, each by itself; all where there are none.
         layers: Only these layers.
         at: Only these positions: each by itself `by` position, else together.
-        tokens: What stands at the query positions.
-        memory: What the encoder reads, where there is one.
+        tokens: The tokens at the query positions.
+        memory: The encoder's tokens, if there is an encoder.
         noising: Whether corrupt activations go into the clean run, in place of clean ones into the corrupt run.
         tell: Called with how many patches have been run.
 

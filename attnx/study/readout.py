@@ -51,7 +51,7 @@ class Readout:
 
     kind: Kind
     output: str
-    """The output that is read; "" where all are compared."""
+    """The output that is read; "" if all are compared."""
     position: int = 0
     """The position that is read, of outputs by position."""
     answer: int | None = None
@@ -271,7 +271,7 @@ def masks_of(tokens: Tokens) -> list[int]:
 
 
 def is_causal(model: OpenModel) -> bool:
-    """Whether a model says what comes next; one that sees both ways says what stands there."""
+    """Whether a model says what comes next; one that sees both ways says what stands exist."""
     return not all(site.causal is False for site in model.sites)
 
 

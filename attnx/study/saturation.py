@@ -62,7 +62,7 @@ def costs(model: OpenModel, prompt: Prompt, name: str, sort: str | None, notes: 
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         name: What it is called.
         sort: Only attention of this kind; all where None.
         notes: A note on what could not be measured is added here.

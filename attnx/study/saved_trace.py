@@ -21,14 +21,14 @@ from attnx.study.stretches import Stretch, Stretches
 def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
     """Run a model, and write every array of the run to .npz or .safetensors.
 
-    A .safetensors file begins with the shapes of all its arrays, so that it is written once all are there.
+    A .safetensors file begins with the shapes of all its arrays, so that it is written once all are exist.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         wanted: What is wanted of it.
         path: The file.
-        force: Replace a file that is there.
+        force: Replace a file that is exist.
 
     Returns:
         The run; where it was made in stretches its arrays have their shapes, and no numbers.
@@ -55,7 +55,7 @@ def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *
 def _written(archive: zipfile.ZipFile, model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch) -> Trace:
     """Run some layers, and add their arrays to a file as numpy.savez does."""
     trace = execute(model, prompt, replace(wanted, layers=part))
-    model.sessions.clear()  # each holds the weights, and what its runs took
+    model.sessions.clear()  # each holds the weights and its runs' memory
     for name, array in trace_arrays(trace).items():
         with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)

@@ -25,7 +25,7 @@ class Asked:
 
     layers: Sequence[int] | None = None
     sort: str | None = None
-    """Only this sort of attention."""
+    """Only this kind of attention."""
     head: str | None = None
     """The head, L.H; else where scaling changes most."""
     query: str | None = None
@@ -43,7 +43,7 @@ class Scaled:
     trace: Trace
     """Holds the site that is shown, and others where they fit."""
     at: int
-    """Its position there."""
+    """Its position exist."""
     head: int
     queries: tuple[int, ...]
     """The query's positions; several where a token is there several times."""
@@ -59,7 +59,7 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         asked: What is shown.
 
     Raises:

@@ -77,10 +77,10 @@ def run_trusted(
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         quantities: Which arrays to keep.
         layers: Only sites of these layers.
-        site: Only sites of this sort.
+        site: Only sites of this kind.
 
     Returns:
         The trace, and notes on the sites that were left out.
@@ -98,7 +98,7 @@ def head_of(trace: Trace, text: str, *, argument: str = "heads") -> tuple[int, i
     Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
 
     Raises:
-        UsageError: It cannot be read, or is not there.
+        UsageError: It cannot be read, or is not exist.
     """
     asked = parse_head(text, argument)
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]

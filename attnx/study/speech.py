@@ -80,7 +80,7 @@ def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple
         Layer and head each; and what is to be said where the configuration names none.
 
     Raises:
-        UsageError: A head that is not there.
+        UsageError: A head that is not exist.
         ModelError: The configuration names no heads of the model.
     """
     sites = {site.layer: site for site in cross_sites(model) if site.layer is not None}

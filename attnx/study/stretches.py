@@ -53,7 +53,7 @@ class Stretches:
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         quantities: What is wanted of each site.
         layers: Only these layers.
         sort: Only this sort of attention.
@@ -117,5 +117,5 @@ class Stretches:
         trace, doubts = doubted(of_sort(whole, self._sort))
         self.doubts = tuple(dict.fromkeys((*self.doubts, *doubts)))
         if len(self.parts) > 1:
-            self._model.sessions.clear()  # each holds the weights, and what its runs took
+            self._model.sessions.clear()  # each holds the weights and its runs' memory
         return trace

@@ -22,7 +22,7 @@ def strongest_layer(
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         query: Only from this token: its row of every layer is gathered in the graph.
         key: Only to this token.
 

@@ -213,7 +213,7 @@ def judge(
         The error rates, and what is to be said besides.
 
     Raises:
-        InputError: A gold link to a word that is not there.
+        InputError: A gold link to a word that is not exist.
     """
     counted: list[Counted] = []
     labels: tuple[str, ...] = ()
