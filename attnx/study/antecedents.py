@@ -103,7 +103,7 @@ def resolve(
 
 
 def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:
-    """Find one text's pronoun and candidates in another, by word and occurrence; None if they are not all exist."""
+    """Find one text's pronoun and candidates in another, by word and occurrence; None if they are not all found."""
 
     def nth(mention: Mention, before: tuple[Mention, ...]) -> Mention:
         rank = sum(m.text.lower() == mention.text.lower() and m.start < mention.start for m in before)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _READ: WeakKeyDictionary[OpenModel, dict[object, Array | None]] = WeakKeyDictionary()
-"""What `output_projection` read, and products of it, for as long as its model is exist."""
+"""Cache of what `output_projection` read, and its products, for as long as the model lives."""
 
 
 def projections_of(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:

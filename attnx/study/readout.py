@@ -271,7 +271,7 @@ def masks_of(tokens: Tokens) -> list[int]:
 
 
 def is_causal(model: OpenModel) -> bool:
-    """Whether a model says what comes next; one that sees both ways says what stands exist."""
+    """Whether a model predicts the next token; a bidirectional one predicts the token at the position itself."""
     return not all(site.causal is False for site in model.sites)
 
 

@@ -197,7 +197,7 @@ def _together(measure: Measurement, group: Sequence[int]) -> Measurement:
 def _exact(
     trace: Trace, group: Sequence[int], tokens: Tokens, layers: int, relative: bool
 ) -> tuple[Measurement | None, str | None]:
-    """Exact flow where it takes seconds, the mean of several tokens' as one row; else why it is not exist."""
+    """Exact flow if it takes seconds, averaged over several tokens as one row; otherwise why it is missing."""
     if layers * len(tokens) ** 3 * len(group) > QUICK:
         return (
             None,

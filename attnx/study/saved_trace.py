@@ -21,14 +21,14 @@ from attnx.study.stretches import Stretch, Stretches
 def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
     """Run a model, and write every array of the run to .npz or .safetensors.
 
-    A .safetensors file begins with the shapes of all its arrays, so that it is written once all are exist.
+    A .safetensors file begins with the shapes of all its arrays, so it is written only when all are available.
 
     Args:
         model: The model.
         prompt: The prompt to run it on.
         wanted: What to trace.
         path: The file.
-        force: Replace a file that is exist.
+        force: Replace an existing file.
 
     Returns:
         The run; if it was made in several parts, its arrays only have their shapes, not their numbers.

@@ -43,7 +43,7 @@ class Scaled:
     trace: Trace
     """Contains the displayed site, and others if they fit."""
     at: int
-    """Its position exist."""
+    """The displayed site's position in it."""
     head: int
     queries: tuple[int, ...]
     """The query's positions; several if the token occurs several times."""

@@ -98,7 +98,7 @@ def head_of(trace: Trace, text: str, *, argument: str = "heads") -> tuple[int, i
     If several kinds of attention have such a layer, the last one is meant: the cross-attention of a decoder.
 
     Raises:
-        UsageError: It cannot be read, or is not exist.
+        UsageError: It cannot be parsed, or does not exist.
     """
     asked = parse_head(text, argument)
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]

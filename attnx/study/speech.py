@@ -80,7 +80,7 @@ def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple
         Layer and head of each; and a note if the configuration names none.
 
     Raises:
-        UsageError: A head that is not exist.
+        UsageError: A head that does not exist.
         ModelError: The configuration names heads that the model does not have.
     """
     sites = {site.layer: site for site in cross_sites(model) if site.layer is not None}

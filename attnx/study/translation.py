@@ -213,7 +213,7 @@ def judge(
         The error rates, and notes.
 
     Raises:
-        InputError: A gold link to a word that is not exist.
+        InputError: A gold link to a word that does not exist.
     """
     counted: list[Counted] = []
     labels: tuple[str, ...] = ()
