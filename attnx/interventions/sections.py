@@ -218,7 +218,7 @@ def _cuts(
 
 
 def _again(graph: Graph, outputs: Collection[str], value: str, weights: Mapping[str, int]) -> int:
-    """How many weights before a tensor must be multiplied again to compute what follows it."""
+    """How many weights not downstream of a tensor must be multiplied again to compute what follows it."""
     needed = above(graph, outputs, {value})
     made = {value}
     for node in graph.nodes:

@@ -195,7 +195,7 @@ def _made(
     """The parts, as the cluster returns them; `alone`: the cluster is only ever this machine."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     room = _room(ray.cluster_resources(), model.device, workers)
-    device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own GPU
+    device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
     parted = Carried(model.elsewhere()) if alone else carried(model)
     elsewhere = Elsewhere(parted, device, software(), None if room.gpu else room.processors)
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}  # where the corpus and the model are
