@@ -66,7 +66,7 @@ def enter(
 
     Args:
         proto: A copy of the model, changed in place.
-        graph: What is known of its tensors.
+        graph: What is known about its tensors.
         entries: In order.
         ends: Tensors that all runs must output.
         batch: The symbol for the number of rows in shapes.

@@ -54,7 +54,7 @@ class Join:
     term: Term
     beside: list[str]
     axes: Axes
-    """Of `out`."""
+    """Layout of `out`."""
     names: list[tuple[str, Atom]]
     plain: bool
 
