@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _register_formatters() -> None:
-    """Let records draw themselves with the views; a view is imported when it is first needed."""
+    """Register the views that draw records; each view is imported when it is first needed."""
 
     def mimebundle(record: Any) -> Any:
         from attnx.view.notebook import bundle

@@ -1,27 +1,27 @@
 """Every error a user can cause, as one tree, each with a hint and an exit code.
 
     AttnxError
-    ├── UsageError     2   the command line asks for something that cannot be
+    ├── UsageError     2   the command line asks for something impossible
     ├── ModelError     3   the model file, its weights or its tokenizer
     │   └── UnsupportedError 3   read and understood, but this attention cannot be shown; says why
     ├── InputError     4   the text, the feed, an audio or image file
     └── RunError       5   the device, the provider, onnxruntime, memory, disk
-        └── DeviceError  5   the device that was asked for is not the one that came
+        └── DeviceError  5   the session did not get the requested device
 
 A bug of attnx is outside this tree and shows its traceback.
 
-A message or hint that names an argument or a call is an `attnx.wording.Wording`: a str in the words of Python, from
-which the command line makes its options.
+A message or hint that names an argument or a call is an `attnx.wording.Wording`: a str worded for Python, from
+which the command line derives its option names.
 """
 
 from __future__ import annotations
 
 OK, USAGE, MODEL, INPUT, RUN, DIFFERENT, INTERRUPTED = 0, 2, 3, 4, 5, 6, 130
-"""Exit codes. DIFFERENT is no error: two models were compared, and differ by more than was allowed."""
+"""Exit codes. DIFFERENT is not an error: two models were compared and differ by more than was allowed."""
 
 
 class AttnxError(Exception):
-    """What was found and what was expected; `hint` says what to do about it.
+    """An error says what was found and what was expected; `hint` says what to do about it.
 
     Args:
         message: One or two sentences: what was found, what was expected.
@@ -37,7 +37,7 @@ class AttnxError(Exception):
 
 
 class UsageError(AttnxError):
-    """The command line or an API argument asks for something that cannot be."""
+    """The command line or an API argument asks for something impossible."""
 
     exit_code = USAGE
 
@@ -49,7 +49,7 @@ class ModelError(AttnxError):
 
 
 class UnsupportedError(ModelError):
-    """The model was read, but what was asked of it cannot be shown; the message says why."""
+    """The model was read, but what was requested cannot be shown; the message says why."""
 
 
 class InputError(AttnxError):
@@ -65,14 +65,14 @@ class RunError(AttnxError):
 
 
 class DeviceError(RunError):
-    """The device that was asked for is not the one that the session got."""
+    """The session did not get the requested device."""
 
 
 def reason(error: Exception) -> str:
     """Why a file cannot be read, in the words of the library that read it.
 
-    An OSError's number and path are left out, and so is numpy's advice to unpickle: it takes every file that is none of
-    its own for a pickle.
+    An OSError's number and path are left out, and so is numpy's advice to unpickle: numpy takes any file that is not in
+    its own format for a pickle.
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

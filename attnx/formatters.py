@@ -1,6 +1,6 @@
 """How records are drawn in notebooks and passed to other tools: functions by name, registered from above.
 
-Records are at the bottom of the package and know no view; `attnx/__init__.py` registers the views that show them.
+Records are at the bottom of the package and do not import views; `attnx/__init__.py` registers the views.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _FORMATTERS: dict[str, Callable[..., Any]] = {}
 
 
 def register(**formatters: Callable[..., Any]) -> None:
-    """Add formatters by name; each takes a record, and what else the method of the record takes."""
+    """Add formatters by name; each takes a record and any further arguments of the record's method."""
     _FORMATTERS.update(formatters)
 
 
 def formatted(name: str, record: object, *arguments: object) -> Any:
-    """What the formatter of that name makes of a record."""
+    """Format a record with the formatter of that name."""
     return _FORMATTERS[name](record, *arguments)

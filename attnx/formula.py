@@ -1,6 +1,6 @@
-"""The attention formula in numpy: scores -> scaled -> capped -> masked -> weights -> context, and what rows tell.
+"""The attention formula in numpy: scores -> scaled -> capped -> masked -> weights -> context, and statistics of rows.
 
-Arrays come and go as float32; sums run in float64, one [Q,K] matrix at a time so that memory stays bounded.
+Arrays are float32 on the way in and out; sums run in float64, one [Q,K] matrix at a time so that memory stays bounded.
 Letters: B batch, H query heads, Hkv key/value heads, Q query positions, K key positions, D, Dv head sizes.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1, and the ONNX Attention operator (softcap, mask).
@@ -16,11 +16,11 @@ from attnx.errors import UnsupportedError
 from attnx.records import Array
 
 HIDDEN = -9e3
-"""A mask adds this much or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
+"""A mask adds this or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
 UNDERFLOW = -80.0
-"""A bias at or below this whose weight came out as exactly 0 hides too (Swin writes -100): exp(-80) is under 1e-34."""
+"""A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
 _AT_ONCE = 1 << 18
-"""Cells up to which all matrices of a softmax are taken together: 2 MB in float64."""
+"""Up to this many cells, all matrices of a softmax are computed together: 2 MB in float64."""
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
@@ -69,7 +69,7 @@ def scores(query: Array, key: Array) -> Array:
 
 
 def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
-    """Scores times the scale: one number, or one a head.
+    """Scores times the scale: one number, or one per head.
 
     Args:
         scores: [B,H,Q,K] or [H,Q,K].
@@ -87,7 +87,7 @@ def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
 
 
 def capped(scaled: Array, softcap: float | None) -> Array:
-    """Softcap: cap x tanh(scaled / cap); without one (None or 0) the input itself.
+    """Softcap: cap x tanh(scaled / cap); without a cap (None or 0), the input itself.
 
     Source: ONNX Attention-23, attribute softcap; Gemma 2 (Gemma Team 2024), section 2.
     """
@@ -118,7 +118,7 @@ def log_softmax(masked: Array, sink: Array | float | None = None) -> Array:
 
     Args:
         masked: [...,K], any float type.
-        sink: A logit that joins the denominator alone; broadcasts to [...,1].
+        sink: A logit that only enters the denominator; broadcasts to [...,1].
 
     Returns:
         float64 [...,K].
@@ -142,7 +142,7 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
 
     Args:
         masked: [B,H,Q,K] or [H,Q,K]; hidden cells -inf or very negative.
-        sink: [H], a logit a head that takes a share of every row and shows in no column (attention sinks).
+        sink: [H], one logit per head that takes a share of every row but has no column (attention sinks).
 
     Returns:
         float32, same shape. Rows sum to 1, less the sink's share; a fully hidden row (all -inf) is all 0, not NaN;
@@ -199,7 +199,7 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
     """Which keys a query may look at.
 
     A cell is hidden where the mask put -inf there or added HIDDEN or less; where the weight came out as exactly 0
-    after UNDERFLOW or less was added; and, where only weights are known, where the weight is 0 (which cannot be told
+    after UNDERFLOW or less was added; and, where only weights are known, where the weight is 0 (indistinguishable
     from a weight too small for a float).
 
     Args:
@@ -211,7 +211,7 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
         bool, same shape.
 
     Raises:
-        UnsupportedError: neither masked nor weights are there.
+        UnsupportedError: Neither masked nor weights are given.
     """
     if masked is None:
         if weights is None:
@@ -255,7 +255,7 @@ def entropy(weights: Array) -> Array:
 
 
 def jensen_shannon(one: Array, two: Array) -> Array:
-    """Jensen-Shannon divergence of two rows in nats, from 0 (equal) to ln 2 (nothing shared); NaN without weight.
+    """Jensen-Shannon divergence of two rows in nats, from 0 (equal) to ln 2 (disjoint); NaN for a row without weight.
 
     Args:
         one: [...,K].
@@ -289,14 +289,14 @@ def gradient_size(weights: Array) -> Array:
 
 
 def average(values: Array, axis: int | tuple[int, ...] | None = None, where: Array | None = None) -> Array:
-    """Mean that leaves NaN (and False in `where`) out, and is NaN where nothing is left; never warns.
+    """Mean that ignores NaN (and False in `where`) and is NaN where nothing is left; never warns.
 
     Returns:
         float64 with `axis` removed.
     """
     wide = np.asarray(values, np.float64)
     if wide.size and (where is None or where.all()):
-        # Nothing is left out: NaN anywhere would make the sum NaN, and is then looked for.
+        # Fast path that leaves nothing out: any NaN makes the sum NaN, and only then is it searched for.
         total = wide.sum(axis=axis)
         if not np.isnan(total).any():
             return np.asarray(total / (wide.size // max(total.size, 1)))

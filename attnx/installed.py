@@ -1,4 +1,4 @@
-"""How attnx was installed, and so the line that installs more of it: from an index, a folder, an archive, a repository.
+"""How attnx was installed (index, folder, archive or repository), and the command that installs an extra of it.
 
 Source: PEP 610, direct_url.json.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pip(extra: str) -> str:
-    """The line that installs an extra where attnx stands: `pip install '.[figures]'` in a clone.
+    """The command that installs an extra for this installation of attnx: `pip install '.[figures]'` in a clone.
 
     Args:
         extra: Its name.
@@ -41,7 +41,7 @@ def _what(extra: str) -> str:
 
 
 def _folder(path: Path, extra: str, *, editable: bool) -> str | None:
-    """A clone, as it is named from where one stands; None where it is there no more."""
+    """The path of a clone, relative to the working directory; None if it no longer exists."""
     if not (path / "pyproject.toml").is_file():
         return None
     try:

@@ -12,14 +12,14 @@ import numpy as np
 from attnx.records import Array, Place
 
 ORDER = {"query": "bhqd", "key": "bhkd", "value": "bhkd", "context": "bhqd"}
-"""Axes of each quantity; every other one is "bhqk"."""
+"""Axes of each quantity; all others are "bhqk"."""
 
 _WORD = re.compile(r"\(([^)]*)\)|(\S+)")
 
 
 @lru_cache(1024)  # a model has few layouts, and each run asks for them again at every site
 def parse(layout: str) -> tuple[tuple[tuple[str, int | None], ...], ...]:
-    """Read "(b h:4) q k": for each axis its tokens, each with its size where the layout says it; "1" has none."""
+    """Read "(b h:4) q k": for each axis its letters, each with its size if the layout gives it; "1" has none."""
     axes: list[tuple[tuple[str, int | None], ...]] = []
     for match in _WORD.finditer(layout):
         tokens = [] if match.group(2) == "1" else (match.group(1) or match.group(2)).split()
@@ -34,7 +34,7 @@ def _token(text: str) -> tuple[str, int | None]:
 
 @lru_cache(4096)
 def axis_of(layout: str, letter: str) -> int | None:
-    """Which axis of a tensor holds one letter and nothing else; None where it is merged, split or absent."""
+    """Which axis of a tensor holds this letter alone; None if the letter is merged, split or absent."""
     hits = [i for i, axis in enumerate(parse(layout)) if any(name[0] == letter for name, _ in axis)]
     return hits[0] if len(hits) == 1 and len(parse(layout)[hits[0]]) == 1 else None
 
@@ -46,7 +46,7 @@ def arrange(array: Array, layout: str, order: str, batch: int | None = None) -> 
         array: The tensor as the graph has it.
         layout: Its axes, see `Place.layout`.
         order: The letters wanted, "bhqk"; letters that the tensor lacks become axes of size 1.
-        batch: Size of b, where it is merged with heads of unknown number.
+        batch: Size of b, where it is merged with an unknown number of heads.
 
     Raises:
         ValueError: The array does not fit the layout.
@@ -100,13 +100,13 @@ def _permutation(names: Sequence[str], order: str) -> tuple[int, ...]:
 
 
 def spread(array: Array, layout: str, order: str, shape: Sequence[int], batch: int | None = None) -> Array:
-    """The way back from `arrange`: an array in `order` as a tensor of that layout has it.
+    """The inverse of `arrange`: put an array in `order` back into the layout of the tensor.
 
     Args:
-        array: Its axes in `order`; an axis of size 1 stands for all places along it.
+        array: Its axes in `order`; an axis of size 1 stands for every position along it.
         layout: As in `arrange`.
         order: As in `arrange`.
-        shape: Of the whole tensor.
+        shape: Shape of the whole tensor.
         batch: As in `arrange`.
 
     Returns:
@@ -150,7 +150,7 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
     if place.tile > 1:
         out = np.tile(out, (1, place.tile, 1, 1))
     factor = whole_factor(place.factors)
-    with np.errstate(all="ignore"):  # numbers or factors that are not finite stay so: checks fail on them, and say so
+    with np.errstate(all="ignore"):  # non-finite numbers and factors are kept: the checks fail on them and say so
         if isinstance(factor, np.ndarray):
             return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
         return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)

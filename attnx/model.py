@@ -1,4 +1,4 @@
-"""The facade: what `attnx.open` gives. Every method calls a stage or a study; the flow itself is `run/pipeline.py`."""
+"""The facade that `attnx.open` returns. Each method calls a stage or a study; the flow itself is `run/pipeline.py`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
         model: An .onnx file, a folder as on the Hub (config.json, tokenizer.json, model.onnx or onnx/model.onnx, or an
             encoder_model.onnx and its decoder_model*.onnx), a bundled name, or ORG/NAME in the Hub's cache.
         device: auto, cpu, cuda or cuda:N.
-        tokenizer: A tokenizer file or folder, where it is not beside the model.
+        tokenizer: A tokenizer file or folder, if it is not beside the model.
 
     Raises:
         ModelError: There is no such model, or it cannot be read.
@@ -56,7 +56,7 @@ class Model:
     """An opened model. Nothing is loaded before it is needed.
 
     Attributes:
-        name: As it is shown.
+        name: The name that is shown.
         path: The .onnx file; of an encoder-decoder in two files, the decoder's.
     """
 
@@ -81,29 +81,29 @@ class Model:
 
     @cached_property
     def encoder(self) -> Model | None:
-        """The encoder, where it is a file of its own."""
+        """The encoder, if it is a separate file."""
         return self._beside(self._encoder)
 
     @cached_property
     def with_past(self) -> Model | None:
-        """The decoder that continues from a cache, where that is a file of its own."""
+        """The decoder that continues from a cache, if it is a separate file."""
         return self._beside(self._with_past)
 
     def elsewhere(self) -> dict[str, Any]:
-        """What opens this model again in another process: arguments of `Model` but for the device."""
+        """The arguments of `Model`, except the device, that open this model again in another process."""
         named = {"tokenizer": self._tokenizer_place, "encoder": self._encoder, "with_past": self._with_past}
-        # A link is kept: its name says what it is, and what belongs to it lies beside it.
+        # A symbolic link is kept: its name describes the model, and the files that belong to it are beside it.
         places = {
             n: p.parent.resolve() / p.name if p is not None else None for n, p in {**named, "path": self.path}.items()
         }
         return {"name": self.name, **places}
 
     def again(self) -> Model:
-        """The same files, opened anew: its sessions can be set otherwise."""
+        """The same files, opened anew, so that its sessions can have other settings."""
         return Model(**self.elsewhere(), device=self.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what another process gets, opens the files anew: sessions do not leave a process."""
+        """Copying or pickling opens the files anew: sessions cannot leave their process."""
         return partial(Model, **self.elsewhere(), device=self.device), ()
 
     def _beside(self, path: Path | None) -> Model | None:
@@ -122,12 +122,12 @@ class Model:
     def prepare(
         self, quantities: Collection[str] = QUANTITIES, layers: Collection[int] | None = None, *, rows: bool = False
     ) -> None:
-        """Begin to open what `trace` (`rows`) will need of these layers, while the caller does other things."""
+        """Start opening what `trace` (or `rows`) will need for these layers, while the caller does other things."""
         if self._encoder is None:
             self.sessions.prepare(quantities, layers, rows)
 
     def plain(self, inputs: Mapping[str, Array] | None = None) -> Session:
-        """A session on the model without taps: what it costs by itself."""
+        """A session on the model without taps, to measure what the model itself costs."""
         return self.sessions.plain(self.find(inputs))
 
     @property
@@ -137,7 +137,7 @@ class Model:
 
     @property
     def encoder_sites(self) -> tuple[Site, ...]:
-        """The sites of the encoder, where it is a file of its own."""
+        """The sites of the encoder, if it is a separate file."""
         return self.encoder.sites if self.encoder is not None else ()
 
     @property
@@ -159,7 +159,7 @@ class Model:
         """The model's tokenizer.
 
         Raises:
-            ModelError: There is none beside the model.
+            ModelError: There is no tokenizer beside the model.
         """
         from attnx.feed.text import open_tokenizer
 
@@ -191,26 +191,26 @@ class Model:
         verify_outputs: bool = False,
         required: bool = True,
     ) -> Trace:
-        """Run the model and read what its sites attend to.
+        """Run the model and read the attention of its sites.
 
         Args:
-            text: What to run on; or
-            tokens: tokens in its place; or
-            inputs: an array for each graph input (beside a text, for inputs that a text cannot fill).
+            text: The text to run on; or
+            tokens: tokens instead; or
+            inputs: an array for each graph input (together with a text: for inputs that a text cannot fill).
             pair: A second segment.
-            target: What the decoder of an encoder-decoder says.
+            target: The text of an encoder-decoder's decoder.
             image: A picture file.
             audio: A WAV file.
             generate: Let the decoder write this many tokens, and show them too.
-            layers: Only sites of these layers, -1 being the last; all where None.
+            layers: Only sites of these layers, -1 being the last; None for all.
             quantities: Which arrays to keep ("weights", "scores", ...). Fewer is faster.
-            outputs: Also give the model's own outputs.
+            outputs: Also return the model's own outputs.
             verify: Check the arrays against one another.
             verify_outputs: Also run the model as it is and compare its own outputs; twice the time.
-            required: Fail where the model has no attention; else the trace is empty.
+            required: Fail if the model has no attention; otherwise the trace is empty.
 
         Raises:
-            InputError: There is nothing to fill one of the model's inputs with, or the model has no attention.
+            InputError: One of the model's inputs cannot be filled, or the model has no attention.
             RunError: The run failed.
         """
         from attnx.run.pipeline import execute
@@ -233,10 +233,10 @@ class Model:
         size: int = 32,
         verify: bool = True,
     ) -> Iterator[Trace]:
-        """As `trace` for each text, in batches of texts of like length, in the same order.
+        """Like `trace` for each text, in the same order; texts of similar length are batched.
 
         Raises:
-            UsageError: One text in place of several: each of its letters would be taken for one.
+            UsageError: A single text instead of several: each of its letters would be taken for a text.
         """
         from attnx.run.batch import trace_many
 
@@ -253,10 +253,10 @@ class Model:
         quantities: Collection[str] = ("masked", "weights"),
         verify: bool = True,
     ) -> Trace:
-        """As `trace`, but only the rows of the queries at `positions`, gathered in the graph: no matrix leaves it.
+        """Like `trace`, but only the rows of the queries at `positions`, gathered in the graph: no matrix leaves it.
 
         Raises:
-            InputError: A position that is not there.
+            InputError: A position that does not exist.
         """
         from attnx.feed.text import tokens_for
         from attnx.run.query_rows import rows
@@ -267,7 +267,7 @@ class Model:
     def heads(
         self, text: str | None = None, *, tokens: Tokens | None = None, layers: Collection[int] | None = None
     ) -> HeadTable:
-        """What `measure.describe_heads` says of `trace`, reduced in the graph: for texts whose matrices are large."""
+        """The measures of `measure.describe_heads`, reduced in the graph: for texts whose matrices are large."""
         from attnx.feed.text import tokens_for
         from attnx.run.prompt import Prompt
         from attnx.study.head_stats import heads
@@ -288,7 +288,7 @@ class Model:
         return run_with(self, steps, source, other, outputs=outputs)
 
     def ablate(self, source: Source, **asked: Any) -> Ablation:
-        """Ablate heads, or knock edges out, and read what is said then; see `attnx.study.experiments.ablate`."""
+        """Ablate heads, or knock edges out, and read how the output changes; see `attnx.study.experiments.ablate`."""
         from attnx.study.experiments import ablate
 
         return ablate(self, source, **asked)
@@ -300,25 +300,25 @@ class Model:
         return patch(self, clean, corrupt, **asked)
 
     def patch_paths(self, clean: Source, corrupt: Source, **asked: Any) -> Patching:
-        """Patch what a head sends to later heads; see `attnx.study.experiments.patch_paths`."""
+        """Patch the paths from a head to later heads; see `attnx.study.experiments.patch_paths`."""
         from attnx.study.experiments import patch_paths
 
         return patch_paths(self, clean, corrupt, **asked)
 
     def lens(self, source: Source, **asked: Any) -> LogitLens:
-        """Read what each layer would say; see `attnx.study.experiments.lens`."""
+        """Read what each layer would predict; see `attnx.study.experiments.lens`."""
         from attnx.study.experiments import lens
 
         return lens(self, source, **asked)
 
     def attribute(self, source: Source, **asked: Any) -> Attribution:
-        """Take a logit apart, into what each part adds to it; see `attnx.study.experiments.attribute`."""
+        """Decompose a logit into what each part of the model adds to it; see `attnx.study.experiments.attribute`."""
         from attnx.study.experiments import attribute
 
         return attribute(self, source, **asked)
 
     def _layers(self, layers: Any) -> Collection[int] | None:
-        """Layers as their numbers, those below 0 counted from the end."""
+        """Layer numbers, with negative ones counted from the end."""
         found = layers_of(layers)
         if found is None or min(found, default=0) >= 0:
             return found
@@ -328,7 +328,7 @@ class Model:
         return from_the_end(found, all_sites(self))
 
     def run(self, feed: Mapping[str, Array], wanted: Wanted) -> Run:
-        """Run the graph once on a feed, tapped for what is wanted."""
+        """Run the graph once on a feed, tapping what is wanted."""
         from attnx.run.passes import Feed
         from attnx.run.pipeline import execute
 
@@ -336,5 +336,5 @@ class Model:
 
 
 def _whole(path: Path) -> Path:
-    """The whole path of a file or folder. A file that is a link keeps its name, and what lies beside it."""
+    """The absolute path of a file or folder. A link to a file is not resolved: the files beside the link count."""
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name

@@ -1,4 +1,4 @@
-"""Numbers as people, files and the environment write them: in ASCII, finite, within bounds; anything else is none."""
+"""Numbers as people, files and the environment write them: ASCII, finite, within bounds; anything else is None."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def whole(text: str, least: int = 0, most: int = LARGEST) -> int | None:
     r"""A whole number in ASCII digits.
 
     `int` also reads "1_000", "٣" and " 7\\n", `str.isdigit` accepts "²", and `int` refuses thousands of digits with an
-    error of its own; here there is one answer for all of them.
+    error of its own; this function returns None for all of them.
 
     Args:
-        text: As it was written; spaces around it are left out.
-        least: The smallest that makes sense.
-        most: The largest.
+        text: The text as written; surrounding spaces are ignored.
+        least: The smallest allowed value.
+        most: The largest allowed value.
 
     Returns:
-        None where it is no such number.
+        None if it is not such a number.
     """
     bare = text.strip(" \t\r\n")
     if not _WHOLE.fullmatch(bare):
@@ -36,13 +36,13 @@ def real(text: str, least: float = -math.inf, most: float = math.inf, *, infinit
     """A finite number in ASCII: "3", "-0.5", "1e-3"; not "nan", "1_0" or what overflows.
 
     Args:
-        text: As it was written; spaces around it are left out.
-        least: The smallest that makes sense.
-        most: The largest.
+        text: The text as written; surrounding spaces are ignored.
+        least: The smallest allowed value.
+        most: The largest allowed value.
         infinite: Whether "inf" and "-inf" are numbers too (a mask that is added has them).
 
     Returns:
-        None where it is no such number.
+        None if it is not such a number.
     """
     bare = text.strip(" \t\r\n")
     if infinite and bare.lower().removeprefix("+") in ("inf", "-inf"):
@@ -58,11 +58,11 @@ def whole_of(value: object, least: float = 0, most: float = LARGEST) -> int | No
 
     Args:
         value: Anything.
-        least: The smallest that makes sense.
-        most: The largest.
+        least: The smallest allowed value.
+        most: The largest allowed value.
 
     Returns:
-        None where it is no such number.
+        None if it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -76,21 +76,21 @@ def real_of(value: object, least: float = -math.inf, most: float = math.inf) -> 
 
     Args:
         value: Anything.
-        least: The smallest that makes sense.
-        most: The largest.
+        least: The smallest allowed value.
+        most: The largest allowed value.
 
     Returns:
-        None where it is no such number.
+        None if it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # a whole number with hundreds of digits
         return None
     return number if math.isfinite(number) else None
 
 
 def counted(count: int, noun: str, several: str = "") -> str:
-    """As "1 token", "2 tokens"; `several` where that is not the noun with an s."""
+    """A count with its noun: "1 token", "2 tokens"; `several` is the plural if it is not the noun with an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"

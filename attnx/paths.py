@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def expand(text: str) -> Path:
-    """The path with `~` and `~user` written out; as it is where there is no such user, or no home."""
+    """The path with `~` and `~user` expanded; unchanged if there is no such user or no home."""
     path = Path(text)
     try:
         return path.expanduser()

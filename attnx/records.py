@@ -1,6 +1,6 @@
-"""The nouns of attnx: frozen records that every stage passes on. numpy and the standard library only.
+"""The data types of attnx: frozen records that every stage passes on. numpy and the standard library only.
 
-What holds arrays is equal to itself alone, and can be a key: arrays have no one answer to ==.
+A record that holds arrays equals only itself and is hashable: == on arrays has no single answer.
 
 Letters for shapes, here and in every docstring: B batch, H query heads, Hkv key/value heads, Q query positions,
 K key positions (past included), D head size, Dv value head size, S sites.
@@ -29,11 +29,11 @@ STAGES: tuple[Quantity, ...] = ("scores", "scaled", "capped", "masked", "weights
 """The quantities of shape [B,H,Q,K], in the order in which they are computed."""
 Stage = Quantity | Literal["bias"]
 SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "bias", "masked", "weights")
-"""What can be shown of a head: the stages, and what is added between two of them (see `Attention.bias`)."""
+"""What can be shown for a head: the stages, and the bias added between two of them (see `Attention.bias`)."""
 EITHER = "whether it is an encoder's or a decoder's is not known before a run: its mask could not be evaluated"
-"""A note of sites of which that is so: see `Site.component_known`."""
+"""The note of a site whose component is not known: see `Site.component_known`."""
 HIDES = -9000.0
-"""What a mask adds at most to a cell that it hides; exporters add -10000 or less."""
+"""A mask adds at most this to a cell that it hides; exporters add -10000 or less."""
 Component = Literal["encoder", "decoder"]
 Kind = Literal["self", "cross", "additive", "pooling"]
 Origin = Literal["tapped", "computed"]
@@ -50,7 +50,7 @@ class Tokens:
     offsets: tuple[tuple[int, int], ...]
     """Start and end of each token in `text`, in characters; (0, 0) for special tokens."""
     words: tuple[int | None, ...]
-    """Index of the word that each piece belongs to; None for special tokens. Equal index = same word."""
+    """Index of the word that each token belongs to; None for special tokens. Equal index = same word."""
     special: tuple[bool, ...]
     """True for [CLS], [SEP], <s>, padding and the like."""
     mask: tuple[bool, ...]
@@ -58,9 +58,9 @@ class Tokens:
     type_ids: tuple[int, ...] = ()
     """Segment of each token (0 first text, 1 pair)."""
     text: str = ""
-    """The text it came from ("" when ids were given)."""
+    """The text that was tokenized ("" when ids were given)."""
     notes: tuple[str, ...] = ()
-    """What the user should know: unknown pieces, truncation."""
+    """What the user should know: unknown tokens, truncation."""
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -76,12 +76,12 @@ class Place:
     """Its axes, by letter, einops style: "b h q k", "(b h) d k", "q (b h) d". b batch, h head, q query, k key,
     d feature. A letter that occurs twice ("b h h q k": grouped heads) is merged in order."""
     factors: tuple[float | tuple[float, ...], ...] = ()
-    """The tensor is the quantity times each of these: a number, or one a head."""
+    """The tensor is the quantity times each of these: a number, or one per head."""
     window: tuple[int | None, int | None] | None = None
     """Only [start, stop) of the last axis belongs to the quantity (a sink column is cut off; stop may be negative)."""
     tile: int = 1
-    """The heads, as a whole, stand for this many groups of query heads one after another (query head h reads head
-    h mod Hkv, not h div group): they are written out so many times, so that arrays always pair as attnx says."""
+    """The heads as a whole serve this many consecutive groups of query heads (query head h reads head
+    h mod Hkv, not h div group): arrays repeat them that many times, so that heads pair in attnx's usual order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ class Site:
     kv_heads: int | None
     head_size: int | None
     scale: float | tuple[float, ...] | None
-    """What `scores` is multiplied by to give `scaled`; one a head where the model has that; None if not knowable."""
+    """The factor from `scores` to `scaled`; one per head where the model has that; None if it cannot be known."""
     scale_place: str = ""
     """Where the graph applies it, in words: "Div after QK^T", "sqrt on query and key", "none in the graph"."""
     softcap: float | None = None
     causal: bool | None = None
-    """True where the site hides the future whatever the mask input says; None where it cannot be known."""
+    """True if the site hides the future whatever the mask input says; None if that cannot be known."""
     window: int | None = None
-    """Number of keys a query can see at most, itself included; None without a sliding window."""
+    """The most keys a query can see, itself included; None without a sliding window."""
     bias: str | None = None
     """What is added to the scaled scores besides a mask ("ALiBi", "relative position", "bias"), if anything."""
     sink: bool = False
@@ -117,29 +117,29 @@ class Site:
     heads_mixed: bool = False
     """Whether each head's masked scores are a mix of all heads' (talking heads): masked - capped is then no bias."""
     places: Mapping[str, Place] = field(default_factory=dict)
-    """Where each quantity lives; what is absent is computed from what is there."""
+    """Where each quantity is in the graph; those that are absent are computed from the others."""
     gated: bool = False
-    """Whether a gate multiplies the weights before they weigh the value, so that weights x value is not context."""
+    """Whether a gate multiplies the weights before they meet the value, so that context is not weights x value."""
     absent: tuple[str, ...] = ()
     """Quantities that this site does not have and that must not be computed from others (see `notes` for why)."""
     notes: tuple[str, ...] = ()
     keys_before: int = 0
-    """How many keys stand before those of the text: global ones, which are no tokens and which all queries see."""
+    """How many global keys come before those of the text: they are not tokens, and all queries see them."""
     over_channels: bool = False
-    """Whether its queries and keys are channels (features of a projection), and no tokens: they are numbered."""
+    """Whether its queries and keys are channels (features of a projection), not tokens; channels are numbered."""
     component_known: bool = True
-    """False where a mask alone tells an encoder from a decoder and could not be evaluated: `component` is a guess then,
+    """False if only a mask distinguishes encoder from decoder and it could not be evaluated: `component` is a guess
     until a run shows what the mask hides."""
 
     @property
     def label(self) -> str:
-        """The layer as "L5" (the index where no layer is known); `Trace.labels` tells components apart."""
+        """The layer as "L5" (the site's index if no layer is known); `Trace.labels` distinguishes components."""
         return f"L{self.layer if self.layer is not None else self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A node that looked like attention and was refused. Data, never an exception."""
+    """A node that looked like attention but was refused: data, not an exception."""
 
     node: str
     op: str
@@ -148,21 +148,21 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What of a model's numbers hangs on the processor that runs it."""
+    """Which of a model's numbers depend on the processor that runs it."""
 
     products: Mapping[str, int] = field(default_factory=dict)
     """Operator -> how many multiply uint8 with int8 so that a pair of products may not fit in 16 bits."""
     fused: Mapping[str, int] = field(default_factory=dict)
-    """The same of float operators that onnxruntime turns into such ones, unless it is told not to."""
+    """The same for float operators that onnxruntime converts to such ones unless this is disabled."""
     blocked: int = 0
-    """Nodes whose weights onnxruntime laid out in blocks of channels, for the processor that it ran on."""
+    """Nodes whose weights onnxruntime laid out in blocks of channels for the processor it ran on."""
     blocks: tuple[int, ...] = ()
     """How many channels those blocks may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One identity that must hold at a site, and by how much it does not."""
+    """One identity that must hold at a site, and its error."""
 
     name: str
     """ "weights = softmax(masked)", "weights x value = context", "rows sum to 1", "outputs unchanged"."""
@@ -178,13 +178,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """A site with its arrays, all float32. An array nobody asked for, or that does not exist there, is None."""
+    """A site with its arrays, all float32. An array that was not requested or does not exist is None."""
 
     site: Site
     query: Array | None = None
     """[B,H,Q,D], after rotary embedding and norms, before any scale."""
     key: Array | None = None
-    """[B,Hkv,K,D] (or [B,H,K,D] where the graph repeats keys first), as `query`."""
+    """[B,Hkv,K,D] (or [B,H,K,D] where the graph repeats keys first), at the same stage as `query`."""
     value: Array | None = None
     """[B,Hkv,K,Dv]."""
     scores: Array | None = None
@@ -192,7 +192,7 @@ class Attention:
     scaled: Array | None = None
     """[B,H,Q,K]: scores x scale, before softcap, bias and mask."""
     capped: Array | None = None
-    """[B,H,Q,K]: after softcap; equals scaled without one."""
+    """[B,H,Q,K]: after the softcap; equal to scaled if there is none."""
     masked: Array | None = None
     """[B,H,Q,K]: the softmax's input, bias and mask added. Hidden cells are -inf or very negative."""
     weights: Array | None = None
@@ -200,19 +200,19 @@ class Attention:
     context: Array | None = None
     """[B,H,Q,Dv]: weights x value, per head, before the output projection."""
     origin: Mapping[str, Origin] = field(default_factory=dict)
-    """For each array, whether it was tapped in the graph or computed from what was."""
+    """For each array, whether it was tapped in the graph or computed from tapped ones."""
     checks: tuple[Check, ...] = ()
 
     @property
     def trusted(self) -> bool:
-        """False where one of the checks that were made failed: its numbers must not be shown as good."""
+        """False if one of the checks failed: the site's numbers must not be shown as good."""
         return all(check.holds for check in self.checks)
 
     @property
     def bias(self) -> Array | None:
         """[B,H,Q,K]: what is added to the scores besides a mask (relative positions, ALiBi); -inf where a mask hides.
 
-        It is masked - capped; None where the site has none, or one of these is not at hand.
+        It is masked - capped; None if the site has no bias, or if either of the two is missing.
         """
         if self.site.bias is None or self.masked is None or self.capped is None:
             return None
@@ -251,7 +251,7 @@ class Attention:
 
 
 class Shown:
-    """A record that a notebook draws with the views of the terminal."""
+    """A record that a notebook shows with the terminal's views."""
 
     __slots__ = ()
 
@@ -276,26 +276,26 @@ class Trace(Shown):
     model: str
     """Name or path of the model."""
     device: str
-    """What really ran: "cpu", "cuda:0"."""
+    """The device that really ran: "cpu", "cuda:0"."""
     tokens: Tokens
     """The query side (decoder side of an encoder-decoder), first batch row."""
     memory: Tokens | None
     """The encoder side of a cross-attention; None without one."""
     attentions: tuple[Attention, ...]
     outputs: Mapping[str, Array] = field(default_factory=dict)
-    """The model's own outputs, where they were asked for."""
+    """The model's own outputs, if they were requested."""
     misses: tuple[Miss, ...] = ()
     notes: tuple[str, ...] = ()
     sides: Mapping[int, tuple[Tokens, Tokens]] = field(default_factory=dict)
-    """Site index -> its query and key tokens, where these are neither `tokens` nor `memory`: patches beside a text,
+    """Site index -> its query and key tokens, if these are neither `tokens` nor `memory`: patches beside a text,
     windows, a sequence that the graph made shorter."""
     generated: int = 0
     """How many of the last tokens the model itself wrote."""
     rows: tuple[int, ...] | None = None
-    """Where the queries stand in the text, where only some of them were kept; None for all."""
+    """Positions of the queries in the text, if only some of them were kept; None for all."""
 
     def keys_of(self, attention: Attention) -> Tokens:
-        """The tokens that index the key axis of a site: the memory of a cross-attention, else the query side's.
+        """The tokens that index the key axis of a site: the memory for cross-attention, otherwise the query side's.
 
         For encoder sites of an encoder-decoder both axes are the memory's; see `queries_of`.
         """
@@ -306,7 +306,7 @@ class Trace(Shown):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One for each attention, all different: "L0" where all are of one sort, else "encoder L0", "cross L0"."""
+        """A distinct label for each attention: "L0" if all are of one kind, otherwise "encoder L0", "cross L0"."""
         sorts = [
             "cross" if a.site.kind == "cross" else a.site.component if a.site.kind == "self" else a.site.kind
             for a in self.attentions
@@ -335,7 +335,7 @@ class Trace(Shown):
         return f"<Trace of {self.model}: {counted(len(self.tokens), 'token')}{beside}, {sites}, {self.device}>"
 
     def to_frame(self, quantity: str = "weights") -> Any:
-        """A pandas DataFrame with a row for each number of a quantity: of the first sequence, hidden cells left out.
+        """A pandas DataFrame with a row for each number of a quantity in the first sequence, without hidden cells.
 
         Its columns are site, layer, head, query_position, query, key_position, key, and the quantity.
 
@@ -343,8 +343,8 @@ class Trace(Shown):
             quantity: "weights", "masked", "capped", "scaled" or "scores".
 
         Raises:
-            UsageError: Another quantity; pandas is not installed.
-            UnsupportedError: A site was not traced with it.
+            UsageError: An unknown quantity, or pandas is not installed.
+            UnsupportedError: A site was traced without it.
         """
         return formatted("frame", self, quantity)
 
@@ -352,7 +352,7 @@ class Trace(Shown):
         """The arguments of `bertviz.head_view` and `bertviz.model_view`.
 
         Args:
-            tensor: Makes of an array what bertviz takes (`torch.as_tensor`); without it the arrays stay numpy's.
+            tensor: Converts an array to what bertviz takes (`torch.as_tensor`); without it the arrays stay numpy's.
         """
         found: dict[str, Any] = formatted("bertviz", self, tensor)
         return found
@@ -374,18 +374,18 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement(Shown):
-    """A named array of numbers with what they mean. Any view can show any measurement of its rank."""
+    """A named array of numbers and their meaning. Any view can show any measurement of its rank."""
 
     name: str
     """ "entropy", "coreference share", ..."""
     unit: str
-    """ "nats", "share", "tokens", "" where it has none."""
+    """ "nats", "share", "tokens", or "" if there is no unit."""
     axes: tuple[Axis, ...]
     """One for each dimension of `values`."""
     values: Array
-    """float; NaN where a value does not exist."""
+    """Float; NaN where a value does not exist."""
     bounds: tuple[float | None, float | None] = (None, None)
-    """Smallest and largest value that is possible, not that occurs."""
+    """The smallest and largest possible values (not those that occur)."""
     source: str = ""
     """Paper and equation, or "attnx"."""
     formula: str = ""

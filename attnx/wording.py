@@ -1,19 +1,19 @@
-"""A text that names arguments and calls as data: a str in the words of Python, which another reader words its own way.
+"""A text that names arguments and calls as data: a str worded for Python, which another reader can reword.
 
     Wording("Give what the decoder says: <target=>[, or <generate=>].")
     Wording("<layers={given!r}> is not a layer", given=text)
 
 Marks in a template:
 
-    {name}              a value, given by keyword; a Wording there is worded for the same reader
+    {name}              a value, given by keyword; if it is a Wording, it is worded for the same reader
     <target>            an argument
-    <target=>           an argument with something that the reader has to fill in
+    <target=>           an argument whose value the reader has to fill in
     <top={top}>         an argument with a value, written as in Python; with {top!r} it is quoted for every reader
     <model.find()>      a call, or a property (<model.sites>); with arguments, written as in Python: <pull({repo})>
-    [a clause]          stands only where the reader has all the arguments that it names
-    [this|or that|else] the first alternative that can stand
+    [a clause]          appears only if the reader has all the arguments that it names
+    [this|or that|else] the first alternative that can be used
 
-Values come by keyword, never by f-string, so that what a user wrote is not read as a mark.
+Pass values by keyword, never by f-string, so that what a user wrote is not read as a mark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PYTHON = frozenset({
     "text", "pair", "target", "tokens", "inputs", "image", "audio", "generate", "layers", "quantities", "outputs",
     "verify", "verify_outputs", "required",
 })  # fmt: skip
-"""Arguments of `attnx.open` and `Model.trace`: what a clause for Python may ask for."""
+"""Arguments of `attnx.open` and `Model.trace`: those that a clause for Python may name."""
 
 _MARK = re.compile(
     r"<(?P<name>[a-z_][\w.]*)(?:\((?P<call>[^<>]*)\)|=(?P<value>[^<>]*))?>"
@@ -44,13 +44,13 @@ class Argument:
 
     name: str
     value: str | None = None
-    """As Python writes it; "" where the reader has to fill it in, None where the argument alone is named."""
+    """The value as Python writes it; "" if the reader has to fill it in, None if only the argument is named."""
     quoted: bool = False
-    """Whether the value stands in quotes for every reader."""
+    """Whether the value is quoted for every reader."""
 
 
 class Reader:
-    """Someone who reads a text; this one writes Python."""
+    """How arguments and calls are written for one kind of reader; this class writes Python."""
 
     def has(self, argument: str) -> bool:
         """Whether the reader can give an argument."""
@@ -62,7 +62,7 @@ class Reader:
         return f"`{one.name}`" if value is None else f"`{one.name}={value}`"
 
     def call(self, name: str, arguments: str | None) -> str:
-        """How the reader writes a call, its arguments as Python writes them; a property where they are None."""
+        """How the reader writes a call with its arguments in Python's form; a property if the arguments are None."""
         return f"`{name}`" if arguments is None else f"`{name}({arguments})`"
 
 
@@ -75,10 +75,10 @@ class Wording(str):
 
     Args:
         template: A text with marks.
-        values: What its fields stand for.
+        values: The values of its fields.
 
     Raises:
-        ValueError: A bracket without its other.
+        ValueError: An unmatched bracket.
         KeyError: A field without a value.
     """
 
@@ -95,7 +95,7 @@ class Wording(str):
         return _again, (self.template, dict(self.values))
 
     def said(self, reader: Reader) -> str:
-        """The text as a reader words it."""
+        """The text as worded for a reader."""
         return _words(self.template, self.values, reader)
 
 
@@ -115,7 +115,7 @@ def _joined(clause: _Clause, reader: Reader) -> str:
 
 
 def _clause(parts: Iterator[_Part | re.Match[str]], closing: str) -> _Clause:
-    """What stands up to a bracket; its own clauses choose when a reader is known."""
+    """Parse up to a closing bracket; inner clauses are chosen once the reader is known."""
     alternatives: list[_Clause] = [[]]
     for part in parts:
         if not isinstance(part, re.Match):
@@ -137,7 +137,7 @@ def _clause(parts: Iterator[_Part | re.Match[str]], closing: str) -> _Clause:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The first of several clauses whose arguments a reader has; nothing where there is none."""
+    """The first of several clauses whose arguments a reader has; nothing if there is none."""
 
     alternatives: list[_Clause]
 
@@ -184,7 +184,7 @@ def _call(name: str, arguments: str | None, values: Mapping[str, Any]) -> Callab
 
 
 def _filled(source: str, values: Mapping[str, Any]) -> str:
-    """Python with the values that its fields stand for."""
+    """Python source with its fields replaced by their values."""
     return _FIELD.sub(lambda field: repr(values[field[1]]), source)
 
 

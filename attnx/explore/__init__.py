@@ -1,5 +1,5 @@
-"""The explorer in the terminal: the model is run in `reader.py`, what is looked at is held in `desk.py`.
+"""The explorer in the terminal: `reader.py` runs the model, and `desk.py` keeps what is being looked at.
 
-It is drawn by `panes.py` and put on the screen by `pane.py` (`frame.py` says where), `app.py` answers keys, and
+`panes.py` draws it, `pane.py` puts it on the screen (`frame.py` defines where), `app.py` handles keys, and
 `saving.py` writes files. Only app.py and pane.py import textual (extra `explore`).
 """

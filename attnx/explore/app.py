@@ -1,7 +1,7 @@
-"""The Textual application: panes and keys. It holds no arithmetic; the desk knows what is looked at.
+"""The Textual application: panes and keys. It does no arithmetic; the desk keeps what is being looked at.
 
-A key is answered at once with what is in memory. Where the model must be run for it (a layer not seen before, another
-text), it is run beside, and what it gives is shown when it is there.
+A key takes effect at once with what is in memory. If it needs a run of the model (a layer not seen before, another
+text), the model runs in a thread, and the result is shown when it is ready.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Explorer(App[None]):
         return action in ("leave", "stop") or not self.query_one("#ask").display
 
     def __init__(self, desk: Desk, worded: Callable[[str], str] = str) -> None:
-        # Where there are 16 colours they are the terminal's own: Textual's nearest to them would turn yellow to red.
+        # With 16 colours, use the terminal's own: Textual's nearest match would turn yellow into red.
         super().__init__(ansi_color=Console().color_system == "standard")
         self.desk, self._worded = desk, worded
         self._asked = ""
-        self._extent: tuple[int, int] | None = None  # while the event is handled, `size` is still the old one
+        self._extent: tuple[int, int] | None = None  # while the event is handled, `size` still has the old value
         self._at_work = False
         self._failed: dict[int, AttnxError] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -75,7 +75,7 @@ class Explorer(App[None]):
         yield Input(id="ask", disabled=True)
 
     def on_mount(self) -> None:
-        """Take a signal to end as a wish to quit, so that the terminal is left as it was found; draw."""
+        """Treat a termination signal as quitting, so that the terminal is restored; then draw."""
         with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows; not the main thread
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,16 +84,16 @@ class Explorer(App[None]):
         self._place()
 
     def action_stop(self) -> None:
-        """End as an interrupted program does."""
+        """Exit like an interrupted program."""
         self.exit(return_code=INTERRUPTED)
 
     def on_resize(self, event: Resize) -> None:
-        """Lay out anew for another size."""
+        """Update the layout for a new size."""
         self._extent = event.size
         self._place()
 
     def on_pane_resized(self) -> None:
-        """Draw for another size."""
+        """Redraw for a new size."""
         self.draw()
 
     @property
@@ -117,7 +117,7 @@ class Explorer(App[None]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Draw every pane, of each the lines that changed; a message takes the place of what cannot be shown."""
+        """Draw the changed lines of every pane; a message replaces what cannot be shown."""
         self._catch_up()
         if self.desk.ready:
             self.desk.move()  # another site may have fewer queries
@@ -140,7 +140,7 @@ class Explorer(App[None]):
         self._fetch()
 
     def _fetch(self) -> None:
-        """Read what is looked at and not in memory; else what is one step away."""
+        """Read what is being looked at if it is not in memory; otherwise what is one step away."""
         reader = self.desk.reader
         site = self.desk.site if not self.desk.ready else reader.near(self.desk.site)
         if site is None or site in self._failed:
@@ -155,7 +155,7 @@ class Explorer(App[None]):
         self._beside(lambda: reader.read(site), done)
 
     def _beside(self, work: Callable[[], None], done: Callable[[AttnxError | None], None]) -> None:
-        """Do work in a thread, one at a time, then say so; what came in between is drawn by `done`."""
+        """Do work in a thread, one job at a time, then call `done`, which also draws what changed in between."""
         if self._at_work:
             return
         self._at_work = True
@@ -190,7 +190,7 @@ class Explorer(App[None]):
         self.draw()
 
     def action_ablate(self) -> None:
-        """Ablate every head, beside, and colour the grid by how far the model's answer moves."""
+        """Ablate every head in a thread, and colour the grid by how far the model's answer moves."""
         reader = self.desk.reader
         found: list[Any] = []
         if self._at_work:
@@ -210,26 +210,26 @@ class Explorer(App[None]):
         self.draw()
 
     def action_view(self) -> None:
-        """A heatmap, lines, or numbers."""
+        """Switch between a heatmap, lines and numbers."""
         self.desk.view = VIEWS[(VIEWS.index(self.desk.view) + 1) % len(VIEWS)]
         self.draw()
 
     def action_flip(self, name: str) -> None:
-        """Mute special tokens, leave out sinks, or not."""
+        """Toggle muting of special tokens, or leaving out sinks."""
         setattr(self.desk, name, not getattr(self.desk, name))
         self.draw()
 
     def action_scale(self) -> None:
-        """Another colour scale."""
+        """Switch to another colour scale."""
         self.desk.next_scale()
         self.draw()
 
     def action_words(self) -> None:
-        """Between pieces and words."""
+        """Switch between pieces and words."""
         self._when_ready(self.desk.toggle_words)
 
     def _when_ready(self, change: Callable[[], None]) -> None:
-        """Do what needs the matrices: now, or once they are there; the status line shows a mistake."""
+        """Do what needs the matrices, now or once they are available; the status line shows errors."""
         self._waiting.append(change)
         self.draw()
 
@@ -253,10 +253,10 @@ class Explorer(App[None]):
         }[what]
         line.disabled = False
         line.display = True
-        self.set_focus(line)  # at once: what is typed next is meant for it
+        self.set_focus(line)  # at once: what is typed next belongs to it
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Carry out a command; the status line shows a mistake."""
+        """Carry out a command; the status line shows errors."""
         self._close()
         if self._asked == "text":
             self._rerun(event.value)
@@ -266,7 +266,7 @@ class Explorer(App[None]):
             self._when_ready(lambda: save_view(self.desk, event.value))
 
     def _rerun(self, text: str) -> None:
-        """Run the model on another text, beside; what was shown stays until it is there."""
+        """Run the model on another text in a thread; the old text stays until the new one is ready."""
         if self._at_work:
             self.desk.note = "the model is still running: once more in a moment"
             self.draw()

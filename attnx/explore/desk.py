@@ -1,4 +1,4 @@
-"""What the explorer looks at: a text, a layer, a head, a token, a stage, and how they are shown."""
+"""What the explorer shows: a text, a layer, a head, a token, a stage, and how they are displayed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ STAGES: tuple[str, ...] = ("weights", UNSCALED, "scores", "scaled", "masked")
 """What the matrix can show, in the order of the keys 1 to 5."""
 SHARES = ("weights", UNSCALED)
 VIEWS = ("heatmap", "lines", "numbers")
-"""How the matrix can be shown, in the order in which a key goes through them."""
+"""How the matrix can be shown, in the order in which a key cycles through them."""
 
 
 @dataclass
 class Desk:
-    """One text under the glass. Positions are of tokens; heads and sites count from 0."""
+    """The state of the explorer for one text. Positions are token positions; heads and sites count from 0."""
 
     model: OpenModel
     text: str
     prompt: Callable[[str], Prompt] = Prompt
-    """What the model is run on for a text."""
+    """Makes the prompt to run for a text."""
     site: int = 0
     head: int = 0
     query: int = 0
@@ -59,7 +59,7 @@ class Desk:
         self.open(self.text)
 
     def prepare(self, text: str) -> Reader:
-        """Run the model on a text, without looking at it yet: the measures of every head, reduced in the graph.
+        """Run the model on a text without showing it yet: the measures of every head, reduced in the graph.
 
         Raises:
             AttnxError: The text cannot be run.
@@ -67,10 +67,10 @@ class Desk:
         return prepare(self.model, self.prompt(text))
 
     def open(self, text: str, reader: Reader | None = None) -> None:
-        """Look at a text (prepared, where there is a reader); layer, head and token stay where they were if they can.
+        """Show a text (prepared, if a reader is given); layer, head and token stay the same if possible.
 
         Raises:
-            AttnxError: The text cannot be run; what was shown stays.
+            AttnxError: The text cannot be run; the display stays unchanged.
         """
         self.reader = self.prepare(text) if reader is None else reader
         self.text = text
@@ -102,18 +102,18 @@ class Desk:
 
     @property
     def heads(self) -> int:
-        """How many heads the site has that is looked at."""
+        """The number of heads of the current site."""
         count = self.reader.sites[self.site].heads
         return int(count if count is not None else self.measurement.values.shape[1])
 
     @property
     def place(self) -> str:
-        """The head's place: "L5 H11"."""
+        """The current head's place: "L5 H11"."""
         return f"{self.measurement.axes[0].labels[self.site]} H{self.head}"
 
     @property
     def kind(self) -> str:
-        """What sort of head it is: "previous-token"; "" where it is none that has a name."""
+        """The kind of head: "previous-token"; "" if it has no named kind."""
         kinds = self.table.kinds[self.site]
         return kinds[self.head] if self.head < len(kinds) else ""
 
@@ -123,11 +123,11 @@ class Desk:
         return self.reader.has(self.site)
 
     def trace(self) -> Trace:
-        """The arrays of the head that is looked at, its only one; the model is run where they are not in memory."""
+        """A trace with only the current head; the model is run if its arrays are not in memory."""
         return self.reader.trace(self.site, self.head, words=self.words)
 
     def matrix(self) -> Matrix:
-        """The matrix of the head and stage that is looked at.
+        """The matrix of the current head and stage.
 
         Raises:
             AttnxError: The site does not have the stage, or failed its checks.
@@ -138,7 +138,7 @@ class Desk:
         return self._matrix[1]
 
     def effects(self) -> Measurement:
-        """How far the model's answer moves when a head is ablated, for every head: the model is run for each.
+        """How far the model's answer moves when a head is ablated, for every head; this runs the model for each.
 
         Raises:
             AttnxError: The model's heads cannot be ablated.
@@ -148,7 +148,7 @@ class Desk:
         return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])[0]
 
     def add(self, measure: Measurement) -> None:
-        """Colour the grid by a measure that the table did not have."""
+        """Colour the grid by a measure that is not in the table."""
         kept = tuple(one for one in self.table.measures if one.name != measure.name)
         self.reader.table = replace(self.table, measures=(*kept, measure))
         self.measure = len(kept)
@@ -167,7 +167,7 @@ class Desk:
         return replace(of_attention(trace, attention, 0, stage), title=self.place)
 
     def _unscaled(self, trace: Trace, attention: Attention) -> Matrix:
-        """The weights as they would be had the scores not been scaled."""
+        """The weights as they would be without scaling the scores."""
         weights = np.exp(both_ways(trace, 0).unscaled)[None].astype(np.float32)
         other = replace(attention, weights=weights)
         drawn = of_attention(replace(trace, attentions=(other,)), other, 0, "weights")
@@ -188,7 +188,7 @@ class Desk:
         return tuple(sorted(out))
 
     def queries(self) -> Tokens:
-        """The tokens (or words) that the row's cursor moves over; those shown last while a site is being read."""
+        """The tokens (or words) that the row's cursor moves over; while a site is being read, those shown last."""
         if self.ready:
             trace = self.trace()
             self._queries = trace.queries_of(trace.attentions[0])
@@ -201,7 +201,7 @@ class Desk:
         self.query = min(max(self.query + tokens, 0), len(self.queries()) - 1)
 
     def show(self, stage: str) -> None:
-        """Show another stage; words have weights alone, so that any other stage shows pieces."""
+        """Show another stage; words only have weights, so any other stage shows pieces."""
         if stage != "weights" and self.words:
             self.toggle_words()
         self.stage = stage
@@ -214,7 +214,7 @@ class Desk:
         self.scale = there[(there.index(self.scale) + 1) % len(there)]
 
     def toggle_words(self) -> None:
-        """Between pieces and words; the cursor stays on its token."""
+        """Switch between pieces and words; the cursor stays on its token."""
         at = self.query
         self.trace()
         before = self.queries()
@@ -228,7 +228,7 @@ class Desk:
         self.query = (0 if at == 0 else len(after) - 1) if special else same[0] if same else min(at, len(after) - 1)
 
     def start(self, head: str | None = None, query: str | None = None) -> None:
-        """Look at a head and a token: those that are named, else the head worth opening and its strongest pair.
+        """Show a head and a token: the named ones, otherwise the head worth opening and its strongest pair.
 
         Args:
             head: "5.11".
@@ -250,7 +250,7 @@ class Desk:
         """Put the cursor on a token, by its text or position.
 
         Raises:
-            UsageError: It is not there, or there several times; the message lists where.
+            UsageError: It does not occur, or occurs several times; the message lists where.
         """
         from attnx.tokens import find
 

@@ -1,4 +1,4 @@
-"""What stands round the panes: how they are laid out, and the help."""
+"""The frame around the panes: their layout, and the help."""
 
 CSS = """
 Screen { layout: vertical; layers: base over; }

@@ -1,6 +1,6 @@
-"""A part of the screen that is drawn line by line: only lines that changed are drawn again.
+"""A part of the screen that is drawn line by line: only changed lines are redrawn.
 
-Textual's own Static measures and draws all of its content at every update, and lays the whole screen out anew; that
+Textual's own Static measures and draws all of its content at every update, and redoes the whole layout; that
 takes longer than everything the explorer computes for a key.
 """
 
@@ -18,21 +18,21 @@ from textual.widget import Widget
 
 
 class Pane(Widget):
-    """Lines of a fixed place."""
+    """Lines at a fixed place."""
 
     class Resized(Message):
-        """A pane has another size, and is to be drawn for it."""
+        """A pane has a new size and must be redrawn."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lines: list[Strip] = []
 
     def on_resize(self) -> None:
-        """Say that there is another size: only now, after the layout, is it known."""
+        """Report the new size, which is only known now, after the layout."""
         self.post_message(self.Resized())
 
     def show(self, lines: Iterable[Sequence[Segment]]) -> None:
-        """Show these lines, from the top; what is below them stays empty."""
+        """Show these lines from the top; the rest stays empty."""
         width, height = self.size
         base = self.rich_style
         new = [
@@ -51,5 +51,5 @@ class Pane(Widget):
         self.show(line for part in content for line in Segment.split_lines(console.render(part, options)))
 
     def render_line(self, y: int) -> Strip:
-        """Give one line of those that are shown."""
+        """Return one of the displayed lines."""
         return self._lines[y] if y < len(self._lines) else Strip.blank(self.size.width, self.rich_style)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from attnx.explore.desk import Desk
 
 AROUND = 5
-"""Lines of the grid besides its rows: name, heads, scale, the head that is looked at, its value."""
+"""Lines of the grid in addition to its rows: name, heads, scale, the current head, its value."""
 TABLE = 5
-"""Lines of a table besides its rows: title, keys, legend, what is cut off."""
+"""Lines of a table in addition to its rows: title, keys, legend, what is cut off."""
 _FAINT, _STRONG = Style(dim=True), Style(bold=True)
 
 
 def grid_width(desk: Desk, most: int, height: int) -> int:
-    """Columns that the grid takes, at most so many."""
+    """The number of columns that the grid takes, up to a maximum."""
     heads = int(desk.measurement.values.shape[1])
     return min(max(_margin(desk) + heads * _block(desk, most, height)[0] + 1, 24), most)
 
@@ -41,7 +41,7 @@ def _margin(desk: Desk) -> int:
 
 
 def _block(desk: Desk, width: int, height: int) -> tuple[int, int]:
-    """Columns and lines of a head: the largest with which all are there, else the smallest."""
+    """Columns and lines per head: the largest with which all heads fit, otherwise the smallest."""
     layers, heads = desk.measurement.values.shape
     for wide, tall in ((4, 2), (2, 1)):
         if _margin(desk) + wide * int(heads) <= width and tall * int(layers) + AROUND <= height * 2 // 3:
@@ -50,13 +50,13 @@ def _block(desk: Desk, width: int, height: int) -> tuple[int, int]:
 
 
 def grid(desk: Desk, width: int, height: int, depth: Depth) -> list[list[Segment]]:
-    """Layers by heads, each a block coloured by the measure; the head that is looked at is marked.
+    """Layers by heads, each a block coloured by the measure; the current head is marked.
 
     Args:
-        desk: What is looked at.
+        desk: The state of the explorer.
         width: Columns.
-        height: Lines; of more layers than fit, those round the one that is looked at are shown.
-        depth: The colours that there are.
+        height: Lines; if not all layers fit, those around the current one are shown.
+        depth: The number of colours available.
 
     Returns:
         At most `height` lines.
@@ -86,7 +86,7 @@ def grid(desk: Desk, width: int, height: int, depth: Depth) -> list[list[Segment
 
 
 def _names(head: int, left: int, shown: int, margin: int, wide: int) -> list[Segment]:
-    """The numbers of the heads, every other one where they would touch; the one that is looked at in bold."""
+    """The numbers of the heads, every other one if they would touch; the current one in bold."""
     out = [Segment(" " * margin)]
     step = 1 if wide > 2 or (left + shown <= 10 and wide > 1) else 2 if wide > 1 else 4
     used = 0
@@ -149,7 +149,7 @@ def looks(desk: Desk, height: int) -> RowBars:
 
 
 def status(desk: Desk, width: int) -> list[Segment]:
-    """One line: the last message, else model, head, token, stage and what is switched on; and where help is."""
+    """One line: the last message, or else model, head, token, stage and active options; and where to find help."""
     pieces = desk.queries().pieces
     token = safe(pieces[desk.query]).strip() if desk.query < len(pieces) else ""
     on = ("words", desk.words), ("mute", desk.mute), ("no sinks", desk.sinks)
@@ -162,5 +162,5 @@ def status(desk: Desk, width: int) -> list[Segment]:
 
 
 def text_lines(text: str) -> Sequence[RenderableType]:
-    """A message in the place of what cannot be shown."""
+    """A message in place of what cannot be shown."""
     return [Text(safe(line), "dim") for line in text.splitlines()]

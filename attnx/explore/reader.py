@@ -1,7 +1,7 @@
-"""What has been read of a text: the measures of every head at once, matrices a stretch of layers at a time.
+"""What has been read of a text: the measures of every head at once, matrices for a stretch of layers at a time.
 
-A stretch is as many layers as fit in `STRETCH` bytes, so that a short text is read in one go and a long one does not
-fill the memory; each stretch has one tapped session, which the next text uses again.
+A stretch is as many layers as fit in `STRETCH` bytes, so that a short text is read at once and a long one does not
+exhaust memory; each stretch has one tapped session, which the next text reuses.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
 
 STRETCH = 1 << 28
-"""Bytes of matrices that are read in one go."""
+"""Bytes of matrices that are read at once."""
 KEPT = 1 << 29
-"""Bytes of matrices that stay in memory, besides those of the stretch that is looked at."""
+"""Bytes of matrices that stay in memory in addition to those of the current stretch."""
 
 
 @dataclass
 class Reader:
-    """One text and what was read of it. Methods may be called from any one thread at a time, `has` from all."""
+    """One text and what was read of it. Methods may be called from one thread at a time, `has` from any."""
 
     model: OpenModel
     prompt: Prompt
-    """What it is run on."""
+    """The prompt to run it on."""
     table: HeadTable
     """The measures of every head, reduced in the graph."""
     bare: Trace
@@ -74,7 +74,7 @@ class Reader:
         return self.stretch(site) in self._read
 
     def near(self, site: int) -> int | None:
-        """A site one step away whose matrices are not in memory and would fit beside what is; None without one."""
+        """A site one step away whose matrices are not in memory but would also fit; None if there is none."""
         now = self._read.get(self.stretch(site))
         if now is None or size(now) > KEPT // 2:
             return None
@@ -98,15 +98,15 @@ class Reader:
         """The head worth opening, and the query of its largest weight between two words.
 
         Args:
-            head: That one instead: position of its site, head.
+            head: Use this head instead: position of its site, head.
 
         Returns:
-            Position of its site, head, query; None where nothing stands out.
+            Position of its site, head, query; None if nothing stands out.
 
         Raises:
             AttnxError: The run failed.
         """
-        if head is None and len(self._stretches) > 1:  # of a long text the head is found without its matrices
+        if head is None and len(self._stretches) > 1:  # for a long text, the head is found without its matrices
             planned = dry_run(self.model, self.prompt)
             head = None if planned is None else opening_reduced(self.model, planned, self.sites)
             if head is None:
@@ -125,13 +125,13 @@ class Reader:
         return (*head, 0 if pair is None else pair.query or 0)
 
     def trace(self, site: int, head: int, *, words: bool = False) -> Trace:
-        """One head of one site, read first where it is not in memory; weights alone where pieces are merged to words.
+        """One head of one site, read first if it is not in memory; only weights if pieces are merged into words.
 
         Returns:
             A trace with one attention of one head.
 
         Raises:
-            AttnxError: The run failed; a site whose pieces cannot be merged.
+            AttnxError: The run failed, or the site's pieces cannot be merged.
         """
         self.read(site)
         stretch = self.stretch(site)
@@ -147,18 +147,18 @@ class Reader:
 
 
 def prepare(model: OpenModel, prompt: Prompt) -> Reader:
-    """Run a model for the measures of every head; no matrix leaves the graph where it can be helped.
+    """Run a model for the measures of every head; if possible, no matrix leaves the graph.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
 
     Raises:
-        AttnxError: It cannot be run on that.
+        AttnxError: The model cannot be run on the prompt.
     """
     table, bare = heads(model, prompt)
     written = bare.generated and bare.memory is None and not (prompt.image or prompt.audio or prompt.inputs)
-    # What a decoder has written is not written anew for every stretch.
+    # What a decoder has written is not generated again for every stretch.
     return Reader(model, Prompt(tokens=bare.tokens) if written else prompt, table, bare)
 
 
@@ -170,7 +170,7 @@ def size(trace: Trace) -> int:
 
 
 def only_head(attention: Attention, head: int) -> Attention:
-    """One head of an attention as an attention of one head; keys and values of the group it belongs to."""
+    """One head of an attention as an attention with one head; keys and values are those of its group."""
     site = attention.site
     arrays = {}
     for name in QUANTITIES:

@@ -1,4 +1,4 @@
-"""The head that is looked at as a file: a figure, the terminal's look, or the numbers."""
+"""Save the current head to a file: as a figure, as shown in the terminal, or as numbers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 DRAWN = (".png", ".pdf", ".svg")
 TALL = 1000
-"""Lines that a view may take in a file: all it has."""
+"""The most lines of a view in a file: no limit in practice."""
 
 
 def save_view(desk: Desk, name: str) -> None:
-    """Save the head's pane, with the chosen token's row; the ending of the name says as what.
+    """Save the head's pane with the chosen token's row; the file's extension decides the format.
 
     Raises:
-        AttnxError: An ending that this cannot be saved as, a file that exists or cannot be written.
+        AttnxError: An extension that this cannot be saved as, a file that exists or cannot be written.
     """
     path = expand(name)
     ending = path.suffix.lower()

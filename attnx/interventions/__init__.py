@@ -1,1 +1,1 @@
-"""Interventions: a model's graph edited so that heads, positions and edges are inputs of one session."""
+"""Interventions: edit a model's graph so that heads, positions and edges are inputs of one session."""

@@ -1,6 +1,6 @@
 """Direct logit attribution: what the embedding, each head, each MLP and the biases add to a token's logit.
 
-The final norm is frozen at the run's own statistics; everything behind it must be linear.
+The final norm is frozen at the run's own statistics; everything after it must be linear.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022 (IOI), section 3.
 """
@@ -34,35 +34,35 @@ Targets = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributed:
-    """What each part adds to the logits of N targets; the parts and what is missed sum to the logit. All float64."""
+    """What each part adds to the logits of N targets; the parts and the missed rest sum to the logit. All float64."""
 
     logit: Array
     """[N], before a softcap."""
     heads: Array
-    """[N,L,H]: of self-attention (of cross-attention where there is no other)."""
+    """[N,L,H]: of self-attention (or of cross-attention if there is no other)."""
     mlps: Array
     """[N,L]."""
     attention_biases: Array
     """[N,L]: W_O's biases."""
     embedding: Array
-    """[N]: the stream as the first layer gets it."""
+    """[N]: the stream at the input of the first layer."""
     constant: Array
     """[N]: the final norm's bias and the head's."""
     missed: Array
-    """[N]: what none of these explain: rounding, and in integer models what quantisation rounds."""
+    """[N]: what none of these explain: rounding, including quantisation in integer models."""
     cross_heads: Array | None = None
-    """[N,L,H], of a decoder that attends to an encoder."""
+    """[N,L,H], for a decoder that attends to an encoder."""
     output: str = ""
 
     def arrays(self, name: str) -> dict[str, Array]:
-        """By name, as files and scripts have them; float32."""
+        """The arrays by the names used in files and scripts; float32."""
         keys = ("logit", "heads", "cross_heads", "mlps", "attention_biases", "embedding", "constant", "missed")
         every = {key: getattr(self, key) for key in keys}
         return {f"{name}.{key}": np.asarray(a, np.float32) for key, a in every.items() if a is not None}
 
 
 def attribute(all_: Unedited, targets: Targets, run: str = RUN) -> Attributed:
-    """Take logits apart.
+    """Decompose logits.
 
     Args:
         all_: The model and its feeds.
@@ -70,8 +70,8 @@ def attribute(all_: Unedited, targets: Targets, run: str = RUN) -> Attributed:
         run: The feed.
 
     Raises:
-        UnsupportedError: The model is not a sum of parts and one norm; with the reason.
-        InputError: A target that is not there.
+        UnsupportedError: The model is not a sum of parts and one norm; the message says why.
+        InputError: A target that does not exist.
     """
     stacks = stacks_of(all_)
     stack = stacks.get("decoder") or stacks["encoder"]
@@ -99,7 +99,7 @@ class _Attribution:
         self._close = TOLERANCE["float32" if all_.exact else "low"]
 
     def of(self, targets: Targets) -> Attributed:
-        """Take the logits of targets apart."""
+        """Decompose the logits of targets."""
         stack = self._stack
         self._prepare()
         first, last = (self._taken(place) for place in (stack.layers[0].given, last_of(stack)))
@@ -111,7 +111,7 @@ class _Attribution:
         summed = first.copy()
 
         def logits(parts: Sequence[Array]) -> Array:
-            """What parts [P,E] of each target add to its logit, [N,P]."""
+            """The contributions of parts [P,E] of each target to its logit, [N,P]."""
             return head.added([norm.linear(p, b, q) for p, (b, q, _) in zip(parts, targets, strict=True)])
 
         for number, layer in enumerate(stack.layers):
@@ -142,7 +142,7 @@ class _Attribution:
         return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output)
 
     def _prepare(self) -> None:
-        """Run once for all tensors that are looked at."""
+        """Run once for all tensors that are needed."""
         terms = [term for layer in self._stack.layers for term in layer.terms]
         sites = [self._sites[term.site] for term in terms if term.site is not None]
         places = [self._stack.layers[0].given, last_of(self._stack)]
@@ -178,7 +178,7 @@ class _Attribution:
         return norm, Head(part(self._all, self._run, _stream(end), ends), self._taken(end), targets)
 
     def _parts(self, site: Site, place: Place, added: Place, targets: Targets) -> list[Array]:
-        """What each head adds to the stream at each target, and last what W_O's bias does: [H+1,E]."""
+        """What each head adds to the stream at each target, followed by W_O's bias: [H+1,E]."""
         everything = self._all
         everything.check(self._run, [site])
         title = everything.points.title(site)
@@ -193,7 +193,7 @@ class _Attribution:
         context = np.asarray(unfactored(point.place, raw, point.order), np.float64)
         wide = np.asarray(weights, np.float64)
         rest = self._taken(place) - np.einsum("bhqd,hde->bqe", context, wide)
-        bias = rest.mean(axis=(0, 1))  # the same everywhere, but for rounding
+        bias = rest.mean(axis=(0, 1))  # the same everywhere, except for rounding
         between = frozen(
             everything, self._run, _stream(place), _stream(added), f"what follows the attention of {title}"
         )
@@ -207,11 +207,11 @@ class _Attribution:
 
 
 class Head:
-    """What turns a normed residual stream into logits, asked for single vectors; it must be linear but for a constant.
+    """The map from a normed residual stream to logits, applied to single vectors; it must be linear plus a constant.
 
     Args:
-        run: It.
-        state: float [B,Q,E], what it is given in the run.
+        run: The part of the model that computes it.
+        state: float [B,Q,E], its input in the run.
         targets: As in `attribute`.
     """
 
@@ -227,11 +227,11 @@ class Head:
         self._zero = self._read(run(np.zeros(state.shape))["logits"])
 
     def constant(self, bias: Array) -> Array:
-        """What comes out where only the final norm's bias goes in, [N]."""
+        """The output for the final norm's bias alone, [N]."""
         return self._read(self._run(np.broadcast_to(bias, self._shape))["logits"])
 
     def added(self, vectors: Sequence[Array]) -> Array:
-        """What vectors [P,E] of each target add to its logit, [N,P]."""
+        """The contributions of vectors [P,E] of each target to its logit, [N,P]."""
         if not self._whole:
             return np.stack([self._one(i, own) for i, own in enumerate(vectors)])
         count = len(vectors[0])
@@ -248,7 +248,7 @@ class Head:
         return out.reshape(len(vectors), count) - self._zero[:, None]
 
     def _one(self, i: int, vectors: Array) -> Array:
-        """Vectors of one target, each in its own place and run: not every position is read alike."""
+        """Vectors of one target, each at its own position and in its own run: positions may be read differently."""
         row, position, _ = self._targets[i]
         found = np.empty(len(vectors))
         for at, vector in enumerate(vectors):

@@ -1,4 +1,4 @@
-"""The rows of one feed run, as many at once as fit, and proved to be what they are alone."""
+"""Run the rows of one feed, as many at once as fit, and verify that each gives the same result as alone."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from attnx.session.ort import Session
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """What one edited run gave."""
+    """The result of one edited run."""
 
     id: str
     outputs: Mapping[str, Array]
     """The model's own outputs."""
     base: Mapping[str, Array] = field(default_factory=dict)
-    """The same of a run in which nothing was changed, in the same session."""
+    """The same for a run without changes in the same session."""
     taken: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
-    """What was asked for besides, by the title of its point."""
+    """Other requested tensors, by the title of their point."""
 
 
 def repeated(of: State, batch: Batch | None, times: int) -> dict[str, Array]:
-    """A feed for so many runs at once."""
+    """A feed repeated for several runs at once."""
     return dict(of.feed) if batch is None else batch.repeat(of.feed, times)
 
 
@@ -47,7 +47,7 @@ def untouched(hook: Hook, rank: int) -> dict[str, Array]:
 
 
 def filled(of: State, hooks: Sequence[Hook], rows: Sequence[Mapping[Slip, Row]]) -> dict[str, Array]:
-    """The inputs of hooks: what each of several runs changes there."""
+    """The inputs of hooks: what each of several runs changes at them."""
     given: dict[str, Array] = {}
     times = len(rows)
     for hook in hooks:
@@ -68,7 +68,7 @@ def filled(of: State, hooks: Sequence[Hook], rows: Sequence[Mapping[Slip, Row]])
 
 
 def position_of(array: Array, at: int) -> Array:
-    """An output at one position, the last where it has fewer; whole where it has none ([B,N])."""
+    """An output at one position, the last if it has fewer; the whole output if it has no positions ([B,N])."""
     if array.ndim != 3:
         return array
     at = min(at, array.shape[1] - 1)
@@ -76,7 +76,7 @@ def position_of(array: Array, at: int) -> Array:
 
 
 class Batches:
-    """Runs the rows of one feed, as many at once as fit."""
+    """Runs the rows of one feed, as many at once as fit in memory."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Batches:
         size = self._size(plain)
         done = self._proved(rows[: max(1, size - 1)], plain)
         null = self._null
-        # What an intervention changes must be no other way of rounding.
+        # A mere difference in rounding must not pass for an intervention's effect.
         self._of.outputs = {name: null[name] for name in self._all.outputs}
         width = len(done) + 1
         at = 0
@@ -124,7 +124,7 @@ class Batches:
                 done = self._values(rows[at : at + 1])
             else:
                 some = list(rows[at : at + size])
-                # How integer kernels round depends on how many rows there are.
+                # The rounding of integer kernels depends on the number of rows.
                 filling: list[dict[Slip, Row]] = [] if self._all.exact else [{}] * (width - len(some))
                 done = self._values([*some[:width], *filling])[: len(some)]
 
@@ -137,7 +137,7 @@ class Batches:
         return fitting(max([*matrices, *lengths], default=1), outputs, self._batch.size)
 
     def _proved(self, some: Sequence[dict[Slip, Row]], plain: Mapping[str, Array]) -> list[dict[str, Array]]:
-        """The first rows, beside one in which nothing is changed and which must give what the model gives.
+        """The first rows, together with an unchanged one, which must reproduce the model's outputs.
 
         Raises:
             RunError: The hooks change the model by themselves.
@@ -163,7 +163,7 @@ class Batches:
         return self._values(some[:1])
 
     def _gap(self, got: Mapping[str, Array], plain: Mapping[str, Array]) -> str | None:
-        """By how much outputs differ; None where that is rounding."""
+        """How much outputs differ; None if it is only rounding."""
         close = TOLERANCE["float32" if self._all.exact else "low"]
         for name, want in plain.items():
             if want.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""Which cells of a tensor an edit changes, and what to: in attnx's order, then as the graph lays the tensor out."""
+"""Which cells of a tensor an edit changes, and to what: in attnx's order, then in the tensor's own layout."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from attnx.records import Array, Place, Site
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A point's tensor as one run of the feed has it."""
+    """A point's tensor in one run of the feed."""
 
     point: Point
     shape: tuple[int, ...]
     batch: int
     """Rows of the feed."""
     tiled: bool = False
-    """Whether repeated key/value heads follow one another as a whole: query head h reads head h mod Hkv."""
+    """Whether key/value heads are repeated as a whole block: query head h reads head h mod Hkv."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of each axis of the quantity, by letter; heads and keys as the tensor has them."""
+        """Size of each axis of the quantity, by letter; heads and keys as in the tensor."""
         empty = np.broadcast_to(np.int8(0), self.shape)
         try:
             whole = arrange(empty, self.point.place.layout, self.point.order, self.batch)
@@ -41,18 +41,18 @@ class Tensor:
         return sizes
 
     def ordered(self, raw: Array) -> Array:
-        """The numbers in attnx's order, factors left in."""
+        """The numbers in attnx's order, without dividing out factors."""
         return arrange(raw, self.point.place.layout, self.point.order, self.batch)
 
     def laid(self, array: Array, times: int) -> Array:
-        """An array in attnx's order, of `times` runs, as the tensor is laid out: it broadcasts to it.
+        """Convert an array of `times` runs from attnx's order to the tensor's layout, to which it broadcasts.
 
         Args:
-            array: [times,...] or [times x B,...], or [1,...] for what is the same in all; other axes whole or 1.
+            array: [times,...] or [times x B,...], or [1,...] if the same for all; other axes whole or 1.
             times: Runs in the batch.
 
         Raises:
-            UnsupportedError: The tensor is the same along an axis along which it would have to differ.
+            UnsupportedError: The tensor is constant along an axis along which it would have to vary.
         """
         place, order = self.point.place, self.point.order
         own = self.sizes_whole()["b"]
@@ -75,17 +75,17 @@ class Tensor:
             ) from None
 
     def sizes_whole(self) -> dict[str, int]:
-        """As `sizes`, with what is beyond the window."""
+        """Like `sizes`, including what is beyond the window."""
         empty = np.broadcast_to(np.int8(0), self.shape)
         return dict(zip(self.point.order, self.ordered(empty).shape, strict=True))
 
     def _stacked(self, times: int) -> tuple[int, ...]:
-        """The shape in a batch of several runs: the outermost batch axis grows."""
+        """The shape in a batch of several runs: only the outermost batch axis grows."""
         axes = parse(self.point.place.layout)
         names = sorted({name for axis in axes for name, _ in axis if name[0] == "b"})
         first = names[0] if names else None
         alone = [i for i, axis in enumerate(axes) if any(name == first for name, _ in axis)]
-        # A tensor that stands for all rows of the batch stays as it is until a row is changed.
+        # A tensor shared by all rows of the batch stays unchanged until a row is changed.
         return tuple(n * times if alone[:1] == [i] else n for i, n in enumerate(self.shape))
 
 
@@ -105,7 +105,7 @@ def mask_of(edit: Edit, tensor: Tensor, site: Site | None) -> Array:
     """Which cells of a tensor an edit names, bool in attnx's order with a leading axis of 1.
 
     Raises:
-        UsageError: A head or position that is not there, or one that the quantity has not.
+        UsageError: A head or position that does not exist, or that the quantity does not have.
     """
     sizes, title = tensor.sizes, tensor.point.title
     picked: Mapping[str, Sequence[int] | None] = {"h": edit.heads, "q": edit.queries, "k": edit.keys}
@@ -143,12 +143,12 @@ _PLURAL = {"head": "heads", "query": "queries", "key": "keys"}
 
 
 def repeated(tensor: Tensor, heads: int | None, raw: Array) -> Tensor:
-    """A key's or value's tensor with it known in which order its heads are repeated, where they are.
+    """A key's or value's tensor, with the order in which its heads are repeated (if they are) determined.
 
     Args:
         tensor: Of the key or value.
         heads: Hkv.
-        raw: Its numbers in a run.
+        raw: The tensor's numbers in a run.
 
     Raises:
         UnsupportedError: They are not repeated in either order.
@@ -180,12 +180,12 @@ def own_cells(tensor: Tensor) -> Array:
 
 
 def factored(place: Place, values: Array, order: str) -> Array:
-    """A quantity as its tensor holds it: times the factors that are folded in."""
+    """A quantity as stored in its tensor: times the factors that are folded in."""
     return np.asarray(values * _factor(place, order), np.float32)
 
 
 def unfactored(place: Place, values: Array, order: str) -> Array:
-    """A tensor's numbers as the quantity itself: the factors that are folded in divided out."""
+    """A tensor's numbers as the quantity itself, with the folded-in factors divided out."""
     return np.asarray(values / _factor(place, order), np.float32)
 
 
@@ -199,7 +199,7 @@ def _factor(place: Place, order: str) -> float | Array:
 
 
 def given_values(edit: Edit, tensor: Tensor, site: Site | None) -> Array:
-    """Values that an edit brings along, as the tensor holds them, in attnx's order.
+    """The values given with an edit, as stored in the tensor, in attnx's order.
 
     Raises:
         InputError: They do not fit.
@@ -223,7 +223,7 @@ def given_values(edit: Edit, tensor: Tensor, site: Site | None) -> Array:
 
 
 def merged(rows: Sequence[Row | None], tensor: Tensor) -> tuple[Array, Array | None]:
-    """Masks and values of several runs as one array each, as the tensor is laid out."""
+    """Masks and values of several runs as one array each, in the tensor's layout."""
     times, rank = len(rows), len(tensor.point.order)
     masks = [row.mask if row is not None else np.zeros((1,) * rank, bool) for row in rows]
     whole = np.broadcast_shapes(*(mask.shape for mask in masks))

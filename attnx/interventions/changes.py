@@ -1,4 +1,4 @@
-"""What interventions change: at which hooks of the edited model, which cells, and what to."""
+"""What interventions change: at which hooks of the edited model, which cells, and to what."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from attnx.interventions.unedited import Unedited
 from attnx.records import Array, Site
 
 Slip = tuple[Key, str]
-"""Names a hook: its point's key, and its mode."""
+"""The name of a hook: its point's key and its mode."""
 
 
 class Changes:
-    """Interventions on one feed, as hooks of one edited model and what each run changes there.
+    """Interventions on one feed, as hooks of one edited model and each run's changes at them.
 
     Args:
         all_: The model and its feeds.
         name: The feed.
-        interventions: On it.
+        interventions: The interventions on that feed.
 
     Raises:
-        UnsupportedError: What cannot be reached.
-        UsageError: What is not there.
+        UnsupportedError: Something that cannot be reached.
+        UsageError: Something that does not exist.
     """
 
     def __init__(self, all_: Unedited, name: str, interventions: Sequence[Intervention]) -> None:
@@ -69,16 +69,16 @@ class Changes:
 
     @property
     def hooks(self) -> list[Hook]:
-        """Where the model is changed by any of them."""
+        """All hooks at which any of them changes the model."""
         return list(self._hooks.values())
 
     @property
     def sites(self) -> list[list[int]]:
-        """Of each intervention, the attentions in whose layers it changes something, by index."""
+        """For each intervention, the attentions in whose layers it changes something, by index."""
         return [[site.index for _, site, _ in used] for used in self._used]
 
     def hooks_by(self, layer_of: Callable[[int], int]) -> dict[int, list[Hook]]:
-        """Hooks by the layer of the attention that they are named by."""
+        """Hooks by the layer of the attention they are named after."""
         found: dict[int, dict[Slip, Hook]] = {}
         for used in self._used:
             for _, site, hooks in used:
@@ -87,7 +87,7 @@ class Changes:
 
     @property
     def taking(self) -> bool:
-        """Whether tensors of unedited runs are needed, and not their shapes alone."""
+        """Whether tensors of unedited runs are needed, not just their shapes."""
         patched = any(e.kind == "patch" and e.values is None for used in self._used for e, _, _ in used)
         return patched or any(self._kv(hook.point) for hook in self.hooks if hook.point.quantity in ("key", "value"))
 
@@ -103,7 +103,7 @@ class Changes:
         return list(found.values())
 
     def rows(self, take: Sequence[Point]) -> list[dict[Slip, Row]]:
-        """What each intervention changes at each hook; `take`: points whose shapes are needed besides."""
+        """What each intervention changes at each hook; `take`: other points whose shapes are needed."""
         self.survey(take)
         return [self._rows(used) for used in self._used]
 
@@ -112,7 +112,7 @@ class Changes:
         return self._rows(self._used[intervention], among)
 
     def survey(self, more: Sequence[Point]) -> None:
-        """Shapes of all that is changed, and the tensors that are patched in."""
+        """The shapes of everything that is changed, and the tensors that are patched in."""
         everything, name = self._all, self._name
         sources: dict[str, list[Point]] = {}
         for used in self._used:
@@ -186,7 +186,7 @@ class Changes:
         return np.asarray(mask & ~own_cells(tensor)) if e.keep_self else mask
 
     def _uniform(self, site: Site, tensor: Tensor) -> Array:
-        """1/n on the n keys that each query may see; 0 in a row that sees none."""
+        """1/n on the n keys that each query can see; 0 in a row that sees none."""
         found = self._all.attentions(self._name, [site])[site.index]
         seen = formula.visible(found.masked, found.capped, found.weights)
         count = seen.sum(axis=-1, keepdims=True)
@@ -202,7 +202,7 @@ class Changes:
         slot = own_mask(self._all.slots, feed)
         mask = seen_by(slot, feed[slot.name]) if slot is not None else None
         if mask is not None and mask.shape[0] == batch and mask.shape[1] > queries:
-            mask = mask[:, -queries:]  # what is cached comes first
+            mask = mask[:, -queries:]  # cached positions come first
         if mask is None or mask.shape != (batch, queries):
             raise UnsupportedError(
                 f"{tensor.point.title}: which of its {queries} positions are padding is not known",
@@ -213,7 +213,7 @@ class Changes:
 
 
 def _over(one: Row, other: Row) -> Row:
-    """Two edits of one tensor in one run; where both name a cell, the later holds."""
+    """Combine two edits of one tensor in one run; if both name a cell, the later one wins."""
     mask = one.mask | other.mask
     if one.over is not None or (one.values is None and other.values is None):
         return Row(mask, None, other.over)

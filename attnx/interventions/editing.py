@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attnx.interventions.wide import Wide
 
 Mode = Literal["set", "mean", "hide", "fill"]
-"""set: given values; mean: the weighted mean over queries; hide: minus infinity; fill: 0 where a row is NaN."""
+"""set: given values; mean: the weighted mean over queries; hide: minus infinity; fill: 0 in rows with NaN."""
 _FLOAT, _BOOL = 1, 9
 
 
@@ -34,7 +34,7 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """Leads the names of its inputs."""
+        """Prefix of the names of its inputs."""
         return f"attnx/{self.mode}/{self.point.quantity}/{self.point.place.value}"
 
     @property
@@ -44,7 +44,7 @@ class Hook:
 
     @property
     def values(self) -> str | None:
-        """Input, float32: what they are set to, or the weight of each query in the mean."""
+        """Input, float32: the values to set, or the weight of each query in the mean."""
         return f"{self.name}/values" if self.mode in ("set", "mean") else None
 
 
@@ -55,9 +55,9 @@ class Edited:
     tapped: Tapped
     hooks: tuple[Hook, ...]
     taken: Mapping[Key, str]
-    """Key of a point -> output that holds its tensor, as changed."""
+    """Key of a point -> output with its changed tensor."""
     shapes: Mapping[Key, str]
-    """Key of a point -> output that holds its tensor's shape."""
+    """Key of a point -> output with its tensor's shape."""
 
 
 def edit(
@@ -70,19 +70,19 @@ def edit(
     begin: str | None = None,
     enter: Callable[[ModelProto], None] | None = None,
 ) -> Edited:
-    """Write hooks into a model; without values in them it computes what the file does.
+    """Write hooks into a model; if they change nothing, it computes the same as the file.
 
     Args:
         wide: The model.
-        hooks: At one tensor they act in this order: fill, hide, mean, set.
-        outputs: Which of the model's own outputs to keep; all where None.
-        take: Points whose tensors become outputs, as they are changed.
+        hooks: The hooks; at one tensor they act in this order: fill, hide, mean, set.
+        outputs: Which of the model's own outputs to keep; None for all.
+        take: Points whose changed tensors become outputs.
         measure: Points whose shapes become outputs.
-        begin: A tensor that is an input instead, of its own name: what it is made of is not run.
-        enter: Changes the copy before hooks are written.
+        begin: A tensor that becomes an input of the same name: what computes it is not run.
+        enter: Modifies the copy before hooks are written.
 
     Raises:
-        UnsupportedError: A mean over queries that stand on no axis of their own.
+        UnsupportedError: A mean over queries that have no axis of their own.
     """
     points = [*(hook.point for hook in hooks), *take, *measure]
     values = [point.place.value for point in points]
@@ -100,7 +100,7 @@ def edit(
     for hook in hooks:
         by_key.setdefault((hook.point.place.value, hook.point.readers), []).append(hook)
     for of_tensor in sorted(by_key.values(), key=lambda hooks: hooks[0].point.readers is None):
-        # Those that are for some readers first: afterwards the tensor has another name.
+        # Hooks for only some readers come first: afterwards the tensor has another name.
         name = writer.chain(sorted(of_tensor, key=lambda hook: order.index(hook.mode)))
         after.update({hook.point.key: name for hook in of_tensor})
     taken = {point.key: writer.output(after.get(point.key, point.place.value), point) for point in take}
@@ -118,7 +118,7 @@ class _Hooks(Nodes):
         self._wide = wide
 
     def begin(self, value: str) -> None:
-        """Let a tensor be an input."""
+        """Turn a tensor into an input."""
         from onnx import helper
 
         shape = self._graph.shape(value)
@@ -127,7 +127,7 @@ class _Hooks(Nodes):
         self._proto.graph.input.append(helper.make_tensor_value_info(value, self._dtype(value), dims))
 
     def chain(self, hooks: Sequence[Hook]) -> str:
-        """Everything that may change one tensor for the same readers; returns the name of what they read."""
+        """Write all hooks of one tensor for the same readers; returns the name of the tensor they read."""
         point = hooks[0].point
         value = point.place.value
         before = value
@@ -139,7 +139,7 @@ class _Hooks(Nodes):
         if point.readers is not None:
             self._rewire(value, current, point.readers)
             return current
-        if before == value:  # an input, or a constant: it cannot be made under another name
+        if before == value:  # an input or a constant: it cannot be renamed
             readers = list(self._graph.consumers(value))
             self._rewire(value, current, [next(o for o in n.output if o) for n in readers])
             return current
@@ -166,7 +166,7 @@ class _Hooks(Nodes):
             nan = self.node("IsNaN", [current])
             mask = self.node("And", [mask, nan])
             other = self._as(self.number(0.0), value)
-        # A name of its own each time: nodes are made once for the same inputs, and these are renamed.
+        # A new name each time: nodes are shared if their inputs are the same, and these get renamed.
         return self.node("Where", [mask, other, current])
 
     def _mean(self, point: Point, current: str, weights: str) -> str:
@@ -203,7 +203,7 @@ class _Hooks(Nodes):
         self._proto.graph.input.append(helper.make_tensor_value_info(name, kind, dims))
 
     def _rename_made(self, value: str) -> str:
-        """Let the node that makes a tensor call it otherwise; returns that name, or `value` where no node makes it."""
+        """Rename a tensor at the node that makes it; returns the new name, or `value` if no node makes it."""
         for node in self._proto.graph.node:
             for i, name in enumerate(node.output):
                 if name == value:
@@ -212,7 +212,7 @@ class _Hooks(Nodes):
         return value
 
     def _rewire(self, value: str, changed: str, readers: Collection[str]) -> None:
-        """Let some nodes read the changed tensor."""
+        """Make some nodes read the changed tensor."""
         for node in self._proto.graph.node:
             if value in node.input and next((o for o in node.output if o), "") in readers:
                 node.CopyFrom(renamed(node, {value: changed}))

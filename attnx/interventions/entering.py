@@ -1,7 +1,7 @@
-"""Where runs enter a batch in the middle of a graph: behind what they change first, as copies of the unchanged run.
+"""Let runs enter a batch in the middle of a graph: at their first change, as copies of the unchanged run.
 
-What is computed before is computed once. Every tensor that is handed from there to what lies behind is gathered along
-its batch axis, by rows that are an input of the graph.
+Everything before is computed only once. Every tensor passed from there to the rest of the graph is gathered along
+its batch axis, by row numbers that are an input of the graph.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _INT64 = 7
 _GRAPHS = (5, 10)
 _SIZES = 16
-"""Numbers of a tensor that holds sizes, at most."""
+"""The most numbers that a tensor of sizes can have."""
 _READ_OFF = frozenset("Shape Size Gather Slice Concat Unsqueeze Squeeze Reshape Cast Mul Div Identity Constant".split())
-"""Operators that sizes are read off a tensor, multiplied and put together with."""
+"""Operators that read sizes from a tensor, multiply them and join them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class Entry:
     """Runs that enter together."""
 
     number: int
-    """In the order of the graph, from 0 in each section."""
+    """Number in the order of the graph, from 0 in each section."""
     own: tuple[Hook, ...]
-    """What they change first."""
+    """The first hooks that they change."""
     later: tuple[Hook, ...]
-    """Other hooks before the next entry: as many rows reach them."""
+    """Other hooks before the next entry; they see the same number of rows."""
     interventions: tuple[int, ...]
 
     @property
     def rows(self) -> str:
-        """Input, int64: for each row from here on, the row before that it goes on from."""
+        """Input, int64: for each row from here on, the earlier row that it continues."""
         return f"attnx/rows/{self.number}"
 
     @property
     def hooks(self) -> tuple[Hook, ...]:
-        """All that its rows reach before the next entry."""
+        """All hooks that its rows reach before the next entry."""
         return (*self.own, *self.later)
 
 
@@ -66,11 +66,11 @@ def enter(
 
     Args:
         proto: A copy of the model, changed in place.
-        graph: What is known of its tensors.
+        graph: What is known about its tensors.
         entries: In order.
-        ends: Tensors that all runs shall give.
-        batch: What stands for the number of rows in shapes.
-        before: Tensors that are changed where no run has entered yet.
+        ends: Tensors that all runs must output.
+        batch: The symbol for the number of rows in shapes.
+        before: Tensors that are changed before any run has entered.
 
     Raises:
         LostError: A run cannot enter there.
@@ -107,7 +107,7 @@ def enter(
                     raise LostError("what is changed is the same in all rows")
                 continue
             before = now.get(value, value)
-            if value in own:  # hooks know it by its name: what is made of it behind keeps that
+            if value in own:  # hooks refer to it by name, so the tensor after it keeps that name
                 if value not in makers or before != value:
                     raise LostError("what is changed is no tensor of its own")
                 maker, at = makers[value]
@@ -123,7 +123,7 @@ def enter(
 
 
 def _readers(hooks: Sequence[Hook]) -> dict[str, frozenset[str] | None]:
-    """Tensors that are changed -> first outputs of the nodes for which they are; None for all."""
+    """Changed tensors -> first outputs of the nodes that read them changed; None for all."""
     found: dict[str, frozenset[str] | None] = {}
     for hook in hooks:
         value, readers = hook.point.place.value, hook.point.readers
@@ -133,10 +133,10 @@ def _readers(hooks: Sequence[Hook]) -> dict[str, frozenset[str] | None]:
 
 
 def _behind(nodes: Sequence[NodeProto], own: Mapping[str, frozenset[str] | None]) -> tuple[list[NodeProto], set[str]]:
-    """The nodes that what is changed reaches, and the tensors that they make.
+    """The nodes affected by the changes, and the tensors that they make.
 
     Raises:
-        LostError: A part of the graph with a graph of its own is among them.
+        LostError: A node with a subgraph is among them.
     """
     made: set[str] = set()
     behind: list[NodeProto] = []
@@ -155,21 +155,21 @@ def _behind(nodes: Sequence[NodeProto], own: Mapping[str, frozenset[str] | None]
 
 
 def _handed(graph: Graph, behind: Sequence[NodeProto], made: Collection[str], origin: Mapping[str, str]) -> list[str]:
-    """Tensors that these nodes are handed, made of the model's inputs or of their sizes, by the model's names."""
+    """Tensors that these nodes receive, computed from the model's inputs or their sizes, by the model's names."""
     names = dict.fromkeys(origin.get(name, name) for node in behind for name in node.input if name and name not in made)
     inputs = {slot.name for slot in graph.proto.graph.input} - {weight.name for weight in graph.proto.graph.initializer}
     return [name for name in names if depends(graph, name) or not inputs.isdisjoint(upstream(graph, [name]))]
 
 
 def _sizes(graph: Graph, value: str, batch: int) -> tuple[Array, Array] | None:
-    """Which numbers of a tensor are sizes that grow with the rows, and by how much each; None where none are.
+    """Which numbers of a tensor are sizes that grow with the rows, and by how much each; None if none are.
 
     Raises:
-        LostError: It may be, and that is not known; or they are not 64-bit integers.
+        LostError: Whether they do is not known, or they are not 64-bit integers.
     """
     known = graph.known(value)
     if known is None or known.dtype.kind != "i" or known.size > _SIZES:
-        return None  # positions count as far as the text is long
+        return None  # positions depend on the text's length, not on the rows
     of_rows = (known != 0) & (known % batch == 0)
     if not of_rows.any():
         return None
@@ -180,7 +180,7 @@ def _sizes(graph: Graph, value: str, batch: int) -> tuple[Array, Array] | None:
 
 
 def _grown(proto: ModelProto, value: str, rows: str, name: str, of_rows: Array, times: Array) -> None:
-    """Sizes as they are with as many rows as there are now."""
+    """The sizes for the current number of rows."""
     from onnx import helper, numpy_helper
 
     made = {part: f"{name}/{part}" for part in ("which", "times", "rows", "sizes")}
@@ -196,10 +196,10 @@ def _grown(proto: ModelProto, value: str, rows: str, name: str, of_rows: Array, 
 
 
 def _axis(graph: Graph, value: str, batch: int) -> int | None:
-    """The axis of a tensor that has one element for each row; None where it is the same for all rows.
+    """The axis of a tensor with one element per row; None if the tensor is the same for all rows.
 
     Raises:
-        LostError: That is not known, or rows are not by themselves on an axis.
+        LostError: This is not known, or rows share an axis with something else.
     """
     shape = graph.shape(value)
     if shape is None or any(not isinstance(size, int) or size < 0 for size in shape):
@@ -213,7 +213,7 @@ def _axis(graph: Graph, value: str, batch: int) -> int | None:
 
 
 def _rewire(nodes: Sequence[NodeProto], value: str, other: str) -> None:
-    """Let nodes read another tensor."""
+    """Make nodes read another tensor."""
     for node in nodes:
         if value in node.input:
             node.CopyFrom(renamed(node, {value: other}))

@@ -1,4 +1,4 @@
-"""The feed of one run on a text, two texts, a picture or a sound, before anything is edited."""
+"""The feed of one unedited run on a text, two texts, a picture or a sound."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from attnx.wording import Wording
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One run of a graph, before it is made."""
+    """One planned run of a graph."""
 
     feed: Mapping[str, Array]
     trace: Trace
-    """Without sites; its tokens name the positions."""
+    """A trace without sites; its tokens name the positions."""
 
     @property
     def tokens(self) -> Tokens:
-        """What stands at the query positions (the decoder's, where there are two sides)."""
+        """The tokens at the query positions (the decoder's, if there are two sides)."""
         return self.trace.tokens
 
 
 def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
-    """Plan the one run of a model's graph on a prompt; an encoder in a file of its own is run for it.
+    """Plan the single run of a model's graph on a prompt; an encoder in a separate file is run for it.
 
     Raises:
         UnsupportedError: It would take several runs of the graph.
-        UsageError: Things that do not go together.
-        InputError: There is nothing to fill one of the model's inputs with.
+        UsageError: Arguments that exclude each other.
+        InputError: One of the model's inputs cannot be filled.
     """
     passes = prompt.feed(model, prompt.encode(model), Wanted((), (), verify=False, required=False))
     feeds: list[Mapping[str, Array]] = []
@@ -55,9 +55,9 @@ def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
 
 
 def positions_of(model: OpenModel, prompt: Prompt, planned: Planned) -> Tokens:
-    """What stands at the query positions: the tokens, or the patches of a picture and the like.
+    """The names of the query positions: the tokens, or the patches of a picture and the like.
 
-    Where no ids are fed, an attention is run: only its size says how many positions there are.
+    If no ids are fed, an attention is run: only its size shows how many positions there are.
     """
     layer = next((site.layer for site in model.sites if site.kind == "self" and site.layer is not None), None)
     if layer is None or any(is_ids(slot) for slot in model.slots() if slot.name in planned.feed):
@@ -67,7 +67,7 @@ def positions_of(model: OpenModel, prompt: Prompt, planned: Planned) -> Tokens:
 
 
 def named(model: OpenModel, prompt: Prompt, planned: Planned) -> Planned:
-    """The same run with its positions named, as they are shown: of a picture, its patches; see `positions_of`."""
+    """The same run with its positions named as displayed (for a picture, its patches); see `positions_of`."""
     return replace(planned, trace=replace(planned.trace, tokens=positions_of(model, prompt, planned)))
 
 

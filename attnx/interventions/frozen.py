@@ -1,7 +1,7 @@
 """A norm (and factors) between two tensors of the stream as a linear map, its statistics frozen at a run's own.
 
-What stands between them is not read but asked: a norm is odd in what it norms but for its bias, its size is one number
-a position, and what it multiplies each feature by shows on any vector.
+The nodes in between are not parsed but probed: apart from its bias, a norm is odd in its input, its size is one number
+per position, and its factor for each feature can be measured with any vector.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frozen:
-    """y = size x centred(x) x weight + bias, with the size of a run."""
+    """y = size x centred(x) x weight + bias, with the size from a run."""
 
     size: Array
     """float64 [B,Q,1]."""
@@ -32,10 +32,10 @@ class Frozen:
     bias: Array
     """float64 [E]."""
     centred: bool
-    """Whether the mean over features is taken off first."""
+    """Whether the mean over features is subtracted first."""
 
     def linear(self, vectors: Array, row: int, position: int) -> Array:
-        """What it makes of vectors [...,E] that are added at a position, without its bias."""
+        """Apply it, without the bias, to vectors [...,E] added at a position."""
         wide = np.asarray(vectors, np.float64)
         if self.centred:
             wide = wide - wide.mean(axis=-1, keepdims=True)
@@ -43,22 +43,22 @@ class Frozen:
 
 
 def same(batch: int, queries: int, width: int) -> Frozen:
-    """Nothing in between."""
+    """The identity: nothing in between."""
     return Frozen(np.ones((batch, queries, 1)), np.ones(width), np.zeros(width), False)
 
 
 def frozen(all_: Unedited, name: str, begin: Point, end: Point, what: str) -> Frozen:
-    """What is between two tensors, frozen in a run.
+    """The map between two tensors, frozen in a run.
 
     Args:
         all_: The model and its feeds.
         name: The feed.
-        begin: What is normed.
-        end: What comes out.
-        what: Names it in messages.
+        begin: The tensor that is normed.
+        end: The resulting tensor.
+        what: Its name in messages.
 
     Raises:
-        UnsupportedError: It is no norm, or is more than a norm and factors.
+        UnsupportedError: It is not a norm, or is more than a norm and factors.
     """
     before, after = (np.asarray(array, np.float64) for array in all_.take(name, [begin, end]))
     if begin.place.value == end.place.value:

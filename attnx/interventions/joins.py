@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Expand".split()) | SAME
-"""Operators that give the numbers of their first input, moved at most."""
+"""Operators that output the numbers of their first input, at most rearranged."""
 CLAMPS = frozenset(("Clip", "Min", "Max"))
-"""What keeps half precision finite, and changes nothing else."""
+"""Operators that keep half precision finite and change nothing else."""
 ADDS = ("Add", "Sum")
 STEPS = 80
-"""Nodes that one sublayer's way to the stream has at most."""
+"""The most nodes on one sublayer's path to the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Term:
     """What one sublayer adds to the stream."""
 
     place: Place
-    """What it gives: its bias added, before any norm of it, any factor, and before it joins; axes b, q, d."""
+    """Its output: with its bias, but before any norm, any factor and the sum; axes b, q, d."""
     added: Place
-    """The same as it is added to the stream: behind its norm and factors."""
+    """The same as it is added to the stream: after its norm and factors."""
     site: int | None = None
-    """Index of the attention; None for an MLP, or whatever else is added."""
+    """Index of the attention; None for an MLP or anything else that is added."""
 
 
 class LostError(Exception):
-    """Where the residual stream could not be followed, in words."""
+    """The residual stream could not be followed; the message says where."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Join:
     term: Term
     beside: list[str]
     axes: Axes
-    """Of `out`."""
+    """Layout of `out`."""
     names: list[tuple[str, Atom]]
     plain: bool
 
@@ -106,7 +106,7 @@ class Joins:
         return Join(site, node.output[0], stream, term, [*beside, *more, *mine[1:]], whole, names, plain)
 
     def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
-        """The first node downstream that adds to it what its query was made of."""
+        """The first node downstream that adds the source of its query to it."""
         graph = self.graph
         reached = {out}
         heap = [(graph.position(node), node.output[0]) for node in graph.consumers(out)]
@@ -133,7 +133,7 @@ class Joins:
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
     ) -> tuple[str, list[str]] | None:
-        """The stream in a sum, and what else is in it."""
+        """The stream in a sum, and the other terms."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:
@@ -155,8 +155,8 @@ class Joins:
         """From W_O's product to the stream.
 
         Returns:
-            The sublayer's output; the same as it is added; what is added beside it; the steps; and whether nothing
-            changes what is added together.
+            The sublayer's output; the same as it is added; what else is added; the steps; and whether nothing
+            changes the sum of these.
         """
         graph = self.graph
         steps: list[tuple[NodeProto, str, str]] = []
@@ -165,7 +165,7 @@ class Joins:
         plain = True
         for _ in range(STEPS):
             if value == out:
-                # What stands before the first step that changes it; views and its bias belong to it.
+                # The tensor before the first step that changes it; views and its bias belong to it.
                 return end, added, beside, steps[::-1], plain
             node = graph.producer(value)
             assert node is not None
@@ -190,13 +190,13 @@ class Joins:
 
 
 def position(graph: Graph, value: str) -> int:
-    """Where the node that makes a value stands; -1 for inputs and constants."""
+    """The position of the node that makes a value; -1 for inputs and constants."""
     node = graph.producer(value)
     return -1 if node is None else graph.position(node)
 
 
 def moved(graph: Graph, node: NodeProto, axes: Axes | None, source: str) -> Axes | None:
-    """The axes behind a step; a norm, whole as one step, leaves them as they are."""
+    """The axes after a step; a norm counts as one step and leaves them unchanged."""
     if axes is None:
         return None
     if normed(graph, node.output[0]) == source:
@@ -205,7 +205,7 @@ def moved(graph: Graph, node: NodeProto, axes: Axes | None, source: str) -> Axes
 
 
 def layout_of(axes: Axes | None, names: Sequence[tuple[str, Atom]]) -> str | None:
-    """Axes in words: "b q d", "(b q) d"; None where batch and queries are not apart from the features."""
+    """Axes in words: "b q d", "(b q) d"; None if batch and queries are not separate from the features."""
     if axes is None:
         return None
     known = {leaf: (letter, leaf.size) for letter, atom in names for leaf in atom.leaves()}

@@ -1,4 +1,4 @@
-"""The logit lens: what a model would say after each layer.
+"""The logit lens: what a model would predict after each layer.
 
 Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lensed:
-    """What the logit lens shows of a run."""
+    """The result of the logit lens for a run."""
 
     hidden: Array
-    """float32 [L+1,B,Q,E]: the residual stream as the first layer gets it, and after each layer."""
+    """float32 [L+1,B,Q,E]: the residual stream before the first layer and after each layer."""
     logits: Array | None = None
-    """float32 [L+1,B,Q,V] (or as the model's own output: [L+1,B,classes]); None where the model has none."""
+    """float32 [L+1,B,Q,V] (or like the model's own output: [L+1,B,classes]); None if the model has none."""
     uncapped: Array | None = None
     """The same before a softcap; None without one."""
     encoder_hidden: Array | None = None
-    """float32 [L+1,B,K,E], of a model that has both sides."""
+    """float32 [L+1,B,K,E], for a model that has both sides."""
     output: str = ""
-    """The model's output that the last of `logits` is."""
+    """The model's output that the last of `logits` reproduces."""
     notes: tuple[str, ...] = ()
 
     def arrays(self, name: str) -> dict[str, Array]:
-        """By name, as files and scripts have them."""
+        """The arrays by the names used in files and scripts."""
         every = {
             "hidden": self.hidden, "logits": self.logits, "uncapped": self.uncapped,
             "encoder_hidden": self.encoder_hidden,
@@ -49,11 +49,11 @@ class Lensed:
 
 
 def lens(all_: Unedited, run: str = RUN) -> Lensed:
-    """Run what follows a model's last layer on the residual stream behind each.
+    """Run what follows a model's last layer on the residual stream after each layer.
 
     Raises:
         UnsupportedError: The residual stream was not found.
-        RunError: The last of the logits is not what the model gives.
+        RunError: The last of the logits differs from the model's output.
     """
     stacks = stacks_of(all_)
     main = stacks.get("decoder") or stacks["encoder"]
@@ -69,14 +69,14 @@ def lens(all_: Unedited, run: str = RUN) -> Lensed:
 
 
 def said_by_layer(all_: Unedited, run: str = RUN) -> tuple[str, Iterator[Array]]:
-    """As the logits of `lens`, a layer at a time: those of all layers of a large vocabulary may not fit in memory.
+    """The logits of `lens` one layer at a time: with a large vocabulary, those of all layers may not fit in memory.
 
     Returns:
-        The model's output that is meant, and float32 [B,Q,V] before the first layer and behind each.
+        The model's output that is meant, and float32 [B,Q,V] before the first layer and after each.
 
     Raises:
         UnsupportedError: The residual stream was not found, or the model has no logits.
-        RunError: The last of the logits is not what the model gives.
+        RunError: The last of the logits differs from the model's output.
     """
     stacks = stacks_of(all_)
     main = stacks.get("decoder") or stacks["encoder"]
@@ -87,7 +87,7 @@ def said_by_layer(all_: Unedited, run: str = RUN) -> tuple[str, Iterator[Array]]
 
 
 def _said(all_: Unedited, run: str, stack: Stack, name: str, hidden: Array) -> Iterator[dict[str, Array]]:
-    """What follows the last layer, run on each residual stream; the last is held to the model's own output."""
+    """Run what follows the last layer on each residual stream; the last is checked against the model's own output."""
     before = uncapped(all_, name)
     ends = {"logits": name, **({"uncapped": before} if before != name else {})}
     tail = part(all_, run, Point("residual stream", "residual", last_of(stack), "bqd"), ends)

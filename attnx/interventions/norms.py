@@ -1,4 +1,4 @@
-"""Norms over features, as one operator or written out: which tensor a tensor is the norm of, and norms taken apart."""
+"""Norms over features, as one operator or decomposed: find the input of a norm, and split skip norms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 NORMS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"))
-"""Norms as one operator: the first input is what they norm."""
+"""Norms as one operator; they norm their first input."""
 SAME = frozenset(("Cast", "CastLike", "Identity", "Dropout"))
-"""Operators that give the numbers of their first input."""
+"""Operators that output the numbers of their first input unchanged."""
 SKIPS: Mapping[str, str] = {
     "SkipLayerNormalization": "LayerNormalization",
     "SkipSimplifiedLayerNormalization": "SimplifiedLayerNormalization",
 }
-"""onnxruntime's operators that add to the stream and norm it at once -> the norm in them."""
+"""onnxruntime's operators that add to the stream and norm it in one step -> the norm in them."""
 _ARITHMETIC = frozenset(
     "Add Sub Mul Div Pow Sqrt Reciprocal ReduceMean ReduceSum ReduceL2 Cast CastLike Identity Abs Max Clip Neg".split()
 )
@@ -34,7 +34,7 @@ _MOST = 40
 
 
 def normed(graph: Graph, value: str) -> str | None:
-    """The tensor that `value` is the norm of, over its last axis; None where it is no norm."""
+    """The tensor that `value` is the norm of, over its last axis; None if it is not a norm."""
     value = unchanged(graph, value)
     node = graph.producer(value)
     if node is None:
@@ -58,7 +58,7 @@ def unchanged(graph: Graph, value: str) -> str:
 
 
 def _summed(graph: Graph, value: str) -> Iterator[str]:
-    """What reductions upstream are over, before squares and the mean are taken, the nearest first."""
+    """The tensors that reductions upstream reduce, before squaring and subtracting the mean; the nearest first."""
     queue, seen = [value], set[str]()
     while queue and len(seen) < _MOST:
         name = queue.pop(0)
@@ -73,7 +73,7 @@ def _summed(graph: Graph, value: str) -> Iterator[str]:
 
 
 def _over_last(graph: Graph, node: NodeProto) -> bool:
-    """Whether a reduction is over the last axis alone."""
+    """Whether a reduction is over the last axis only."""
     shape = graph.shape(node.input[0])
     known = graph.known(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     axes = [int(i) for i in known.ravel()] if known is not None else attributes(node).get("axes", [])
@@ -81,7 +81,7 @@ def _over_last(graph: Graph, node: NodeProto) -> bool:
 
 
 def _base(graph: Graph, value: str) -> str:
-    """What was squared and centred: x of (x - mean)^2."""
+    """The tensor that was centred and squared: x in (x - mean)^2."""
     for _ in range(8):
         node = graph.producer(value)
         if node is None:
@@ -100,13 +100,13 @@ def _base(graph: Graph, value: str) -> str:
 
 
 def _narrow(graph: Graph, value: str) -> bool:
-    """Whether a tensor has one number where a norm's input has its features."""
+    """Whether a tensor has a single number in place of a norm input's features."""
     shape = graph.shape(value)
     return shape is not None and len(shape) > 1 and shape[-1] == 1
 
 
 def _made_of(graph: Graph, value: str, source: str) -> bool:
-    """Whether a tensor is made of `source` alone, by arithmetic with a reduction and a root in it."""
+    """Whether a tensor is computed from `source` alone, by arithmetic that includes a reduction and a root."""
     source = unchanged(graph, source)
     stack, seen, rooted = [value], set[str](), False
     while stack:
@@ -127,7 +127,7 @@ def _made_of(graph: Graph, value: str, source: str) -> bool:
 
 
 def norm_of(graph: Graph, value: str) -> str | None:
-    """The norm of a tensor, with its weight and bias; None where nothing downstream is one."""
+    """The norm of a tensor, with its weight and bias; None if there is none downstream."""
     start, shape = unchanged(graph, value), graph.shape(value)
     queue, seen = [value], set[str]()
     found: str | None = None
@@ -142,7 +142,7 @@ def norm_of(graph: Graph, value: str) -> str | None:
                 continue
             source = normed(graph, out) if graph.shape(out) == shape and node.op_type not in SAME else None
             its = source is not None and unchanged(graph, source) == start
-            # The last of the tensors that are the norm of it has its weight and its bias.
+            # The last of the tensors that are its norm includes the weight and the bias.
             if its and (found is None or _position(graph, out) > _position(graph, found)):
                 found = out
             queue.append(out)
@@ -155,11 +155,11 @@ def _position(graph: Graph, value: str) -> int:
 
 
 def taken_apart(graph: Graph, node: NodeProto, branch: int) -> Replacement:
-    """A skip norm as a sum and a norm.
+    """Split a skip norm into a sum and a norm.
 
     Args:
-        graph: The graph that it stands in.
-        node: Of `SKIPS`.
+        graph: The graph that contains it.
+        node: A node whose operator is in `SKIPS`.
         branch: Which of its first two inputs is added to the other; its bias belongs to that one.
     """
     e = Emit(graph, prefix_of(graph, node), node.input[0])

@@ -1,4 +1,4 @@
-"""A plan carried out: unedited runs, edited ones, the lens and attributions, named as files and scripts have them."""
+"""Carry out a plan: unedited runs, edited runs, lens and attributions, named as in files and scripts."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 
 _CALLED = {RUN: "base", OTHER: "corrupt"}
-"""Names of the feeds -> of what their unedited runs give."""
+"""Names of the feeds -> names of the results of their unedited runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """What a plan gave."""
+    """The results of a plan."""
 
     unedited: Mapping[str, Mapping[str, Array]]
     """Name of a feed -> the model's own outputs on it: "inputs", "other"."""
     effects: Mapping[str, Effect]
-    """Id -> what an edited run gave."""
+    """Id -> the result of an edited run."""
     lenses: Mapping[str, Lensed]
     attributions: Mapping[str, Attributed]
     notes: tuple[str, ...]
     device: str
 
     def moved(self, step: Step) -> dict[str, float]:
-        """By how much an edited run's outputs differ from those of the same run unedited.
+        """How much an edited run's outputs differ from those of the same run unedited.
 
         Returns:
-            Output -> largest absolute difference, relative to the larger of 1 and the output's own size; nothing for
+            Output -> largest absolute difference, relative to the larger of 1 and the output's own size; empty for
             a lens or an attribution.
         """
         effect = self.effects.get(step.id)
@@ -50,7 +50,7 @@ class Results:
         return {n: difference(np.asarray(a), base[n]) for n, a in effect.outputs.items() if a.dtype.kind == "f"}
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by name: base.OUTPUT, corrupt.OUTPUT, ID.OUTPUT; ID.hidden ... of a lens, ID.heads ..."""
+        """Every array by name: base.OUTPUT, corrupt.OUTPUT, ID.OUTPUT; ID.hidden ... for a lens, ID.heads ..."""
         out: dict[str, Array] = {}
         for name, outputs in self.unedited.items():
             out |= {f"{_CALLED.get(name, name)}.{key}": array for key, array in outputs.items()}
@@ -71,8 +71,8 @@ def perform(all_: Intervening, steps: Sequence[Step]) -> Results:
         steps: In any order; their ids differ.
 
     Raises:
-        UnsupportedError: What cannot be reached in this model; by name, with the reason.
-        UsageError: A layer, head or position that is not there.
+        UnsupportedError: Something that cannot be reached in this model; the message names it and the reason.
+        UsageError: A layer, head or position that does not exist.
     """
     effects = {e.id: e for e in all_.run([step for step in steps if isinstance(step, Intervention)])}
     lenses = {step.id: lens(all_, step.run) for step in steps if isinstance(step, Lens)}
@@ -95,11 +95,11 @@ def run_with(
 
     Args:
         model: The model.
-        steps: What is changed: `Intervention`s, `Lens`, `Attribute`.
-        source: What it is run on: a text, what `Model.trace` takes by name (text, target, tokens, inputs ...), or an
+        steps: The steps to carry out: `Intervention`s, `Lens`, `Attribute`.
+        source: The input: a text, keyword arguments of `Model.trace` (text, target, tokens, inputs ...), or an
             array for each graph input.
-        other: A second thing to run on, or to patch from.
-        outputs: Which of the model's own outputs to give; all but its caches where None.
+        other: A second input to run on, or to patch from.
+        outputs: Which of the model's own outputs to return; None for all except its caches.
     """
     feeds = {RUN: feed_of(model, source).feed}
     if other is not None:
@@ -108,16 +108,16 @@ def run_with(
 
 
 def feed_of(model: OpenModel, source: str | Mapping[str, Any]) -> Planned:
-    """Plan a run on a text, on what `Model.trace` takes by name, or on arrays."""
+    """Plan a run on a text, on keyword arguments of `Model.trace`, or on arrays."""
     return plan_run(model, prompt_of(model, source))
 
 
 def prompt_of(model: OpenModel, source: str | Mapping[str, Any]) -> Prompt:
-    """A text, what `Model.trace` takes by name, or arrays, as a prompt.
+    """Make a prompt from a text, keyword arguments of `Model.trace`, or arrays.
 
     Raises:
         UsageError: Something else.
-        InputError: A name that is none of these.
+        InputError: An unknown name.
     """
     if isinstance(source, str):
         return Prompt(source)

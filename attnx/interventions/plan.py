@@ -1,4 +1,4 @@
-"""What is asked for: edits of a run, the logit lens, and what each part adds to a logit. numpy only."""
+"""The steps of a plan: edits of a run, the logit lens, and what each part adds to a logit. numpy only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPONENTS: tuple[Where, ...] = ("encoder", "decoder", "cross")
 OF_HEADS = ("query", "key", "value", "weights", "context")
 """Quantities that a head has."""
 OF_LAYERS = ("attention", "mlp", "residual")
-"""Quantities of a layer: what attention and MLP add to the residual stream, and the stream behind the layer."""
+"""Quantities of a layer: what attention and MLP add to the residual stream, and the stream after the layer."""
 PATCHED = (*OF_HEADS, *OF_LAYERS)
 ORDERS = {"query": "bhqd", "key": "bhkd", "value": "bhkd", "context": "bhqd", "weights": "bhqk", "masked": "bhqk"}
 """Axes of each quantity of heads; those of layers are "bqd"."""
@@ -26,7 +26,7 @@ RUN, OTHER = "inputs", "other"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edit:
-    """One change of a run. `layers`, `heads`, `queries`, `keys`: None is all; several are their product."""
+    """One change of a run. `layers`, `heads`, `queries`, `keys`: None means all; several mean their product."""
 
     kind: What
     """ablate: a head's context is replaced; knockout: edges are hidden before the softmax; patch: a quantity is taken
@@ -36,20 +36,20 @@ class Edit:
     queries: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
     component: Where | None = None
-    """None where the model has one kind of attention."""
+    """None if the model has only one kind of attention."""
     method: Method = "zero"
-    """Of ablate: the context is 0, or its mean over query positions of this run; or the weights are uniform."""
+    """For ablate: the context is 0, or its mean over query positions of this run; or the weights are uniform."""
     over: Literal["unpadded"] | None = None
-    """Of a mean: which positions count; all where None."""
+    """For a mean: which positions count; None for all."""
     quantity: str | None = None
-    """Of patch, of `PATCHED`."""
+    """For patch: one of `PATCHED`."""
     source: str = OTHER
-    """Of patch: the feed whose unedited run gives the values."""
+    """For patch: the feed whose unedited run gives the values."""
     values: Array | None = None
-    """Of patch: the values themselves, as attnx writes the quantity ([B,H,Q,D], [B,Hkv,K,D], [B,H,Q,K], [B,Q,E]);
-    axes of size 1 stand for all places."""
+    """For patch: the values themselves, in attnx's layout of the quantity ([B,H,Q,D], [B,Hkv,K,D], [B,H,Q,K], [B,Q,E]);
+    axes of size 1 stand for all positions."""
     keep_self: bool = False
-    """Of knockout: each query keeps its own key."""
+    """For knockout: each query keeps its own key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +59,12 @@ class Intervention:
     id: str
     edits: tuple[Edit, ...]
     run: str = RUN
-    """The feed that is run."""
+    """The feed to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """The logit lens: what the model would say after each layer."""
+    """The logit lens: what the model would predict after each layer."""
 
     id: str = "lens"
     run: str = RUN
@@ -86,7 +86,7 @@ Step = Intervention | Lens | Attribute
 def ablate(
     head: tuple[int, int] | None = None, *, method: Method = "zero", component: Where | None = None, id: str = ""
 ) -> Intervention:
-    """One head ablated (layer, head); every head of the model without one."""
+    """Ablate one head (layer, head); without one, every head of the model."""
     layers, heads = (None, None) if head is None else ((head[0],), (head[1],))
     name = id or ("ablate" if head is None else f"ablate.{head[0]}.{head[1]}")
     return Intervention(name, (Edit("ablate", layers, heads, component=component, method=method),))

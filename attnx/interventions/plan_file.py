@@ -1,4 +1,4 @@
-"""A plan as JSON, read strictly: every field is known, fits its kind, and holds what it must."""
+"""A plan as JSON, read strictly: every field must be known, fit its kind, and have a valid value."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "lens": (),
     "attribute": ("targets",),
 }
-"""Kind -> the fields that it takes besides id, kind and run."""
+"""Kind -> the fields that it takes in addition to id, kind and run."""
 _ALL = ("id", "kind", "run", *dict.fromkeys(name for names in KINDS.values() for name in names))
 _HELD = ("base", "corrupt")
-"""Names of what the unedited runs give."""
+"""Names of the unedited runs' results."""
 _MOST = 64 << 20
 
 
@@ -40,7 +40,7 @@ def read_plan(path: Path) -> list[Step]:
     """The steps of a plan.
 
     Raises:
-        InputError: No such file, no JSON, or an entry that is not one of a plan; says which, and what is expected.
+        InputError: No such file, invalid JSON, or an invalid entry; the message says which, and what is expected.
     """
     try:
         if path.stat().st_size > _MOST:
@@ -58,10 +58,10 @@ def read_plan(path: Path) -> list[Step]:
 
 
 def parse_plan(found: Any) -> list[Step]:
-    """The steps of a plan that was read.
+    """The steps of a plan that has been read.
 
     Raises:
-        InputError: As `read_plan`.
+        InputError: As for `read_plan`.
     """
     if isinstance(found, Mapping) and set(found) == {"interventions"}:
         found = found["interventions"]

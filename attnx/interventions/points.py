@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Key = tuple[str, str, "tuple[str, ...] | None"]
-"""Names a point: its quantity, its tensor, and the nodes that must read it as changed."""
+"""Identifies a point: its quantity, its tensor, and the nodes that must read the changed tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Point:
     """One tensor of the graph that can be changed."""
 
     title: str
-    """As it is named in messages: "decoder L0 query"."""
+    """Its name in messages: "decoder L0 query"."""
     quantity: str
     place: Place
     order: str
-    """Axes of the quantity as attnx writes it."""
+    """Axes of the quantity in attnx's layout."""
     readers: tuple[str, ...] | None = None
-    """First outputs of the nodes that must read the changed tensor; None for all, and the graph's outputs."""
+    """First outputs of the nodes that must read the changed tensor; None for all, including the graph's outputs."""
     site: int | None = None
-    """Index of the attention that it is of."""
+    """Index of the attention that it belongs to."""
 
     @property
     def key(self) -> Key:
-        """Names the point."""
+        """Identifies the point."""
         return self.quantity, self.place.value, self.readers
 
 
@@ -59,7 +59,7 @@ class Points:
         return Streams(self.wide.graph, self.wide.found.sites)
 
     def components(self) -> dict[Where, list[Site]]:
-        """The attentions over tokens of each kind that the model has, by layer."""
+        """The model's attentions over tokens of each kind, by layer."""
         found: dict[Where, list[Site]] = {}
         for site in self.wide.found.sites:
             if site.kind in ("self", "cross"):
@@ -70,7 +70,7 @@ class Points:
         """The attentions meant.
 
         Raises:
-            UnsupportedError: There is none over tokens.
+            UnsupportedError: There is no attention over tokens.
             UsageError: No such kind or layer, or several kinds and none named.
         """
         there = self.components()
@@ -100,14 +100,14 @@ class Points:
         return [by_layer[layer] for layer in dict.fromkeys(layers)]
 
     def title(self, site: Site) -> str:
-        """A site as messages name it."""
+        """The name of a site in messages."""
         return site.label if len(self.components()) < 2 else f"{_component(site)} {site.label}"
 
     def of(self, site: Site, quantity: str) -> list[Point]:
-        """Where a quantity of a site, or of its layer, can be changed: mostly one tensor.
+        """Where a quantity of a site, or of its layer, can be changed: usually one tensor.
 
         Raises:
-            UnsupportedError: It has none, or it cannot be changed; with the reason.
+            UnsupportedError: It does not exist or cannot be changed; the message says why.
         """
         if quantity in OF_LAYERS:
             return self._of_layer(site, quantity)
@@ -157,7 +157,7 @@ class Points:
         return Point(title, quantity, place, ORDERS[quantity], None if alone else tuple(readers), site.index)
 
     def _weighs_nothing(self, site: Site) -> bool:
-        """Whether a site's weights are multiplied with nothing that is computed, as where they are the answer."""
+        """Whether a site's weights are multiplied with nothing computed, for example because they are the output."""
         graph, place = self.wide.graph, site.places.get("weights")
         if place is None:
             return False
@@ -188,9 +188,9 @@ class Points:
         ]
 
     def _shared(self, site: Site, quantity: str, place: Place) -> Place | None:
-        """Where a query or key stands before it is turned or scaled for one of several products that it is in.
+        """Find a query or key before it is rotated or scaled for one of the several products it takes part in.
 
-        DeBERTa multiplies query and key with each other and with positions: to change one is to change it in all.
+        DeBERTa multiplies query and key with each other and with positions: a change must apply to all of these.
         """
         graph, goal = self.wide.graph, _goal(site, quantity)
         other = site.places.get({"query": "key", "key": "query"}.get(quantity, ""))
@@ -219,13 +219,13 @@ class Points:
         return None
 
     def below(self, points: Collection[Point]) -> set[str]:
-        """Which of the model's own outputs are made of what is changed at these points."""
+        """Which of the model's own outputs depend on what is changed at these points."""
         values = {point.place.value for point in points}
         return {out for out in self.wide.found.graph.outputs if reaches(self.wide.graph, out, values)}
 
 
 def _goal(site: Site, quantity: str) -> str | None:
-    """What a quantity must lead to, to be what the site computes with."""
+    """What a quantity must lead to in order to be the one that the site computes with."""
     later = {
         "query": ("masked", "scaled", "scores", "weights"),
         "key": ("masked", "scaled", "scores", "weights"),

@@ -1,4 +1,4 @@
-"""Edited runs handed from one section of layers to the next: a run joins where its first change lies."""
+"""Pass edited runs from one section of layers to the next: a run joins at the section of its first change."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from attnx.run.check import TOLERANCE, difference
 from attnx.session.ort import Session
 
 HELD = 256 << 20
-"""Bytes of residual streams that are held between two sections."""
+"""Bytes of residual streams held between two sections."""
 
 
 class DiffersError(Exception):
-    """The sections of a model do not give what it gives."""
+    """The sections of a model do not reproduce its outputs."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A section, opened."""
+    """An opened section."""
 
     edited: Edited
     session: Session
 
     def run(self, given: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
-        """Some of its outputs; what it takes no input for is left out."""
+        """Compute some of its outputs; feeds that it has no input for are ignored."""
         got = self.session.run({s.name: given[s.name] for s in self.session.inputs}, names)
         return [got[name] for name in names]
 
 
 @dataclass(slots=True)
 class Parts:
-    """Sections that stay open, of small models for the next runs with the same hooks."""
+    """Sections that stay open: for small models, they are reused by later runs with the same hooks."""
 
     opened: dict[object, Part] = field(default_factory=dict)
 
@@ -62,9 +62,9 @@ class Relay:
         all_: The model and its feeds.
         name: The feed.
         changes: What is changed.
-        sections: Of the model.
-        parts: Those that are open.
-        at: Output -> the one position that it is wanted at; all outputs at all positions where None.
+        sections: The sections of the model.
+        parts: The open sections.
+        at: Output -> the one position at which it is wanted; None for all outputs at all positions.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Relay:
         """Run interventions, in the order given.
 
         Raises:
-            DiffersError: The sections do not give what the model gives; before any effect.
+            DiffersError: The sections do not reproduce the model's outputs; raised before any effect.
         """
         at = 0
         while at < len(interventions):
@@ -104,14 +104,14 @@ class Relay:
             at += count
 
     def _held(self, count: int) -> int:
-        """How many runs are under way at once."""
+        """How many runs are in progress at once."""
         sizes = [self._of.tensors[s.begin.key] for s in self._sections if s.begin and s.begin.key in self._of.tensors]
         if not sizes:
             return count  # not known before the first runs
         return max(1, HELD // (8 * max(cells_in(tensor) for tensor in sizes)))
 
     def _some(self, runs: range) -> Iterator[tuple[int, dict[str, Array], dict[str, Array]]]:
-        """Some runs: their outputs, and those of one in which nothing is changed."""
+        """The outputs of some runs, and those of one without changes."""
         streams: dict[int | None, Array] = {}
         joined: list[int] = []
         for number, section in enumerate(self._sections):
@@ -139,10 +139,10 @@ class Relay:
         streams: Mapping[int | None, Array],
         narrow: bool,
     ) -> Iterator[tuple[int, dict[str, Array], dict[str, Array]]]:
-        """What the last section gives.
+        """The outputs of the last section.
 
         Raises:
-            DiffersError: That is not what the model gives.
+            DiffersError: They differ from the model's outputs.
         """
         base: dict[str, Array] = {}
         for i, values in self._through(section, part, order, streams, self.outputs, narrow=narrow):
@@ -157,14 +157,14 @@ class Relay:
                     raise DiffersError
 
     def _cut(self, name: str, array: Array) -> Array:
-        """An output at the position where it is wanted."""
+        """An output at its wanted position."""
         return array if self._at is None else np.ascontiguousarray(position_of(array, self._at[name]))
 
     def _positions(self, section: Section, streams: Mapping[int | None, Array]) -> dict[int | None, Array]:
-        """Streams at the one position that outputs are wanted at.
+        """The streams at the one position at which outputs are wanted.
 
         Raises:
-            DiffersError: They, or the outputs, have no axis for it.
+            DiffersError: They or the outputs have no position axis.
         """
         assert section.begin is not None
         axis = axis_of(section.begin.place.layout, "q")
@@ -176,7 +176,7 @@ class Relay:
         return {i: np.take(stream, [*positions], axis) for i, stream in streams.items()}
 
     def _feed(self, times: int, narrow: bool) -> dict[str, Array]:
-        """The model's own inputs; `narrow`: at one position, for what reads the sizes of the others off them."""
+        """The model's own inputs; `narrow`: at one position, for nodes that read sizes from them."""
         given = repeated(self._of, self._batch, times)
         if not narrow:
             return given
@@ -192,16 +192,16 @@ class Relay:
         names: Sequence[str],
         narrow: bool = False,
     ) -> Iterator[tuple[int | None, tuple[Array, ...]]]:
-        """Some runs through one section; those that join it begin as the one in which nothing is changed."""
+        """Pass some runs through one section; those that join in it start as copies of the unchanged run."""
         among = {(hook.point.key, hook.mode) for hook in section.hooks}
         size = 1 if self._batch is None else self._size(section, narrow)
-        size = -(-len(order) // -(-len(order) // size))  # as many batches, each about as long
+        size = -(-len(order) // -(-len(order) // size))  # the same number of batches, evenly filled
         entering = {i: entry.number for entry in section.entries for i in entry.interventions}
         for start in range(0, len(order), size):
             wanted = order[start : start + size]
             some = sorted(wanted, key=lambda i: -1 if i is None else entering.get(i, -1))
             if start and not entering.keys().isdisjoint(some):
-                some.insert(0, None)  # what enters goes on from it
+                some.insert(0, None)  # runs that enter continue from it
             rows: list[dict[Slip, Row]] = [{} if i is None else self._changes.row(i, among) for i in some]
             begun = [i for i in some if i not in entering]
             given = {
@@ -218,7 +218,7 @@ class Relay:
             except RunError:
                 if start or not section.entries:
                     raise
-                raise DiffersError from None  # whether the model runs at all is seen where it is run whole
+                raise DiffersError from None  # running the whole model shows whether it runs at all
             pieces = [self._apart(section, *both, len(some), narrow) for both in zip(names, got, strict=True)]
             found = dict(zip(some, zip(*pieces, strict=True), strict=True))
             yield from ((i, found[i]) for i in wanted)
@@ -226,7 +226,7 @@ class Relay:
     def _entering(
         self, section: Section, some: Sequence[int | None], rows: Sequence[Mapping[Slip, Row]], count: int
     ) -> dict[str, Array]:
-        """What the entries of a section take: which row each goes on from, and what is changed behind."""
+        """The inputs of a section's entries: which row each continues from, and what is changed after that."""
         given: dict[str, Array] = {}
         block = np.arange(self._all.batch(self._name))
         for entry in section.entries:
@@ -238,7 +238,7 @@ class Relay:
         return given
 
     def _apart(self, section: Section, name: str, array: Array, times: int, narrow: bool) -> list[Array]:
-        """What each of several runs gave."""
+        """Split a batch into the results of each run."""
         if section.end is not None:
             axis = batch_axis(section.end)
             assert axis is not None
@@ -255,7 +255,7 @@ class Relay:
 
     @cached_property
     def _matrices(self) -> list[int]:
-        """Cells of the weights of attentions that were looked at."""
+        """Number of cells of the weights of the attentions that were examined."""
         weights = [a.weights for a in self._of.attentions.values() if a.weights is not None]
         return [array.size for array in weights]
 
@@ -264,7 +264,7 @@ class Relay:
         key, section = self._keys[number], self._sections[number]
         if key not in self._parts.opened:
             if not self._all.small:
-                self._parts.keep(())  # each holds weights and working memory
+                self._parts.keep(())  # each keeps weights and working memory
             edited = edit(
                 self._all.points.wide,
                 section.hooks,
@@ -278,7 +278,7 @@ class Relay:
         return self._parts.opened[key]
 
     def _learn(self, section: Section, part: Part, stream: Array | None) -> None:
-        """The shapes of what is changed in a section, by a run in which nothing is."""
+        """Learn the shapes of what is changed in a section from a run without changes."""
         begin = section.begin
         if begin is not None and stream is not None and begin.key not in self._of.tensors:
             self._of.tensors[begin.key] = Tensor(begin, stream.shape, self._all.batch(self._name))

@@ -11,13 +11,13 @@ from attnx.records import Array
 from attnx.session.ort import Slot
 
 TOGETHER = frozenset(("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "BatchNormalization"))
-"""Operators that take one scale for all rows of a batch: what one row is changed to, the others see."""
+"""Operators that use one scale for all rows of a batch, so that a change in one row affects the others."""
 AT_ONCE = 96 << 20
-"""Bytes that the rows of one batch may take: one layer's matrices, and the outputs."""
+"""Bytes that the rows of one batch may take: one layer's matrices and the outputs."""
 MOST = 32
-"""Rows of one batch at most; more of short texts."""
+"""The most rows per batch; short texts may have more."""
 TOGETHER_AT = 2048
-"""Tokens up to which more rows make each one cheaper."""
+"""Up to this many tokens, more rows make each one cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Batch:
     """Rows of the feed itself."""
 
     def repeat(self, feed: Mapping[str, Array], times: int) -> dict[str, Array]:
-        """The feed, so many times one after another."""
+        """The feed, repeated this many times."""
         return {
             name: np.concatenate([array] * times, self.axes[name]) if name in self.axes and times > 1 else array
             for name, array in feed.items()
@@ -38,7 +38,7 @@ class Batch:
 
 
 def batch_of(slots: Sequence[Slot], feed: Mapping[str, Array]) -> Batch | str:
-    """The batch axis of every input; a reason where several runs cannot be rows of one batch."""
+    """The batch axis of every input, or the reason why several runs cannot be rows of one batch."""
     named = [s.shape[0] for s in slots if len(s.shape) > 1 and s.name in feed and isinstance(s.shape[0], str)]
     if not named:
         return "the model was exported for a batch of a fixed size"
@@ -63,13 +63,13 @@ def batch_of(slots: Sequence[Slot], feed: Mapping[str, Array]) -> Batch | str:
 
 
 def interacting(ops: Collection[str]) -> str | None:
-    """Why rows of a batch are not independent in a graph with these operators; None where they are."""
+    """Why rows of a batch are not independent in a graph with these operators; None if they are."""
     found = sorted(TOGETHER & set(ops) - {"BatchNormalization"})
     return f"{found[0]} takes one scale for all rows of a batch" if found else None
 
 
 def split(array: Array, base: Sequence[int], times: int) -> list[Array]:
-    """An output of a batch of `times` runs, one array for each; `base` is the shape that one run alone gives."""
+    """Split an output of a batch of `times` runs into one array each; `base` is the shape for one run alone."""
     if times == 1:
         return [array]
     axes = [i for i, (a, b) in enumerate(zip(array.shape, base, strict=False)) if a == times * b and a != b]
@@ -82,10 +82,10 @@ def fitting(cells: int, outputs: int, size: int, tokens: int = TOGETHER_AT) -> i
     """How many runs fit in one batch.
 
     Args:
-        cells: Of one layer's largest matrix, for the whole feed.
-        outputs: Bytes of the outputs of one run.
+        cells: Cells of one layer's largest matrix, for the whole feed.
+        outputs: Bytes of one run's outputs.
         size: Rows of the feed.
-        tokens: In all rows of the feed.
+        tokens: Number of tokens in all rows of the feed.
     """
     one = 12 * cells + 2 * outputs + 1
     most = max(MOST // max(1, min(size, MOST)), TOGETHER_AT // max(1, tokens))

@@ -34,19 +34,19 @@ class Intervening(Unedited):
         take: Sequence[Point] = (),
         at: Mapping[str, int] | None = None,
     ) -> Iterator[Effect]:
-        """Run interventions, those on one feed together.
+        """Run interventions; those on the same feed run together.
 
         Args:
             interventions: In any order.
-            take: Points whose tensors are given too, in attnx's order, factors left in.
-            at: Output -> a position: effects have these outputs alone, and of those by position that one ([B,1,...]).
+            take: Points whose tensors are also returned, in attnx's order, without dividing out factors.
+            at: Output -> a position: effects have only these outputs, those by position only at this one ([B,1,...]).
 
         Yields:
             An effect for each, those of one feed after another.
 
         Raises:
-            UnsupportedError: Something that cannot be reached in this model; by name, with the reason.
-            UsageError: A layer, head or position that is not there.
+            UnsupportedError: Something that cannot be reached in this model; the message names it and the reason.
+            UsageError: A layer, head or position that does not exist.
         """
         for name in dict.fromkeys(i.run for i in interventions):
             yield from self._on(name, [i for i in interventions if i.run == name], take, at)
@@ -77,14 +77,14 @@ class Intervening(Unedited):
             yield effect if at is None else _at(effect, at)
 
     def _sections(self, name: str, changes: Changes, at: Mapping[str, int] | None) -> Sequence[Section]:
-        """Where the model is cut; the same for the same changes of other feeds."""
+        """Where the model is cut; the same cuts are used for the same changes to other feeds."""
         key = (tuple(hook.name for hook in changes.hooks), tuple(map(tuple, changes.sites)), at is not None)
         if self._cut is None or self._cut[0] != key:
             self._cut = (key, sections(self, name, changes, at is not None))
         return self._cut[1]
 
     def close(self) -> None:
-        """Let go of the sessions on the whole model, and of the weights that they hold."""
+        """Release the sessions on the whole model, and their weights."""
         self.close_plain()
         self._whole = None
 
@@ -99,7 +99,7 @@ class Intervening(Unedited):
 
 
 def _at(effect: Effect, at: Mapping[str, int]) -> Effect:
-    """An effect with outputs at one position alone."""
+    """An effect with outputs at only one position."""
     outputs, base = ({name: position_of(of[name], p) for name, p in at.items()} for of in (effect.outputs, effect.base))
     return Effect(effect.id, outputs, base, effect.taken)
 

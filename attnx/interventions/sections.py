@@ -1,4 +1,4 @@
-"""A model in sections of layers: what lies before a change is run once, and what follows it from there."""
+"""Cut a model into sections of layers, so that what comes before a change runs once and edited runs start there."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited
 
 OPENING = 1e9
-"""Operations that opening one more session takes as long as, about."""
+"""The number of operations that take about as long as opening one more session."""
 MANY = 1 << 30
-"""A layer that no model has."""
+"""A layer number beyond that of any model."""
 MOST = 12
-"""Sections at most: more save little."""
+"""The most sections: more would save little."""
 AGAIN = 0.1
-"""Share of the weights that may be multiplied with again in each section (positions, masks)."""
+"""Share of the weights whose products may be recomputed in each section (positions, masks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Section:
     """The stream at which it ends; None at the model's outputs."""
     hooks: tuple[Hook, ...]
     interventions: tuple[int, ...]
-    """Those whose first change lies in it; they join the others here."""
+    """The interventions whose first change is in this section; they join the others here."""
     entries: tuple[Entry, ...] = ()
-    """Where in it they do; at its beginning where there are none."""
+    """Where in the section they join; empty means at its beginning."""
     rows: int = 0
-    """What stands for the number of rows in shapes; 0 where there are no entries."""
+    """The symbol for the number of rows in shapes; 0 if there are no entries."""
 
     @property
     def before(self) -> tuple[Hook, ...]:
@@ -66,21 +66,21 @@ class _Cut:
     """A place between two layers."""
 
     layer: int
-    """The first layer behind it; the number of layers behind the last."""
+    """The first layer after it; the number of layers if it is after the last."""
     point: Point
 
 
 def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Section]:
-    """Where to cut a model so that as little as possible is run twice; nothing where that saves nothing.
+    """Where to cut a model so that as little as possible is run twice; empty if cutting saves nothing.
 
     Args:
         all_: The model and its feeds.
         name: The feed.
         changes: What is changed.
-        tail: Whether what follows the last layer is a section of its own.
+        tail: Whether what follows the last layer is a separate section.
     """
     if not all_.exact or all_.alone is not None:
-        return []  # how integers round depends on how many rows a run has, and on which
+        return []  # integer rounding depends on which rows are run together
     try:
         stack, layers = _stack_of(all_, changes)
     except LostError:
@@ -103,7 +103,7 @@ def sections(all_: Unedited, name: str, changes: Changes, tail: bool) -> list[Se
     by_layer = changes.hooks_by(lambda site: stack_layer(stack, site))
     rows = _rows_of(all_, name)
     if all_.small and rows is not None:
-        # Of a model that is held whole anyhow, one session is enough: runs enter it where they differ.
+        # If the whole model is loaded anyway, one session is enough: runs enter it where they differ.
         ends = [cut for cut in cuts if cut.layer == len(stack.layers)]
         hooks = [hook for some in by_layer.values() for hook in some]
         ends = [cut for cut in ends if _cuts(all_, cut.point, hooks, (), weights)]
@@ -128,10 +128,10 @@ def _between(
     """The sections between cuts.
 
     Args:
-        cuts: In order.
-        hooks: By layer.
+        cuts: The cuts, in order.
+        hooks: The hooks, by layer.
         first: The first layer that each intervention changes.
-        layers: How many there are.
+        layers: The number of layers.
     """
     found: list[Section] = []
     begin: Point | None = None
@@ -147,14 +147,14 @@ def _between(
 def _entered(
     all_: Unedited, section: Section, hooks: Mapping[int, Sequence[Hook]], first: Sequence[int], rows: int
 ) -> Section | None:
-    """A section whose runs enter it where they change something; None where they cannot.
+    """A section whose runs enter it where they change something; None if they cannot.
 
     Args:
         all_: The model.
-        section: Part of it.
-        hooks: By layer.
+        section: A part of the model.
+        hooks: The hooks, by layer.
         first: The first layer that each intervention changes.
-        rows: What stands for the number of rows in shapes.
+        rows: The symbol for the number of rows in shapes.
     """
     layers = sorted({first[i] for i in section.interventions})
     entries = []
@@ -174,7 +174,7 @@ def _entered(
 
 
 def _rows_of(all_: Unedited, name: str) -> int | None:
-    """What stands for the number of rows in the shapes of the graph; None where nothing does."""
+    """The symbol for the number of rows in the graph's shapes; None if there is none."""
     batch, graph = batch_of(all_.slots, all_.feed(name)), all_.points.wide.graph
     if not isinstance(batch, Batch):
         return None
@@ -184,7 +184,7 @@ def _rows_of(all_: Unedited, name: str) -> int | None:
 
 
 def stack_layer(stack: Stack, site: int) -> int:
-    """The layer of a stack that a site stands in."""
+    """The layer of a stack that a site belongs to."""
     return next(n for n, sites in enumerate(stack.sites) if site in sites)
 
 
@@ -192,7 +192,7 @@ def _stack_of(all_: Unedited, changes: Changes) -> tuple[Stack, list[list[int]]]
     """The stack in which all changes are made, and the layers of each intervention.
 
     Raises:
-        LostError: They are made in no stack, or in several.
+        LostError: The changes are in no stack, or in several.
     """
     streams = all_.points.streams
     placed = [[streams.of(site) for site in sites] for sites in changes.sites]
@@ -205,20 +205,20 @@ def _stack_of(all_: Unedited, changes: Changes) -> tuple[Stack, list[list[int]]]
 def _cuts(
     all_: Unedited, point: Point, before: Sequence[Hook], behind: Sequence[Hook], weights: Mapping[str, int]
 ) -> bool:
-    """Whether what follows a tensor is made of it and of what no change before it reaches, at little cost."""
+    """Whether what follows a tensor depends only on it and on tensors unaffected by earlier changes, at little cost."""
     graph, value = all_.points.wide.graph, point.place.value
     if batch_axis(point) is None or value in all_.points.wide.found.graph.outputs or not depends(graph, value):
         return False
     earlier = {h.point.place.value for h in before} - {value}
     if any(reaches(graph, name, earlier, {value}) for name in all_.outputs):
-        return False  # a change goes another way too
+        return False  # a change takes another path too
     if reaches(graph, value, {h.point.place.value for h in behind} - {value}):
-        return False  # what is changed behind it was made before it
+        return False  # something changed after it was computed before it
     return _again(graph, all_.outputs, value, weights) <= AGAIN * sum(weights.values())
 
 
 def _again(graph: Graph, outputs: Collection[str], value: str, weights: Mapping[str, int]) -> int:
-    """How many weights what follows a tensor multiplies with besides those behind it."""
+    """How many weights not downstream of a tensor must be multiplied again to compute what follows it."""
     needed = above(graph, outputs, {value})
     made = {value}
     for node in graph.nodes:
@@ -232,14 +232,14 @@ def _again(graph: Graph, outputs: Collection[str], value: str, weights: Mapping[
 
 
 def _weights(graph: Graph) -> dict[str, int]:
-    """The numbers in each weight that data are multiplied with; tables that are looked up in cost nothing."""
+    """The size of each weight that data are multiplied with; lookup tables cost nothing."""
     looked_up = {node.input[0] for node in graph.nodes if node.op_type.startswith("Gather")}
     sizes = {t.name: prod(t.dims) for t in graph.proto.graph.initializer if len(t.dims) > 1}
     return {name: size for name, size in sizes.items() if name not in looked_up}
 
 
 def batch_axis(point: Point) -> int | None:
-    """The axis of a stream along which the runs of a batch follow one another; None where there is none such."""
+    """The axis of a stream along which the runs of a batch are stacked; None if there is none."""
     axes = [i for i, axis in enumerate(parse(point.place.layout)) if [name for name, _ in axis][:1] == ["b"]]
     return axes[0] if len(axes) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The residual stream: what attention and MLP add to it in each layer, and what it is behind each."""
+"""The residual stream: what attention and MLP add to it in each layer, and its value after each layer."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Layer:
     """One layer of a stack."""
 
     given: Place
-    """The stream as the layer gets it."""
+    """The stream at the layer's input."""
     terms: list[Term] = field(default_factory=list)
     """What its sublayers add, in order."""
     out: Place | None = None
-    """The stream behind it, after whatever norm closes the layer."""
+    """The stream after the layer, including any norm that closes it."""
 
     @property
     def mlps(self) -> list[Term]:
-        """What is added besides attention."""
+        """The terms other than attention."""
         return [term for term in self.terms if term.site is None]
 
 
 @dataclass(slots=True)
 class Stack:
-    """Layers that hand one stream on."""
+    """Layers that share one stream."""
 
     layers: list[Layer]
     sites: list[tuple[int, ...]]
@@ -58,22 +58,22 @@ class Stack:
     normed: bool
     """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
     plain: bool = True
-    """Whether the stream is a sum of what is added to it and nothing else (no factors, no other tensors)."""
+    """Whether the stream is exactly the sum of what is added to it (no factors, no other tensors)."""
 
 
 @dataclass(slots=True)
 class _Back:
-    """The way from one layer's stream back to the attention that was added last."""
+    """The path from one layer's stream back to the attention that was added last."""
 
     steps: list[tuple[NodeProto, str, str]]
-    """Node, the input that carries the stream, the output; in order of the data. Norms are one step."""
+    """Node, the input that carries the stream, the output; in data order. A norm is one step."""
     terms: list[str]
     norm: bool
     plain: bool
 
 
 class Streams:
-    """Finds the stacks of a model, once."""
+    """Finds the stacks of a model once."""
 
     def __init__(self, graph: Graph, sites: Sequence[Site]) -> None:
         self.graph, self.sites = graph, sites
@@ -90,10 +90,10 @@ class Streams:
         self.stacks = self._stacks()
 
     def of(self, site: int) -> tuple[Stack, int]:
-        """The stack that a site stands in, and its layer there.
+        """The stack that a site belongs to, and its layer there.
 
         Raises:
-            LostError: It stands in none.
+            LostError: It belongs to none.
         """
         for stack in self.stacks:
             for number, sites in enumerate(stack.sites):
@@ -144,7 +144,7 @@ class Streams:
         return stacks
 
     def _back(self, value: str, outs: dict[str, Join]) -> tuple[Join | None, _Back]:
-        """Follow the stream upstream until an attention was added to it, or to where it begins."""
+        """Follow the stream upstream to the last attention that was added, or to its beginning."""
         graph = self.graph
         back = _Back([], [], False, True)
         for _ in range(STEPS):
@@ -196,7 +196,7 @@ class Streams:
         return reaches(self.graph, value, outs)
 
     def _older(self, live: Sequence[str], outs: Collection[str]) -> str | None:
-        """Of the terms of a sum, the one that the others are made of; else the one that an attention was added to."""
+        """The term of a sum from which the others are computed; otherwise the one that an attention was added to."""
         graph = self.graph
         for name in live:
             rest = [n for n in live if n != name]
@@ -259,7 +259,7 @@ class Streams:
         return Term(Place(self._own(added), layout), Place(added, layout))
 
     def _own(self, value: str) -> str:
-        """What a sublayer gives, before its norm and factors."""
+        """A sublayer's output before its norm and factors."""
         graph = self.graph
         best = value
         for _ in range(STEPS):
@@ -302,7 +302,7 @@ class Streams:
         return back
 
     def _next(self, value: str, through: bool) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
-        """The next sum of the stream and something that is made of it; `through`: also of its norm."""
+        """The next sum of the stream and something computed from it; `through`: also from its norm."""
         graph = self.graph
         found = self._sum_with(value)
         if found is not None:
@@ -319,7 +319,7 @@ class Streams:
         return [(node, value, closed), *found], beside, True
 
     def _sum_with(self, value: str) -> list[tuple[NodeProto, str, str]] | None:
-        """The steps to a sum in which a tensor stands beside one that is made of it."""
+        """The steps to a sum of a tensor and something computed from it."""
         graph = self.graph
         stack: list[tuple[str, list[tuple[NodeProto, str, str]]]] = [(value, [])]
         while stack:
@@ -336,19 +336,19 @@ class Streams:
 
 
 def _first(graph: Graph, value: str) -> str:
-    """The first tensor that holds the numbers of `value`: before casts that lose nothing."""
+    """The first tensor with the numbers of `value`: before lossless casts."""
     while (node := graph.producer(value)) is not None and node.op_type in SAME:
         before = node.input[0]
         one, two = graph.facts.get(before), graph.facts.get(value)
         if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
             break
         if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
-            break  # inside a fused node, which need not be opened for it
+            break  # inside a fused node that need not be opened for it
         value = before
     return value
 
 
 _HALVES = (10, 16)
-"""Types that every other float type can hold: float16, bfloat16."""
+"""Types whose values every other float type can represent: float16, bfloat16."""
 
 __all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

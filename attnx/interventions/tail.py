@@ -1,4 +1,4 @@
-"""What a model does after its last layer: final norm, unembedding, softcap; run on any residual stream."""
+"""What follows a model's last layer (final norm, unembedding, softcap), run on any residual stream."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _LOGITS = ("logit", "score", "prediction")
 
 @dataclass(slots=True)
 class Run:
-    """A part of a model from one tensor on."""
+    """A part of a model that starts at one tensor."""
 
     session: Session
     begin: str
     place: Place
     shape: tuple[int, ...]
-    """Of the tensor in a run of the feed."""
+    """Shape of the tensor in a run of the feed."""
     batch: int
     feed: Mapping[str, Array]
     outputs: Mapping[str, str]
-    """Name that is wanted -> output that holds it."""
+    """Wanted name -> output with its value."""
 
     def __call__(self, hidden: Array) -> dict[str, Array]:
-        """What comes out for a tensor [B,Q,E], float32."""
+        """The outputs for a tensor [B,Q,E], float32."""
         raw = spread(np.asarray(hidden, np.float32), self.place.layout, "bqd", self.shape, self.batch)
         slot = next(s for s in self.session.inputs if s.name == self.begin)
         given = {**self.feed, self.begin: np.ascontiguousarray(raw.astype(slot.dtype or np.float32))}
@@ -52,8 +52,8 @@ def part(all_: Unedited, name: str, begin: Point, ends: Mapping[str, str]) -> Ru
     Args:
         all_: The model and its feeds.
         name: The feed.
-        begin: Where it begins.
-        ends: Name that is wanted -> tensor.
+        begin: The tensor where it begins.
+        ends: Wanted name -> tensor.
     """
     all_.survey(name, [begin])
     graph = all_.points.wide.found.graph
@@ -90,10 +90,10 @@ def stacks_of(all_: Unedited) -> dict[Component, Stack]:
 
 
 def last_of(stack: Stack) -> Place:
-    """The stream behind a stack's last layer.
+    """The stream after a stack's last layer.
 
     Raises:
-        UnsupportedError: It is no tensor of the graph.
+        UnsupportedError: It is not a tensor of the graph.
     """
     out = stack.layers[-1].out
     if out is None:
@@ -102,7 +102,7 @@ def last_of(stack: Stack) -> Place:
 
 
 def logits_of(all_: Unedited, stack: Stack) -> tuple[str | None, str]:
-    """The model's output that its last layer says something in; None, and why, where there is none."""
+    """The model's output that its last layer predicts; None and the reason if there is none."""
     graph, last = all_.points.wide.graph, last_of(stack)
     kinds = {o.name: o.type.tensor_type.elem_type for o in all_.points.wide.found.graph.proto.graph.output}
     found = [
@@ -128,7 +128,7 @@ def _width(all_: Unedited, value: str) -> int | None:
 
 
 def uncapped(all_: Unedited, logits: str) -> str:
-    """The logits before a softcap c tanh(x / c); the logits themselves where there is none."""
+    """The logits before a softcap c tanh(x / c); the logits themselves if there is none."""
     graph = all_.points.wide.graph
     value = logits
     for wanted in (("Mul",), ("Tanh",), ("Div", "Mul")):

@@ -1,4 +1,4 @@
-"""A model and its feeds: what it gives unedited, and what of that edited runs are made from."""
+"""A model and its feeds: its unedited results, and what edited runs need from them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
-"""Arrays by which a site is trusted, and by which what a query may see is known."""
+"""Arrays that show whether a site can be trusted and what a query can see."""
 HELD = 256 << 20
-"""Bytes of matrices that are looked at in one run to see that sites can be trusted."""
+"""Bytes of matrices checked in one run to verify that sites can be trusted."""
 SMALL = 64 << 20
-"""Weights of models of which several sessions stay open."""
+"""Several sessions stay open for models whose weights are no larger than this."""
 _MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
-"""Operators that round nothing: numbers that are looked up in half precision and then widened are exact."""
+"""Operators that do not round: numbers looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
 
 
 @dataclass(slots=True)
 class State:
-    """One feed and what is known of its unedited run."""
+    """One feed and what is known about its unedited run."""
 
     feed: Mapping[str, Array]
     outputs: dict[str, Array] | None = None
@@ -56,12 +56,12 @@ class Unedited:
 
     Args:
         model: The model.
-        feeds: By name; all of the graph's inputs.
-        outputs: Which of the model's own outputs to give; all but its caches where None.
+        feeds: The feeds by name, each with all of the graph's inputs.
+        outputs: Which of the model's own outputs to return; None for all except its caches.
 
     Attributes:
         points: What can be changed.
-        notes: What is to be said of how it was run.
+        notes: Notes on how it was run.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Unedited:
 
     @property
     def device(self) -> str:
-        """What the unedited model really ran on."""
+        """The device on which the unedited model really ran."""
         return self._device
 
     def feed(self, name: str) -> Mapping[str, Array]:
@@ -101,12 +101,12 @@ class Unedited:
         return self.state(name).feed
 
     def put(self, name: str, feed: Mapping[str, Array]) -> None:
-        """Run on another feed under a name from now on; sessions stay open."""
+        """Replace the feed of a name; sessions stay open."""
         lookups.check(self.model, self._known, feed)
         self._feeds[name] = State(feeding.check(list(self._known.inputs), feed))
 
     def state(self, name: str) -> State:
-        """What is known of a feed and its unedited run.
+        """What is known about a feed and its unedited run.
 
         Raises:
             UsageError: There is no feed of that name.
@@ -119,32 +119,32 @@ class Unedited:
         return self._feeds[name]
 
     def base(self, name: str) -> dict[str, Array]:
-        """The model's own outputs on a feed, nothing edited; after edited runs, as the same session gives them."""
+        """The model's own unedited outputs on a feed; after edited runs, those of the same session."""
         of = self.state(name)
         if of.outputs is None:
             of.outputs = self._opened().run(of.feed, self.outputs)
         return of.outputs
 
     def _opened(self) -> Session:
-        """A session on the model as it is."""
+        """A session on the unchanged model."""
         if self._plain is None:
             self._plain = self.model.sessions.plain(self._known)
             self._device = self._plain.device
         return self._plain
 
     def close_plain(self) -> None:
-        """Let go of the weights that the session on the model as it is holds; it is opened again where it is needed."""
+        """Release the weights of the session on the unchanged model; it is reopened when needed."""
         self._plain = None
 
     def output(self, name: str, output: str) -> Array:
-        """One of the model's own outputs on a feed, be it among those that are given or not."""
+        """One of the model's own outputs on a feed, whether or not it is among the returned ones."""
         if output in self.outputs:
             return self.base(name)[output]
         return self._opened().run(self.state(name).feed, [output])[output]
 
     @cached_property
     def small(self) -> bool:
-        """Whether several sessions may hold the weights at once."""
+        """Whether several sessions may keep the weights at once."""
         weights: int = sum(prod(t.dims) for t in self.points.wide.graph.proto.graph.initializer)
         return weights <= SMALL
 
@@ -175,7 +175,7 @@ class Unedited:
         return max((array.size for array in self.feed(name).values() if array.ndim < 3), default=1)
 
     def survey(self, name: str, points: Sequence[Point], take: Collection[Key] = ()) -> None:
-        """Find the shapes of points in an unedited run, and the tensors of some."""
+        """Find the shapes of points in an unedited run, and the tensors of some of them."""
         of = self.state(name)
         missing = [p for p in points if p.key not in of.tensors]
         wanted = [p for p in points if p.key in take and p.key not in of.raw]
@@ -192,7 +192,7 @@ class Unedited:
             of.raw[point.key] = values[edited.taken[point.key]]
 
     def take(self, name: str, points: Sequence[Point]) -> list[Array]:
-        """Tensors of an unedited run in attnx's order, factors left in."""
+        """Tensors of an unedited run in attnx's order, without dividing out factors."""
         self.survey(name, points, {p.key for p in points})
         of = self.state(name)
         return [of.tensors[p.key].ordered(of.raw[p.key]) for p in points]
@@ -205,7 +205,7 @@ class Unedited:
             length = max((a.shape[-1] for a in of.feed.values() if a.ndim > 1), default=1)
             one = max((s.heads or 1) for s in left) * length * length * 16 * self.batch(name)
             some, left = left[: max(1, HELD // max(one, 1))], left[max(1, HELD // max(one, 1)) :]
-            # Nothing opened: what else the graph gives is what the file gives.
+            # Nothing is opened, so that the graph's other outputs are those of the file.
             whole = of.outputs is None and not any(self.points.wide.found.fused_of.get(s.index) for s in some)
             session, tapped = self.model.sessions.session(self._known, some, CHECKED, whole)
             feed = feeding.check(session.inputs, {s.name: of.feed[s.name] for s in session.inputs})
@@ -223,7 +223,7 @@ class Unedited:
         return of.attentions
 
     def check(self, name: str, sites: Sequence[Site]) -> None:
-        """Refuse sites that are not what they seem.
+        """Refuse sites that fail their checks.
 
         Raises:
             UnsupportedError: A site whose arrays do not follow from one another.
@@ -241,7 +241,7 @@ class Unedited:
     # Edited models
 
     def open(self, edited: Edited, many: bool = True) -> Session:
-        """A session on an edited model; `many`: for more than a run or two."""
+        """A session on an edited model; `many`: it will be used for more than a run or two."""
         sessions, tapped = self.model.sessions, edited.tapped
         return open_session(
             tapped.model, tapped.folder, sessions.device, thorough=many or not tapped.plain, exact=tapped.rounded,
@@ -255,11 +255,11 @@ class Unedited:
 
     @property
     def alone(self) -> str | None:
-        """Why rows of one batch would not be what they are alone; None where nothing says so."""
+        """Why rows of one batch could differ from the same rows alone; None if there is no such reason."""
         return self._alone
 
 
 def _halves(graph: Graph, node: NodeProto) -> bool:
-    """Whether a node computes in half precision from data; constants are computed once, and are what they are."""
+    """Whether a node computes in half precision from data; constants are computed only once, so they do not vary."""
     facts = (graph.facts.get(name) for name in node.output if depends(graph, name))
     return any(fact is not None and fact.dtype in (10, 16) for fact in facts)

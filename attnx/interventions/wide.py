@@ -1,4 +1,4 @@
-"""A model's graph with fused attention and fused skip norms opened, so that the residual stream has tensors in it."""
+"""A model's graph with fused attention and fused skip norms expanded, so that the residual stream has tensors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Wide:
 
     found: Found
     graph: Graph
-    """With every fused attention and skip norm opened; sites' places are in it."""
+    """The graph with every fused attention and skip norm expanded; sites' places refer to it."""
     replacements: Mapping[str, tuple[NodeProto, Replacement]]
-    """First output of a fused node -> the node and what stands in for it."""
+    """First output of a fused node -> the node and its replacement."""
     inside: Mapping[str, str]
-    """Tensor that only an opened node has -> key of that node in `replacements`."""
+    """Tensor that only an expanded node has -> key of that node in `replacements`."""
 
     def opened(self, values: Collection[str], sites: Collection[int] = ()) -> ModelProto:
-        """A copy of the model in which only those fused nodes are opened that hold one of `values`, or are `sites`."""
+        """A copy of the model that expands only the fused nodes that contain one of `values` or are `sites`."""
         keys = {key for key, (_, stand_in) in self.replacements.items() if stand_in.required}
         keys |= {self.inside[value] for value in values if value in self.inside}
         keys |= {key for i in sites for key in self.found.fused_of.get(i, ())}
@@ -41,18 +41,18 @@ class Wide:
 
 
 def _same(graph: Graph, value: str) -> set[str]:
-    """A tensor, and where it is the sum in a skip norm, its norm too: both are made of the stream."""
+    """A tensor, and if it is the sum in a skip norm, its norm too: both are computed from the stream."""
     node = graph.producer(value)
     return set(node.output) - {""} if node is not None and node.op_type in SKIPS else {value}
 
 
 def widen(found: Found) -> Wide:
-    """Open what is fused in a model."""
+    """Expand the fused nodes of a model."""
     graph = found.graph
     replacements = dict(found.replacements)
     for node in graph.nodes:
         if node.op_type in SKIPS and len(node.input) > 2:
-            # What is added to the stream is made of it.
+            # What is added to the stream is computed from it.
             branch = 1 if reaches(graph, node.input[1], _same(graph, node.input[0])) else 0
             replacements[key_of(node)] = (node, taken_apart(graph, node, branch))
     wide = found.opened

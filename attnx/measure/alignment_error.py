@@ -1,4 +1,4 @@
-"""Links held against gold ones: precision, recall and alignment error rate, by head, layer and method."""
+"""Links compared with gold ones: precision, recall and alignment error rate, by head, layer and method."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ SOURCE = "Och and Ney 2003, A Systematic Comparison of Various Statistical Align
 STATISTICS = ("AER", "low", "high", "precision", "recall")
 _LINK = re.compile(r"(\d{1,6})([-p?])(\d{1,6})", re.ASCII)
 _PARTS = 3
-"""What is counted of an alignment: its links that are sure, that are possible, and all."""
+"""The counts of an alignment: links that are sure, links that are possible, and all links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What people say of one sentence pair; words count from 0."""
+    """The human annotation of one sentence pair; words count from 0."""
 
     sure: frozenset[tuple[int, int]]
-    """Links (source word, target word) that must be there."""
+    """Links (source word, target word) that are required."""
     possible: frozenset[tuple[int, int]]
-    """Links that may be there; the sure ones are among them."""
+    """Links that are allowed; they include the sure ones."""
 
     def matrices(self, targets: int, sources: int) -> tuple[Array, Array]:
         """Sure and possible links, bool [T,S] each.
 
         Raises:
-            InputError: A link to a word that is not there.
+            InputError: A link to a word that does not exist.
         """
         out = np.zeros((2, targets, sources), bool)
         for which, links in enumerate((self.sure, self.possible)):
@@ -54,7 +54,7 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One sentence pair with what its alignments got right; see `count`."""
+    """One sentence pair and how many links its alignments got right; see `count`."""
 
     heads: Array
     """int [L,H,3]."""
@@ -68,7 +68,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far alignments are from the gold ones."""
+    """The error rates of alignments against the gold ones."""
 
     heads: Measurement
     """[L,H]: AER of every head over all sentences. Its minimum is chosen after the fact: see `methods`."""
@@ -84,14 +84,14 @@ class Errors:
 
 
 def read_gold(path: Path, start: int = 0) -> tuple[Gold, ...]:
-    """Gold links of a file in Pharaoh's format, a sentence a line: "0-0 1-2 2p3", where p or ? marks a possible link.
+    """Read gold links in Pharaoh's format, one sentence per line: "0-0 1-2 2p3", where p or ? marks a possible link.
 
     Args:
         path: The file.
-        start: What the first word is counted as.
+        start: The number of the first word.
 
     Raises:
-        InputError: It cannot be read, or holds something else.
+        InputError: It cannot be read, or contains something else.
     """
     lines = read_text(path, "Gold links are a text file, a sentence a line.").splitlines()
     out = []
@@ -115,12 +115,12 @@ def read_gold(path: Path, start: int = 0) -> tuple[Gold, ...]:
 
 
 def count(links: Array, sure: Array, possible: Array) -> Array:
-    """How many links are sure, are possible, and there are: int [...,3].
+    """Count the links that are sure, those that are possible, and all: int [...,3].
 
     Args:
         links: bool [...,T,S].
         sure: bool [T,S].
-        possible: bool [T,S], the sure ones among them.
+        possible: bool [T,S], including the sure ones.
     """
     parts = (links & sure, links & possible, links)
     return np.stack([part.sum(axis=(-1, -2)) for part in parts], axis=-1)
@@ -130,11 +130,11 @@ def rates(counted: Array, sure: Array | int) -> Array:
     """AER, precision and recall of counts: 1 - (|A and S| + |A and P|) / (|A| + |S|), |A and P| / |A|, |A and S| / |S|.
 
     Args:
-        counted: int [...,3], see `count`; summed over sentences.
-        sure: |S|, summed alike.
+        counted: int [...,3] (see `count`), summed over sentences.
+        sure: |S|, summed likewise.
 
     Returns:
-        float64 [...,3]; NaN where there is nothing to divide by.
+        float64 [...,3]; NaN where the denominator is 0.
 
     Source: Och and Ney 2003, equations 24 to 26.
     """
@@ -147,17 +147,17 @@ def rates(counted: Array, sure: Array | int) -> Array:
 def errors(
     sentences: Sequence[Counted], layers: Sequence[str], *, seed: int = 0, draws: int = 2000, level: float = 0.95
 ) -> Errors:
-    """Error rates of every head, and honest choices among them.
+    """Error rates of every head, and of heads chosen on held-out data.
 
     The sentences are shuffled and cut in two; the head (and the layer) with the lowest AER on one half is judged on
     the other, both ways. Intervals are percentiles over sentences drawn with replacement.
 
     Args:
-        sentences: At least one; with one alone, nothing can be chosen.
+        sentences: At least one; with only one, nothing can be chosen.
         layers: L labels.
         seed: The same seed gives the same halves and intervals.
         draws: Bootstrap draws.
-        level: Of the intervals.
+        level: Confidence level of the intervals.
 
     Source: Och and Ney 2003; chosen on one half and judged on the other as in `coref_accuracy`.
     """
@@ -198,7 +198,7 @@ def errors(
 
 
 def _held_out(counted: Array, sure: Array, both: tuple[Array, Array]) -> tuple[Array, tuple[int, ...]]:
-    """Counts [N,M,3] of M methods to those of the method best on the other half, [N,3]; and the two chosen."""
+    """Reduce counts [N,M,3] of M methods to those of the best on the other half, [N,3]; and the two chosen methods."""
     out, picks = np.zeros((len(counted), _PARTS), counted.dtype), []
     for train, test in (both, both[::-1]):
         rate = rates(counted[train].sum(axis=0), int(sure[train].sum()))[..., 0]

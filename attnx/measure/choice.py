@@ -1,4 +1,4 @@
-"""Choosing among candidates by their weights: shares, the first one, the margin, and a verdict that says all three."""
+"""Choosing among candidates by their weights: shares, the first one, the margin, and a verdict with all three."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from attnx.records import Array
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The antecedent that one way of reading the attention names."""
+    """The antecedent according to one way of reading the attention."""
 
     method: str
     """ "best head", "layer mean", "mean of all heads", "rollout", "uniform", "nearest", "first", ..."""
     where: str
-    """Which head or layer, "" for the whole model."""
+    """Which head or layer; "" for the whole model."""
     candidate: int | None
-    """Index of the candidate; None where two are level or none gets any weight."""
+    """Index of the candidate; None if there is a tie for first or no candidate gets any weight."""
     shares: tuple[float, ...]
     """Each candidate's share among the candidates; NaN for one that cannot be seen."""
     margin: float
-    """First share less second share; NaN where there is no weight."""
+    """First share minus second share; NaN where there is no weight."""
 
 
 def shares(weights: Array) -> Array:
@@ -38,18 +38,18 @@ def _sorted(weights: Array) -> Array:
 
 
 def margin(weights: Array) -> Array:
-    """Largest less second largest over the last axis; the largest itself with one candidate; NaN where all are NaN."""
+    """Largest minus second largest over the last axis; the largest itself with one candidate; NaN if all are NaN."""
     ordered = _sorted(weights)
     return np.where(np.isnan(weights).all(axis=-1), np.nan, ordered[..., -1] - ordered[..., -2])
 
 
 def tops(weights: Array) -> Array:
-    """Index of the first candidate, -1 where two are level or none has weight."""
+    """Index of the first candidate; -1 if there is a tie for first or none has weight."""
     top = np.argmax(np.where(np.isnan(weights), -1.0, weights), axis=-1)
     return np.where(margin(weights) > 0, top, -1)
 
 
 def verdict(method: str, where: str, weights: Array) -> Verdict:
-    """What weights of candidates, [C], say."""
+    """The verdict from candidates' weights [C]."""
     top, parts = int(tops(weights)), shares(weights)
     return Verdict(method, where, top if top >= 0 else None, tuple(parts.tolist()), float(margin(parts)))

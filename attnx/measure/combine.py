@@ -1,4 +1,4 @@
-"""Combine: one matrix of several heads or layers. Only ever on request, and named for what it is."""
+"""Combine several heads or layers into one matrix: only on request, and labelled as such."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ How = Literal["mean", "max"]
 def combine(parts: Sequence[Array], how: How) -> Array:
     """Mean or largest value, cell by cell.
 
-    The mean of weights has rows that sum to 1 again; the largest has not. A cell that is hidden (-inf) in one part is
-    so in their mean.
+    Rows of a mean of weights still sum to 1; rows of the largest do not. A cell that is hidden (-inf) in one part is
+    hidden in their mean.
 
     Args:
-        parts: At least one, all of one shape.
+        parts: At least one, all of the same shape.
         how: "mean" or "max".
 
     Returns:
@@ -45,13 +45,13 @@ def combine(parts: Sequence[Array], how: How) -> Array:
 
 
 def over_heads(trace: Trace) -> Trace:
-    """The mean over the heads of every site, as a trace of one head a site.
+    """The mean over the heads of every site, as a trace with one head per site.
 
     Args:
         trace: With weights [B,H,Q,K].
 
     Returns:
-        Weights [B,1,Q,K]; no other array, for a mean of softmaxes is not the softmax of any mean.
+        Weights [B,1,Q,K] and no other array, because a mean of softmaxes is not the softmax of a mean.
 
     Raises:
         UnsupportedError: A site has no weights.

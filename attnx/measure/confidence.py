@@ -9,16 +9,16 @@ from attnx.records import Array, Measurement, Trace
 
 
 def confidence(trace: Trace) -> Measurement:
-    """Confidence of every head: mean over queries of max_j a_ij, special tokens left out on both axes.
+    """Confidence of every head: mean over queries of max_j a_ij, without special tokens on either axis.
 
-    Voita et al. leave out the end-of-sentence symbol, where heads park their weight; here every special token is left
-    out ([CLS] and [SEP] play that part in a BERT). The other weights are not scaled up.
+    Voita et al. leave out the end-of-sentence symbol, on which heads park weight; here every special token is left
+    out ([CLS] and [SEP] play that role in BERT). The other weights are not rescaled.
 
     Args:
         trace: With weights [B,H,Q,K].
 
     Returns:
-        [S,H], share, 0 to 1; NaN where only special tokens are there.
+        [S,H], share, 0 to 1; NaN if there are only special tokens.
 
     Raises:
         UnsupportedError: A site has no weights.
@@ -45,7 +45,7 @@ def confidence(trace: Trace) -> Measurement:
 
 
 def largest(trace: Trace) -> Measurement:
-    """Largest weight of every head, nothing left out: mean over queries of max_j a_ij.
+    """Largest weight of every head over all tokens: mean over queries of max_j a_ij.
 
     Args:
         trace: With weights [B,H,Q,K].

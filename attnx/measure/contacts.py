@@ -1,4 +1,4 @@
-"""Contacts of a protein by attention: symmetrised, corrected by the average product; and how many are real ones."""
+"""Contacts of a protein from attention: symmetrised, corrected by the average product; and how many are real."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from attnx.tokens.text_file import read_text
 SOURCE = "Rao et al. 2021, Transformer protein language models are unsupervised structure learners, section 3.2"
 FORMULA = "S - (row sum of S × column sum of S) / sum of S, where S = A + transposed A, special tokens left out"
 APART = 6
-"""Positions that two residues must lie apart to count. Source: Rao et al. 2021, section 4."""
+"""How many positions apart two residues must be to count. Source: Rao et al. 2021, section 4."""
 SHARES = (1, 2, 5)
-"""Of L residues, the L, L/2 and L/5 strongest pairs are held against the real contacts."""
+"""For L residues, the L, L/2 and L/5 strongest pairs are compared with the real contacts."""
 
 
 def corrected(weights: Array) -> Array:
-    """Attention between residues as evidence of contacts: symmetrised, then the average product taken off.
+    """Attention between residues as evidence of contacts: symmetrised, then corrected by the average product.
 
-    What a residue has in common with all others says nothing of this pair: row sum times column sum over the total.
+    What a residue shares with all others says nothing about one pair: row sum times column sum over the total.
 
     Args:
-        weights: [...,N,N], the rows and columns of special tokens left out.
+        weights: [...,N,N], without the rows and columns of special tokens.
 
     Returns:
-        float64 [...,N,N], symmetric; each row sums to 0. Where there is no weight at all, 0.
+        float64 [...,N,N], symmetric; each row sums to 0. If there is no weight at all, 0.
 
     Source: Rao et al. 2021, section 3.2; fair-esm, `symmetrize` and `apc`. Dunn et al. 2008 for the correction.
     """
@@ -40,17 +40,17 @@ def corrected(weights: Array) -> Array:
 
 
 def pairs(count: int, apart: int = APART) -> tuple[Array, Array]:
-    """The pairs of `count` residues that lie so far apart, int [P] each: the first always before the second."""
+    """The pairs of `count` residues at least this far apart, int [P] each: the first always before the second."""
     return np.triu_indices(count, max(apart, 1))
 
 
 def strongest(scores: Array, apart: int, most: int) -> list[tuple[int, int]]:
-    """The pairs with the largest scores, the largest first; of equals the one that comes first in the protein.
+    """The pairs with the largest scores, the largest first; ties in the order of the protein.
 
     Args:
         scores: [N,N].
         apart: See `pairs`.
-        most: How many.
+        most: How many pairs.
     """
     i, j = pairs(len(scores), apart)
     order = np.argsort(-scores[i, j], kind="stable")[:most]
@@ -66,7 +66,7 @@ def precision(scores: Array, gold: Array, apart: int = APART) -> Array:
         apart: See `pairs`.
 
     Returns:
-        float64 [3]; NaN where no two residues lie so far apart.
+        float64 [3]; NaN if no two residues are that far apart.
 
     Source: Rao et al. 2021, section 4.
     """
@@ -79,18 +79,18 @@ def precision(scores: Array, gold: Array, apart: int = APART) -> Array:
 
 
 def read_gold(path: Path, letters: tuple[str, ...], start: int = 1) -> Array:
-    """The contacts of a file, two residues a line: "12 57", "12,57" or, held against the protein, "K12 A57".
+    """Read a file of contacts, two residues per line: "12 57", "12,57" or, checked against the protein, "K12 A57".
 
     Args:
-        path: The file. Empty lines, lines that begin with #, and a first line without numbers are passed over.
+        path: The file. Empty lines, lines that begin with #, and a first line without numbers are skipped.
         letters: The protein's residues.
-        start: The number that the first residue has in the file.
+        start: The number of the first residue in the file.
 
     Returns:
         bool [N,N], symmetric.
 
     Raises:
-        InputError: It cannot be read, a line holds something else, or a residue that the protein does not have.
+        InputError: It cannot be read, or a line has something else or a residue that is not in the protein.
     """
     lines = read_text(path, "Contacts are a text file, two residues a line.").splitlines()
     out = np.zeros((len(letters), len(letters)), bool)
@@ -99,7 +99,7 @@ def read_gold(path: Path, letters: tuple[str, ...], start: int = 1) -> Array:
         if not fields or fields[0].startswith("#"):
             continue
         found = [fullmatch(r"([A-Za-z]?)(\d{1,6})", field, ASCII) for field in fields]
-        if number == 1 and not any(map(str.isdigit, line)):  # the names of the columns
+        if number == 1 and not any(map(str.isdigit, line)):  # column names
             continue
         if len(found) != 2 or None in found:
             raise InputError(

@@ -19,7 +19,7 @@ STATISTICS = ("accuracy", "low", "high", "pairs right")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One example with what a model's heads gave its candidates."""
+    """One example and the weights that a model's heads give its candidates."""
 
     weights: Array
     """[S,H,C]: weight of every head to every candidate; NaN for one that cannot be seen."""
@@ -28,7 +28,7 @@ class Judged:
     group: str
     """Examples of one minimal pair share it; a group is never split between the halves."""
     others: Mapping[str, Array] = field(default_factory=dict)
-    """Other ways to choose, [C] each: "nearest", "first", "rollout", ... The same names in every example."""
+    """Other ways to choose, [C] each: "nearest", "first", "rollout", ...; the same names in every example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Accuracy:
     layers: Measurement
     """[S]: accuracy of the mean of each layer's heads."""
     methods: Measurement
-    """[M,4]: accuracy, lower and upper end of the 95% interval, share of groups with all right."""
+    """[M,4]: accuracy, lower and upper end of the 95% interval, share of groups that are all correct."""
     chosen: tuple[tuple[int, int], ...]
     """(layer position, head) chosen on the first and on the second half."""
     examples: int
@@ -51,25 +51,25 @@ class Accuracy:
 def accuracy(
     examples: Sequence[Judged], layers: Sequence[str], *, seed: int = 0, draws: int = 2000, level: float = 0.95
 ) -> Accuracy:
-    """Accuracy of every head and of honest choices among them, with bootstrap intervals.
+    """Accuracy of every head and of heads chosen on held-out data, with bootstrap intervals.
 
     The groups are shuffled and cut in two; the head most often right on one half is tested on the other, both ways, so
-    that every example is judged by a head chosen without it. Level candidates share the credit, so a head that sees
-    nothing scores as chance. Intervals are percentiles over groups drawn with replacement.
+    that every example is judged by a head chosen without it. Tied candidates share the credit, so a head that sees
+    nothing scores at chance. Intervals are percentiles over groups drawn with replacement.
 
     Args:
-        examples: At least two groups of them.
+        examples: Examples from at least two groups.
         layers: S labels.
         seed: The same seed gives the same halves and intervals.
         draws: Bootstrap draws.
-        level: Of the intervals.
+        level: Confidence level of the intervals.
 
     Returns:
         See `Accuracy`; shares of examples. Methods: "best head, chosen on the other half", "mean of all heads",
         "best layer mean, chosen on the other half", the `others`, "uniform".
 
     Raises:
-        InputError: Fewer than two groups, an answer that is no candidate, or examples of different models.
+        InputError: Fewer than two groups, an answer that is not a candidate, or examples from different models.
 
     Source: Clark et al. 2019, section 4.3; bootstrap Efron and Tibshirani 1993, chapter 13.
     """
@@ -108,7 +108,7 @@ def accuracy(
 
 
 def _check(examples: Sequence[Judged]) -> Array:
-    """Index of each example's group, [N]; refuses what cannot be measured."""
+    """Index of each example's group, [N]; raises for what cannot be measured."""
     names = list(dict.fromkeys(one.group for one in examples))
     if len(names) < 2:
         raise InputError(
@@ -123,9 +123,9 @@ def _check(examples: Sequence[Judged]) -> Array:
 
 
 def _credit(weights: Array, answer: int) -> Array:
-    """1 where the answer has the largest weight, shared where candidates are level, 0 else: [...,C] to [...].
+    """1 if the answer has the largest weight, shared if candidates tie, otherwise 0: [...,C] to [...].
 
-    A NaN counts as less than any weight. Where every candidate is NaN, all are level.
+    A NaN counts as less than any weight. If every candidate is NaN, all tie.
     """
     filled = np.where(np.isnan(weights), -1.0, weights)
     level = filled == filled.max(axis=-1, keepdims=True)
@@ -133,7 +133,7 @@ def _credit(weights: Array, answer: int) -> Array:
 
 
 def _held_out(credit: Array, both: tuple[Array, Array]) -> tuple[Array, tuple[int, int]]:
-    """Credit [N,M] of M methods to that of the method best on the other half, [N]; and the two that were chosen."""
+    """Reduce credit [N,M] of M methods to that of the best on the other half, [N]; and the two chosen methods."""
     out, picks = np.zeros(len(credit)), []
     for train, test in (both, both[::-1]):
         pick = int(np.argmax(credit[train].mean(axis=0)))
@@ -143,7 +143,7 @@ def _held_out(credit: Array, both: tuple[Array, Array]) -> tuple[Array, tuple[in
 
 
 def _interval(credit: Array, groups: Array, sample: Array, level: float) -> list[float]:
-    """Accuracy, its interval over groups drawn with replacement, and the share of groups with all right."""
+    """Accuracy, its interval over groups drawn with replacement, and the share of groups that are all correct."""
     count = np.bincount(groups).astype(np.float64)
     total = np.bincount(groups, weights=credit)
     drawn = total[sample].sum(axis=1) / count[sample].sum(axis=1)

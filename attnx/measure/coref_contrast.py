@@ -1,4 +1,4 @@
-"""Contrast: which heads move with the meaning between the two texts of a minimal pair ("tired" / "wide")."""
+"""Contrast: which heads change with the meaning between the two texts of a minimal pair ("tired" / "wide")."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Contrast:
     change: Measurement
     """[S,H]: half the sum of the absolute changes of the candidates' shares, 0 to 1."""
     moved: tuple[tuple[int, int], ...]
-    """(layer position, head) whose first candidate differs, by change, largest first."""
+    """(layer position, head) whose first candidate differs, largest change first."""
     fixed: tuple[tuple[int, int], ...]
     """(layer position, head) that name the same candidate both times."""
     right: tuple[tuple[int, int], ...]
-    """Those that are right both times; empty where no answers were given."""
+    """Those that are right both times; empty if no answers were given."""
 
 
 def contrast(one: Measurement, two: Measurement, answers: tuple[int, int] | None = None) -> Contrast:
-    """Which heads move with the meaning: the same pronoun and candidates in two texts.
+    """Which heads change with the meaning: the same pronoun and candidates in two texts.
 
     Args:
         one: Coreference weights of the first text, [S,H,C].
-        two: Those of the second, as many candidates in the same order.
-        answers: The right candidate in each, where it is known.
+        two: Weights of the second text, with as many candidates in the same order.
+        answers: The right candidate in each text, if known.
 
     Returns:
         See `Contrast`.

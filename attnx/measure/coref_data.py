@@ -34,35 +34,35 @@ class Example:
     pronoun: Spot
     candidates: tuple[Spot, ...]
     answer: int
-    """Index of the candidate that the pronoun stands for."""
+    """Index of the candidate that the pronoun refers to."""
     pair: str
     """Examples of one minimal pair share it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a file holds."""
+    """The contents of a file."""
 
     name: str
-    """What kind of file it was: "Winograd", "WinoBias", "GAP", "pairs"."""
+    """The kind of file: "Winograd", "WinoBias", "GAP", "pairs"."""
     examples: tuple[Example, ...]
     skipped: tuple[str, ...]
-    """What was left out, and why, a line each."""
+    """What was left out and why, one line each."""
 
 
 _KINDS_HINT = Wording("See <attnx.measure.coref_data.read> for the kinds of files that are read.")
 Found = Iterator[Example | str]
-"""What a reader yields: examples, and for entries that cannot be one, the reason."""
+"""What a reader yields: examples, or the reason why an entry cannot be one."""
 
 
 def read(path: str | Path) -> Dataset:
-    """Read a dataset file; which kind it is follows from its name and first characters.
+    """Read a dataset file; its kind follows from its name and first characters.
 
-    - `.jsonl`: an object a line with text, pronoun [start, end], candidates [[start, end], ...], answer, pair.
+    - `.jsonl`: one object per line with text, pronoun [start, end], candidates [[start, end], ...], answer, pair.
     - `.xml`: the Winograd Schema collection (Davis), WSCollection.xml; WSC273 is its first 273 schemas.
     - `.json`: the same collection as a list of objects with text, pronoun, pronoun_loc, options, label.
-    - `.tsv`: GAP (Webster et al. 2018). Rows where neither name is meant are left out.
-    - else: WinoBias (Zhao et al. 2018), a numbered sentence a line with the two mentions in brackets.
+    - `.tsv`: GAP (Webster et al. 2018). Rows in which neither name is meant are left out.
+    - otherwise: WinoBias (Zhao et al. 2018), one numbered sentence per line with the two mentions in brackets.
 
     Args:
         path: The file, UTF-8.
@@ -71,7 +71,7 @@ def read(path: str | Path) -> Dataset:
         Its examples, and what was left out.
 
     Raises:
-        InputError: The file cannot be read, is of none of these kinds, or holds no example.
+        InputError: The file cannot be read, is none of these kinds, or has no examples.
     """
     where = Path(path)
     content = read_text(where, "Give a text file in UTF-8.")
@@ -79,7 +79,7 @@ def read(path: str | Path) -> Dataset:
 
 
 def bundled() -> Dataset:
-    """The minimal pairs that ship with attnx: written for it, two sentences a pair that differ in a word or two."""
+    """The minimal pairs written for and shipped with attnx: pairs of sentences that differ in a word or two."""
     content = (files("attnx") / "data" / "minimal_pairs.jsonl").read_text(encoding="utf-8")
     return parse(content, ".jsonl", "minimal_pairs.jsonl")
 
@@ -90,7 +90,7 @@ def parse(content: str, suffix: str, source: str = "the dataset") -> Dataset:
     Args:
         content: The whole file.
         suffix: ".jsonl", ".xml", ".json", ".tsv" or any other (WinoBias).
-        source: Its name in messages.
+        source: The file's name in messages.
 
     Returns:
         See `read`.
@@ -133,7 +133,7 @@ def _sound(example: Example) -> Example | str:
 
 
 def _lines(content: str) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, numbered from 1: they end at line feeds, not at whatever Unicode calls a break."""
+    """Non-empty lines, numbered from 1: they end only at line feeds, not at other Unicode line breaks."""
     for at, line in enumerate(content.split("\n"), start=1):
         if line.strip():
             yield at, line.rstrip("\r")
@@ -152,7 +152,7 @@ def _pairs(content: str) -> Found:
 
 
 def _winograd_xml(content: str) -> Found:
-    # A schema collection needs no entities; refusing them keeps a hostile file from growing in memory.
+    # A schema collection needs no entities; refusing them keeps a hostile file from expanding in memory.
     if "<!ENTITY" in content:
         raise ValueError("it declares XML entities")
     entries = []
@@ -188,7 +188,7 @@ def _winograd_json(content: str) -> Found:
 
 
 def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
-    """Examples whose candidates are given as words; neighbours with the same candidates are one pair."""
+    """Examples whose candidates are given as words; adjacent ones with the same candidates form a pair."""
     pair, before = 0, None
     for text, pronoun, answers, answer in entries:
         now = [core.lower() for core in map(_core, answers)]
@@ -203,7 +203,7 @@ def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
 
 
 def _located(text: str, pronoun: Spot, answer: str) -> Spot | None:
-    """Where a candidate stands: nearest before the pronoun, else first after it; without its article or possessive."""
+    """Locate a candidate, without article or possessive: nearest before the pronoun, otherwise first after it."""
     pattern = rf"(?<!\w){re.escape(_core(answer))}(?!\w)"
     hits = [hit.span() for hit in re.finditer(pattern, text, re.IGNORECASE)]
     before = [hit for hit in hits if hit[1] <= pronoun[0]]
@@ -212,7 +212,7 @@ def _located(text: str, pronoun: Spot, answer: str) -> Spot | None:
 
 
 def _core(answer: str) -> str:
-    """A noun phrase without what leads it: "The city councilmen" -> "city councilmen"."""
+    """A noun phrase without leading words: "The city councilmen" -> "city councilmen"."""
     lead = r"^(?:the|an?|my|his|her|their|its|our|your|some|this|that)\s+"
     return re.sub(lead, "", answer.strip(" ."), flags=re.IGNORECASE) or answer
 
@@ -258,7 +258,7 @@ def _winobias(content: str) -> Found:
 
 
 def _brackets(line: str) -> tuple[str, list[Spot]]:
-    """A sentence without its brackets, and where what they held stands, articles dropped."""
+    """A sentence without its brackets, and the spans of what was in them, without articles."""
     text, spots = "", []
     for piece in re.split(r"(\[[^\]]*\])", line):
         inner = piece.strip("[]") if piece.startswith("[") else piece

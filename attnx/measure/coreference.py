@@ -1,4 +1,4 @@
-"""Coreference: which candidate every head and layer points at from a pronoun."""
+"""Coreference: which candidate every head and layer points to from a pronoun."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from attnx.wording import Wording
 
 ONE_SENTENCE = "one sentence proves nothing: a head may point at a noun for its place alone"
 HUB_ROWS = 4
-"""With fewer other queries that see a key, it is not judged to be a hub."""
+"""A key that fewer other queries see is never considered a hub."""
 PARTS = ("candidates", "special", "self", "hub", "other")
 SOURCE = "Clark et al. 2019, sections 4.1 and 4.3"
 
 
 @dataclass(frozen=True, slots=True)
 class Coreference:
-    """What all heads of a model say of one pronoun."""
+    """Where all heads of a model point from one pronoun."""
 
     pronoun: Mention
     candidates: tuple[Mention, ...]
@@ -40,15 +40,15 @@ class Coreference:
     aside: Measurement
     """[S,H,5]: where all the pronoun's weight goes: candidates, special tokens, the pronoun itself, hubs, other."""
     margin: Measurement
-    """[S,H]: weight of the first candidate less that of the second."""
+    """[S,H]: weight of the first candidate minus that of the second."""
     layer_means: tuple[Verdict, ...]
-    """One a layer: the mean of its heads."""
+    """One per layer: the mean of its heads."""
     layer_best: tuple[int, ...]
-    """One a layer: the head with the largest margin; -1 where no head has any."""
+    """One per layer: the head with the largest margin; -1 if no head has one."""
     ranked: tuple[tuple[int, int], ...]
     """(layer position, head) by margin, largest first."""
     verdicts: tuple[Verdict, ...]
-    """Best head, mean of all heads, then each map that was given."""
+    """Best head, mean of all heads, then each given map."""
     baselines: tuple[Verdict, ...]
     """Uniform, nearest candidate, first candidate."""
     unseen: tuple[int, ...]
@@ -65,24 +65,24 @@ def coreference(
     tokens: Tokens | None = None,
     received: Mapping[int, Received] = MappingProxyType({}),
 ) -> Coreference:
-    """What every head and layer points at from a pronoun, against baselines.
+    """Where every head and layer points from a pronoun, against baselines.
 
-    The weight to a candidate is the sum over its pieces, from the pronoun the mean over its pieces. Special tokens, the
-    pronoun itself and hubs are set aside first: a key is a hub for a head where the queries other than the pronoun
-    give it more than 0.3 of their weight on average, be it a candidate or not.
+    Weight to a candidate is summed over its pieces, weight from the pronoun averaged over them. Special tokens, the
+    pronoun itself and hubs are set aside first: a key is a hub for a head if the queries other than the pronoun
+    give it more than 0.3 of their weight on average, whether or not it is a candidate.
 
     Args:
-        trace: With weights [B,H,Q,K]; masked tells hidden keys from keys of no weight. The pronoun's rows are enough
-            where `received` says what the keys get of all rows.
-        pronoun: Where to look from.
-        candidates: Where to look to; at least one, none overlapping the pronoun.
-        maps: Other matrices [Q,K] to take a verdict from, by name ("rollout", "value norm"); with the rows of `trace`.
-        tokens: The text; by default the encoder's side where there is one, else the query side. The self-attentions
+        trace: With weights [B,H,Q,K]; masked tells hidden keys from keys without weight. The pronoun's rows suffice
+            if `received` gives what the keys receive from all rows.
+        pronoun: The word to look from.
+        candidates: The words to look to; at least one, none overlapping the pronoun.
+        maps: Other matrices [Q,K] that give a verdict, by name ("rollout", "value norm"), with the rows of `trace`.
+        tokens: The text; by default the encoder's if there is one, otherwise the query side's. The self-attentions
             over it are measured.
-        received: By a site's index, what its keys get of all rows.
+        received: By a site's index, what its keys receive from all rows.
 
     Returns:
-        See `Coreference`; weights in shares of a row.
+        See `Coreference`; weights are shares of a row.
 
     Raises:
         UsageError: No candidates, or one overlaps the pronoun.
@@ -172,7 +172,7 @@ def _site(
     rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]
 ) -> tuple[Array, Array, Array, list[tuple[int, str, float]]]:
     """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the hubs
-    that take weight of the pronoun: head, piece, weight.
+    that take weight from the pronoun: head, piece, weight.
     """
     heads, _, keys = rows.weights.shape
     shift = keys - len(rows.keys)
@@ -212,7 +212,7 @@ def _from_map(
     candidates: Sequence[Mention],
     seen: Array,
 ) -> Array:
-    """Weight to each candidate by a map [Q,K] over the text."""
+    """Weight to each candidate according to a map [Q,K] over the text."""
     if matrix.shape != (len(text) if trace.rows is None else len(trace.rows), len(text)):
         raise InputError(f"the map {name!r} is {matrix.shape}, the text has {counted(len(text), 'token')}")
     line = np.asarray(matrix, np.float64)[rows_at(trace, pronoun.pieces)].mean(axis=0)
@@ -221,7 +221,7 @@ def _from_map(
 
 
 def _baselines(pronoun: Mention, candidates: Sequence[Mention], seen: Array) -> tuple[Verdict, ...]:
-    """Uniform over, nearest and first of the candidates that can be seen. Level distances go to the one before."""
+    """The baselines over visible candidates: uniform, nearest and first. Ties in distance go to the one before."""
     there = [at for at in range(len(candidates)) if seen[at]]
     if not there:
         return ()
@@ -255,7 +255,7 @@ def _notes(
     unseen: Sequence[int],
     parked: Sequence[tuple[float, str, str]],
 ) -> tuple[str, ...]:
-    """The notes that must stand beside the numbers."""
+    """The notes that must accompany the numbers."""
     notes = [ONE_SENTENCE]
     later = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] > pronoun.pieces[0]]
     other = [repr(candidates[at].text) for at in unseen if candidates[at].pieces[0] < pronoun.pieces[0]]
@@ -278,5 +278,5 @@ def _notes(
 
 
 def _joined(words: Sequence[str]) -> str:
-    """A list as it is read: a, b and c."""
+    """A list in words: a, b and c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

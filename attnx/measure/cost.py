@@ -1,4 +1,4 @@
-"""Cost: what attention takes as the text grows, against the rest of the block and against a recurrent layer."""
+"""Cost: how attention grows with the text, compared with the rest of the block and with a recurrent layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("cells", "bytes", "FLOPs of attention", "FLOPs of the rest", "attenti
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a model's attention takes, worked out from sizes alone."""
+    """The cost of a model's attention, computed from sizes alone."""
 
     attention: Measurement
     """[lengths,5]: cells of all weight matrices, their bytes, floating-point operations of attention and of the rest of
@@ -24,7 +24,7 @@ class Cost:
     paths: Measurement
     """[lengths,2,2]: sequential steps and longest path between two tokens, for self-attention and a recurrent layer."""
     crossover: float
-    """Length at which attention takes as many operations as the rest; NaN where the rest is not known."""
+    """Length at which attention takes as many operations as the rest; NaN if the rest is not known."""
     notes: tuple[str, ...]
 
 
@@ -33,14 +33,14 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
 
     Per site of H heads, n queries, n keys, head sizes D and Dv = D: n^2 H cells; 2 n^2 H D operations for Q K^T and as
     many for weights x V (a multiplication and an addition each). Softmax, scale and mask are left out. A causal or
-    windowed site is counted in full, as exporters compute it. The rest: 2 operations a parameter and token.
+    windowed site is counted in full, as exporters compute it. The rest: 2 operations per parameter and token.
 
     Args:
-        sites: Of one model.
-        lengths: Numbers of tokens, each at least 1. Both sides of a cross-attention are taken to be this long.
-        parameters: Weights that are multiplied with every token (projections, feed-forward), embeddings aside; None
-            where they are not known.
-        width: Bytes a number takes.
+        sites: The sites of one model.
+        lengths: Numbers of tokens, each at least 1. Both sides of a cross-attention are assumed to be this long.
+        parameters: Weights that multiply every token (projections, feed-forward), without embeddings; None
+            if not known.
+        width: Bytes per number.
 
     Returns:
         See `Cost`.
@@ -49,8 +49,8 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
         UsageError: No lengths, or one below 1.
         UnsupportedError: No site has known sizes.
 
-    Source: Vaswani et al. 2017, table 1 (n^2 d a layer, 1 sequential step, path 1; recurrent n d^2, n, n);
-    2 operations a parameter and token: Kaplan et al. 2020, section 2.1.
+    Source: Vaswani et al. 2017, table 1 (n^2 d per layer, 1 sequential step, path 1; recurrent n d^2, n, n);
+    2 operations per parameter and token: Kaplan et al. 2020, section 2.1.
     """
     _check(lengths)
     known = [(site.heads, site.head_size) for site in sites if site.heads and site.head_size]
@@ -90,7 +90,7 @@ def cost(sites: Sequence[Site], lengths: Sequence[int], *, parameters: int | Non
 
 
 def paths(lengths: Sequence[int]) -> Measurement:
-    """Steps that cannot be done at once, and the longest way between two tokens, for one layer of each sort.
+    """Sequential steps, and the longest path between two tokens, for one layer of each kind.
 
     Args:
         lengths: Numbers of tokens, each at least 1.

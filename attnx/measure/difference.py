@@ -1,4 +1,4 @@
-"""Difference: two traces head by head. Did int8 or fp16 move the heads, and at which stage do they part?"""
+"""Difference: two traces head by head. Did int8 or fp16 change the heads, and at which stage do they diverge?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = "attnx; Jensen-Shannon Lin 1991"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two traces of one model, or of two exports of it, are apart."""
+    """How far apart two traces of one model, or of two exports of it, are."""
 
     largest: Measurement
     """[S,H]: largest absolute difference of weights."""
@@ -27,34 +27,34 @@ class Difference:
     divergence: Measurement
     """[S,H]: mean Jensen-Shannon divergence of the rows, nats."""
     rank: Measurement
-    """[S,H]: mean rank, in the second trace, of the key that is first in the first; 0 where it stays first."""
+    """[S,H]: mean rank, in the second trace, of the first trace's strongest key; 0 if it stays strongest."""
     moved: Measurement
-    """[S,H]: share of rows whose first key changes."""
+    """[S,H]: share of rows whose strongest key changes."""
     stages: Measurement
     """[S,5]: largest absolute difference of scores, scaled, capped, masked, weights, over visible cells; NaN where a
     trace lacks the stage."""
     parts: tuple[str | None, ...]
-    """[S]: the first stage at which they differ by more than the tolerance, None where none does."""
+    """[S]: the first stage at which they differ by more than the tolerance; None if none does."""
     tolerance: float
     first: tuple[int, str] | None
-    """Site and stage, in execution order, where the traces part first; None where they do not."""
+    """Site and stage, in execution order, where the traces first diverge; None if they do not."""
     pairs: tuple[tuple[str, str], ...]
-    """[S]: what the site is called in the first trace and in the second. Where that differs, axes have "L3=L7"."""
+    """[S]: the site's name in the first and in the second trace. If they differ, axes say "L3=L7"."""
     notes: tuple[str, ...]
 
 
 def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequence[str] | None = None) -> Difference:
-    """Compare two traces site by site, in the order in which they have them.
+    """Compare two traces site by site, in their order.
 
     Args:
-        one: With weights at every site; scores, scaled, capped, masked where the stages are to be compared.
-        two: As many sites, heads, queries and keys.
-        tolerance: A stage differs where a cell differs by more than this, relative to the larger of 1 and the largest
+        one: With weights at every site; also scores, scaled, capped, masked if the stages are to be compared.
+        two: A trace with as many sites, heads, queries and keys.
+        tolerance: A stage differs if a cell differs by more than this, relative to the larger of 1 and the largest
             visible cell of the first trace.
-        heads: What the heads are called, where they are not single heads.
+        heads: Names of the heads, if they are not single heads.
 
     Returns:
-        See `Difference`. First sequence of each batch; rows that are real in both.
+        See `Difference`. Only the first sequence of each batch, and rows that are real in both, are compared.
 
     Raises:
         InputError: The traces have different sites or shapes.
@@ -118,10 +118,10 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
 
 
 def merged(found: Sequence[Difference]) -> Difference:
-    """Differences of the same two models over several texts as one: the largest of the largest, the means of the rest.
+    """Merge differences of the same two models over several texts: the largest of the largest, the means of the rest.
 
     Args:
-        found: At least one, all of the same sites and heads.
+        found: At least one, all with the same sites and heads.
     """
     first = found[0]
     if len(found) == 1:
@@ -151,14 +151,14 @@ def merged(found: Sequence[Difference]) -> Difference:
 
 
 def _labels(trace: Trace) -> list[str]:
-    """What each site is called, also where one stands there twice."""
+    """The name of each site, also if a site occurs twice."""
     once = {attention.site.index: attention for attention in trace.attentions}
     names = dict(zip(once, replace(trace, attentions=tuple(once.values())).labels, strict=True))
     return [names[attention.site.index] for attention in trace.attentions]
 
 
 def _short(left: str, right: str) -> str:
-    """The second of two labels, "encoder L0" and "encoder L3", without the sort that both have."""
+    """The second of two labels, "encoder L0" and "encoder L3", without the kind that both share."""
     sort, space, layer = right.rpartition(" ")
     return layer if space and left.startswith(f"{sort} ") else right
 
@@ -178,13 +178,13 @@ def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputErro
 
 
 def _largest(gap: Array) -> Array:
-    """Largest of each head's cells, [H]; NaN where every cell is."""
+    """Largest of each head's cells, [H]; NaN if every cell is NaN."""
     top = np.where(np.isnan(gap), -1.0, gap).reshape(len(gap), -1).max(axis=1, initial=-1.0)
     return np.where(top < 0, np.nan, top)
 
 
 def _ranks(one: Array, two: Array) -> Array:
-    """For each row, how many keys of the second weigh more than the first's strongest key does there, [H,Q]."""
+    """For each row, how many keys weigh more in the second than the first's strongest key does there, [H,Q]."""
     if not one.shape[-1]:
         return np.zeros(one.shape[:-1])
     top = np.argmax(one, axis=-1)[..., None]
@@ -199,7 +199,7 @@ def _stage(one: Attention, two: Attention, stage: str, cells: Array) -> tuple[fl
     left, right = a[0].astype(np.float64)[cells], b[0].astype(np.float64)[cells]
     with np.errstate(invalid="ignore"):
         size = float(np.max(np.abs(left - right)))
-    # A NaN or infinity on one side only is a difference that no tolerance allows.
+    # A NaN or infinity on only one side exceeds any tolerance.
     if not np.isfinite(size):
         same = bool(np.array_equal(left, right, equal_nan=True))
         return (0.0, 0.0) if same else (float("inf"), float("inf"))

@@ -14,7 +14,7 @@ def mean_distance(trace: Trace) -> Measurement:
     """Mean distance of every head: D = sum a_ij |i - j| / sum a_ij over all queries i and keys j.
 
     Args:
-        trace: With weights [B,H,Q,K]; a query stands at key position i + K - Q.
+        trace: With weights [B,H,Q,K]; query i is at key position i + K - Q.
 
     Returns:
         [S,H], tokens; NaN for cross-attention.
@@ -50,7 +50,7 @@ def locality(trace: Trace, within: int = 2) -> Measurement:
 
     Args:
         trace: With weights [B,H,Q,K].
-        within: How near, in tokens, the query itself included.
+        within: The largest distance that counts, in tokens; the query itself counts too.
 
     Returns:
         [S,H], share, 0 to 1; NaN for cross-attention.

@@ -1,4 +1,4 @@
-"""Duplicate tokens: how much a head looks at earlier copies of the token it stands on."""
+"""Duplicate tokens: how much a head looks at earlier copies of the query token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def duplicate(trace: Trace) -> Measurement:
         trace: With weights [B,H,Q,K] and token ids; special tokens and padding are neither queries nor copies.
 
     Returns:
-        [S,H], share, 0 to 1; NaN for cross-attention and where no token repeats.
+        [S,H], share, 0 to 1; NaN for cross-attention and if no token repeats.
 
     Raises:
         UnsupportedError: A site has no weights.

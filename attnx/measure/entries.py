@@ -1,4 +1,4 @@
-"""One entry of a dataset, from JSON or a table: each of its fields read as what it must be."""
+"""One entry of a dataset, from JSON or a table, with each field checked for its type."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Entry:
     """One entry of a file."""
 
     where: str
-    """What to call it in messages: "line 3"."""
+    """Its name in messages: "line 3"."""
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, value: object, where: str) -> Entry:
-        """An object of JSON."""
+        """Make an entry from a JSON object."""
         if not isinstance(value, dict):
             raise InputError(f"{where} is not an object with fields")
         return cls(where, value)
 
     def get(self, name: str) -> Any:
-        """The value of a field that has to be there."""
+        """The value of a required field."""
         if self.values.get(name) is None:
             there = ", ".join(str(key) for key, value in self.values.items() if value is not None) or "none"
             near = get_close_matches(name, [str(key) for key in self.values if key != name], 1)
@@ -62,7 +62,7 @@ class Entry:
         return value
 
     def spot(self, name: str, value: object) -> Spot:
-        """[start, end], in a field or in a list that it holds."""
+        """[start, end], from a field or from a list in it."""
         ends = [whole_of(end) for end in value] if isinstance(value, list) else []
         match ends:
             case [int(start), int(end)]:

@@ -14,7 +14,7 @@ SOURCE = "Clark et al. 2019, What Does BERT Look At?, section 3.3"
 def entropy(trace: Trace) -> Measurement:
     """Entropy of every head: H = mean over queries of -sum_j a_ij ln a_ij.
 
-    A row that a sink keeps below 1 is normalised first. Padding, fully hidden rows and rows with NaN are left out.
+    Rows that a sink keeps below 1 are normalised first. Padding, fully hidden rows and rows with NaN are left out.
 
     Args:
         trace: With weights [B,H,Q,K] at every site; the first sequence is measured.
@@ -39,12 +39,12 @@ def entropy(trace: Trace) -> Measurement:
 
 
 def entropy_share(trace: Trace) -> Measurement:
-    """Entropy as a share of the most that is possible: mean over queries of H_i / ln n_i, n_i keys being visible.
+    """Entropy as a share of the maximum: mean over queries of H_i / ln n_i, n_i keys being visible.
 
     Rows that see a single key have no choice and are left out.
 
     Args:
-        trace: With weights at every site; masked, where it is there, separates hidden keys from keys of no weight.
+        trace: With weights at every site; masked, if present, distinguishes hidden keys from keys without weight.
 
     Returns:
         [S,H], share, 0 to 1.

@@ -1,4 +1,4 @@
-"""Flow: how much of an input token can reach a position at the top, attention weights being the pipes' capacities."""
+"""Flow: how much of an input token can reach a position at the top, with attention weights as capacities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
 FLOW_LIMIT = 30_000_000
-"""Largest number of pipes times input tokens times queries that flow is worked out for: about half a minute."""
+"""Flow is computed up to this product of edges, input tokens and queries: about half a minute."""
 _TINY = 1e-12
 
 
@@ -26,7 +26,7 @@ def flow(
 
     Args:
         trace: As for `rollout`.
-        queries: Positions of the tokens that are followed.
+        queries: Positions of the tokens to follow.
         tokens: As for `rollout`.
         residual: Weight of the residual connection.
         relative: As for `rollout`: divided by the flow of uniform attention, experimental.
@@ -79,7 +79,7 @@ def _max_flow(capacities: Sequence[Array], source: int, target: int) -> float:
     heads: list[list[int]] = [[] for _ in range(n * (depth + 1))]
     to: list[int] = []
     room: list[float] = []
-    # Only what the source reaches and what reaches the target can carry flow.
+    # Only nodes reachable from the source and leading to the target can carry flow.
     down: list[Array] = [np.zeros(n, bool) for _ in range(depth + 1)]
     down[depth][source] = True
     for level in range(depth, 0, -1):
@@ -121,7 +121,7 @@ def _levels(heads: list[list[int]], to: list[int], room: list[float], start: int
 def _push(
     heads: list[list[int]], to: list[int], room: list[float], level: list[int], at: list[int], start: int, end: int
 ) -> float:
-    """One path from start to end in the level graph, without recursion; what it carried, 0 where there is none."""
+    """Push flow along one path from start to end in the level graph, without recursion; returns its flow or 0."""
     path: list[int] = []
     node = start
     while node != end:

@@ -1,4 +1,4 @@
-"""Heads: every measure of every head side by side, and a name for what a head does where a threshold is passed."""
+"""Heads: every measure of every head side by side, and a name for what a head does if it passes a threshold."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
         "broad": ("entropy share", 0.8, "attnx: entropy over 0.8 of the most possible (Clark: 3.8 of 4.8 nats)"),
     }
 )
-"""For each kind: the measure that decides, what it must pass, and why that much. The first one passed names a head."""
+"""For each kind: the measure that decides, its threshold, and the reason. The first threshold passed names a head."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTable:
-    """What is known of every head."""
+    """The measures and kinds of every head."""
 
     measures: tuple[Measurement, ...]
     """Each [S,H], all with the same axes."""
     kinds: tuple[tuple[str, ...], ...]
-    """[S][H]: a name of `KINDS`, "mixed" where no threshold is passed, "" where a layer has no such head."""
+    """[S][H]: a name of `KINDS`, "mixed" if no threshold is passed, "" if a layer has no such head."""
     thresholds: tuple[str, ...]
-    """One line a kind, as shown under the table, and one of the rest."""
+    """One line per kind, as shown under the table, and one for the weight off the first token."""
     texts: int = 1
-    """Over how many texts the measures are means."""
+    """How many texts the measures are averaged over."""
     spread: tuple[Measurement, ...] = ()
     """Standard deviation of each measure over the texts, in the same order; empty for one text."""
     rest: tuple[Measurement, ...] = ()
-    """What a head does with the weight its first token leaves (see `remainder`), each [S,H]; () where not measured."""
+    """What a head does with the weight not on the first token (see `remainder`), each [S,H]; () if not measured."""
     rest_kinds: tuple[tuple[str, ...], ...] = ()
-    """[S][H], of each sink: a name of `KINDS` that fits what is left, "mixed" where none does, "nothing" where nothing
-    is left; "" of other heads. () where the rest was not measured."""
+    """[S][H], for each sink: a name of `KINDS` that fits what is left, "mixed" if none does, "nothing" if nothing
+    is left; "" for other heads. () if the rest was not measured."""
 
     def measure(self, name: str) -> Measurement:
         """The measure of that name.
 
         Raises:
-            UsageError: There is none.
+            UsageError: There is no such measure.
         """
         for measure in self.measures:
             if measure.name == name:
@@ -67,10 +67,10 @@ def table(measures: Sequence[Measurement], rest: Sequence[Measurement] = ()) -> 
 
     Args:
         measures: Each [S,H] with the same axes (entropy, mean distance, previous, ...).
-        rest: The same of what the first token leaves, by the same names.
+        rest: The same measures without the first token's weight, by the same names.
 
     Returns:
-        The measures with a kind a head; a kind whose measure is absent or NaN is never given.
+        The measures with a kind per head; a kind whose measure is absent or NaN is never assigned.
 
     Raises:
         UsageError: No measures, or their axes differ.
@@ -82,7 +82,7 @@ def table(measures: Sequence[Measurement], rest: Sequence[Measurement] = ()) -> 
 
 
 class Means:
-    """Means and spread over texts, taken up one table at a time: as many texts as there are, in the memory of one.
+    """Means and spread over texts, added one table at a time: any number of texts in the memory of one.
 
     Source: Welford 1962, "Note on a method for calculating corrected sums of squares and products".
     """
@@ -97,10 +97,10 @@ class Means:
         self._squares: Any = 0.0
 
     def add(self, one: HeadTable) -> None:
-        """Take up one text. Where a measure is NaN, the text does not count for it.
+        """Add one text. Where a measure is NaN, the text does not count for it.
 
         Raises:
-            UsageError: A table of other measures, or of a different model.
+            UsageError: A table with other measures, or of a different model.
         """
         if self._first is None:
             self._first = one
@@ -147,7 +147,7 @@ class Means:
         return replace(_table(means[:count], means[count:]), texts=self.texts, spread=spread[:count])
 
     def _notes_of(self, at: int, name: str) -> tuple[str, ...]:
-        """What all texts have a measure say, and in how many texts it could not be had."""
+        """The notes that a measure has in all texts, and in how many texts it has no value."""
         every = "in each text, " if self.texts > 1 else ""
         shared = tuple(
             Wording("{every}{note}", every=every, note=note)
@@ -166,10 +166,10 @@ class Means:
 
 
 def over_texts(tables: Iterable[HeadTable]) -> HeadTable:
-    """One table over many texts, see `Means`; the spread of one text is NaN.
+    """One table over many texts (see `Means`); the spread of one text is NaN.
 
     Args:
-        tables: One a text, same measures and axes.
+        tables: One per text, with the same measures and axes.
 
     Raises:
         UsageError: No tables, or tables of different models.
@@ -183,12 +183,12 @@ def over_texts(tables: Iterable[HeadTable]) -> HeadTable:
 
 
 def with_measure(table: HeadTable, measure: Measurement, rest: Measurement | None = None) -> HeadTable:
-    """The table with one measure in place of that of the same name, and the kinds that follow from it.
+    """The table with one measure replaced, and the kinds that follow from it.
 
     Args:
         table: Any.
         measure: [S,H] with the same axes, such as induction on a probe.
-        rest: The same of what the first token leaves.
+        rest: The same measure without the first token's weight.
 
     Returns:
         A table; the replaced measure has no spread.
@@ -211,7 +211,7 @@ def with_measure(table: HeadTable, measure: Measurement, rest: Measurement | Non
 
 
 def thresholds() -> tuple[str, ...]:
-    """One line a kind: the measure, what it must pass, and where that comes from; the last line is of the rest."""
+    """One line per kind: the measure, its threshold and its source; the last line is about the rest."""
     named = (f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
     return (*named, f"{REST}: of a sink, its weights without the first token, each row scaled to sum to 1; rows count "
             f"of which over {LEFT:g} is left, and the thresholds are the same (attnx)")  # fmt: skip
@@ -236,7 +236,7 @@ def _table(measures: Sequence[Measurement], rest: Sequence[Measurement]) -> Head
 
 
 def _kinds(measures: Sequence[Measurement], nothing: str = "") -> tuple[tuple[str, ...], ...]:
-    """The first kind in `KINDS` whose threshold is passed, for every head; `nothing` where none has a value."""
+    """The first kind in `KINDS` whose threshold is passed, for every head; `nothing` if no measure has a value."""
     shape = measures[0].values.shape
     named = {measure.name: measure.values for measure in measures}
     there = np.zeros(shape, bool)
@@ -245,7 +245,7 @@ def _kinds(measures: Sequence[Measurement], nothing: str = "") -> tuple[tuple[st
     out = np.where(there, MIXED, nothing).astype(object)
     for kind, (name, limit, _) in reversed(list(KINDS.items())):
         if name in named:
-            # NaN > limit is False, so a measure that does not exist names nothing.
+            # NaN > limit is False, so a missing measure assigns no kind.
             out[named[name] > limit] = kind
     return tuple(tuple(str(kind) for kind in row) for row in out)
 

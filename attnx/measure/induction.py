@@ -1,4 +1,4 @@
-"""Induction: [A][B] ... [A] looks at [B]. And the probe that shows it: random blocks of tokens, repeated."""
+"""Induction: in [A][B] ... [A], the last token looks at [B]. Also the probe for it: repeated random blocks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from attnx.records import Array, Measurement, Tokens, Trace
 from attnx.wording import Wording
 
 LENGTH, REPEATS = 25, 4
-"""Tokens a block of the probe, and how often it stands there. Source: Olsson et al. 2022."""
+"""Tokens per block of the probe, and how often the block is repeated. Source: Olsson et al. 2022."""
 
 
 def induction(trace: Trace, at_least: int = 1) -> Measurement:
     """Induction score: mean over queries i with an earlier copy at j of sum a_{i,j+1}, over all such j.
 
     On the probe (a block of P different tokens, repeated) this is the stripe mean_t a_{t,t-(P-1)}. Copies that follow
-    each other at once are left out (their j + 1 is the query itself).
+    each other directly are left out (their j + 1 is the query itself).
 
     Args:
         trace: With weights [B,H,Q,K] and token ids; special tokens and padding are neither queries nor copies.
-        at_least: With fewer such queries than this the score is NaN and a note says so: a word or two that happen to
-            repeat tell nothing of induction.
+        at_least: With fewer such queries, the score is NaN and a note says so: a word or two that happen to
+            repeat say nothing about induction.
 
     Returns:
-        [S,H], share, 0 to 1; NaN for cross-attention and where too few tokens repeat.
+        [S,H], share, 0 to 1; NaN for cross-attention and if too few tokens repeat.
 
     Raises:
         UnsupportedError: A site has no weights.
@@ -40,7 +40,7 @@ def induction(trace: Trace, at_least: int = 1) -> Measurement:
     few: list[int] = []
 
     def compute(rows: Rows) -> Array:
-        copies = rows.copies(2)  # a copy at j is followed by j + 1, which must stand before the query: j <= i - 2
+        copies = rows.copies(2)  # a copy at j is followed by j + 1, which must come before the query: j <= i - 2
         if copies is None:
             return rows.none()
         after = np.zeros_like(copies)
@@ -81,13 +81,13 @@ def probe_ids(
     suffix: Collection[int] = (),
     seed: int = 0,
 ) -> Array:
-    """Ids of a random block of different tokens, repeated: text that only induction can foresee.
+    """Ids of a random block of different tokens, repeated: text that only induction can predict.
 
     Args:
         vocab: Size of the vocabulary; ids are drawn from 0 to vocab - 1.
         special: Ids never drawn ([CLS], padding, ...).
-        length: Tokens a block. Olsson et al. use 25.
-        repeats: How often the block stands in the text, at least 2. Olsson et al. use 4.
+        length: Tokens per block. Olsson et al. use 25.
+        repeats: How often the block occurs, at least 2. Olsson et al. use 4.
         prefix: Ids put in front once (a beginning-of-text token).
         suffix: Ids put at the end once.
         seed: The same seed gives the same ids.
@@ -114,16 +114,16 @@ def probe_ids(
 
 
 def probe(tokenizer: Any, *, length: int = LENGTH, repeats: int = REPEATS, seed: int = 0) -> Tokens:
-    """The probe as tokens of a model: random blocks between the special tokens that it puts round a text.
+    """The probe as tokens of a model: random blocks between the special tokens that it puts around a text.
 
     Args:
         tokenizer: An `attnx.tokens.Tokenizer`.
-        length: Tokens a block.
-        repeats: How often it stands there.
+        length: Tokens per block.
+        repeats: How often the block occurs.
         seed: The same seed gives the same tokens.
 
     Returns:
-        length x repeats tokens and the special ones.
+        length x repeats tokens, plus the special ones.
 
     Raises:
         UsageError: As for `probe_ids`.

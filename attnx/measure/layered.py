@@ -1,4 +1,4 @@
-"""The self-attentions over one text as matrices, layer by layer: what rollout and flow go through."""
+"""The self-attentions over one text as matrices, layer by layer: the input of rollout and flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnx.wording import Wording
 EXPERIMENTAL = (
     "experimental: each row is divided by what uniform attention over the same visible keys gives, then normalised"
 )
-"""Said of the normalisation for causal models, on which there is no agreement."""
+"""Note on the normalisation for causal models, for which there is no agreed formula."""
 
 
 def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array, Tokens]:
@@ -25,7 +25,7 @@ def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array,
 
 
 def uniform(trace: Trace, tokens: Tokens | None) -> Array:
-    """Uniform attention over the visible keys, [S,n,n]: what `layers` would be if all heads looked everywhere."""
+    """Uniform attention over the visible keys, [S,n,n]: the result of `layers` if all heads looked everywhere."""
     groups, _ = _groups(trace, tokens)
     visible = [np.concatenate([read(trace, a).visible for a in group]) for _, group in groups]
     return np.stack([normalise(average(cells, axis=0)) for cells in visible])
@@ -53,7 +53,7 @@ def _groups(trace: Trace, tokens: Tokens | None) -> tuple[list[tuple[str, list[A
 
 
 def need_square(label: str, attention: Attention, length: int) -> None:
-    """Refuse a self-attention that is not from a text to itself and nothing else.
+    """Refuse a self-attention that is not exactly from a text to itself.
 
     Raises:
         UnsupportedError: It has other queries or keys.
@@ -74,7 +74,7 @@ def need_square(label: str, attention: Attention, length: int) -> None:
 
 
 def left_out(trace: Trace, text: Tokens) -> tuple[str, ...]:
-    """A note on self-attentions between those over the text that are over something else, which is not followed."""
+    """A note on self-attentions in between that are over something other than the text and are not followed."""
     pairs = [(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if a.site.kind == "self"]
     over = {a.site.component for _, a in pairs if trace.queries_of(a) is text}
     others = [label for label, a in pairs if a.site.component in over and trace.queries_of(a) is not text]
@@ -85,7 +85,7 @@ def left_out(trace: Trace, text: Tokens) -> tuple[str, ...]:
 
 
 def by_layer(attentions: Sequence[Attention]) -> list[list[Attention]]:
-    """Sites that stand side by side in one layer, together; all others alone."""
+    """Group sites that are side by side in one layer; all others are alone."""
     groups: list[list[Attention]] = []
     for a in attentions:
         before = groups[-1][0].site if groups else None
@@ -108,13 +108,13 @@ def layer_mean(trace: Trace, group: Sequence[Attention]) -> Array:
 
 
 def head_mean(trace: Trace, attention: Attention) -> Array:
-    """Mean over heads, [Q,K], rows summing to 1; NaN where no head has weight."""
+    """Mean over heads, [Q,K], with rows summing to 1; NaN where no head has weight."""
     rows = read(trace, attention)
     return average(normalise(rows.weights), axis=0, where=rows.real[..., None] & np.ones_like(rows.weights, bool))
 
 
 def mixed(matrix: Array, residual: float) -> Array:
-    """(1 - residual) A + residual I; a row without weight becomes the identity's (its token passes on)."""
+    """(1 - residual) A + residual I; a row without weight becomes the identity's (its token is passed on)."""
     eye = np.eye(len(matrix))
     empty = np.isnan(matrix).any(axis=1, keepdims=True)
     return np.where(empty, eye, (1 - residual) * np.where(empty, 0.0, matrix) + residual * eye)

@@ -1,4 +1,4 @@
-"""Word alignment: links between the words of a sentence and of its translation, read off attention."""
+"""Word alignment: links between the words of a sentence and of its translation, derived from attention."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from attnx.records import Array
 
 How = Literal["intersection", "union", "grow-diag"]
 HOWS: tuple[How, ...] = ("intersection", "union", "grow-diag")
-"""Ways to make one alignment of two directions."""
+"""Ways to combine the alignments of two directions."""
 Link = tuple[int, int]
 """A word of the source and a word of the target, both from 0."""
 _AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 def strongest(weights: Array) -> Array:
-    """Each target word linked to the source word on which it has the most weight.
+    """Link each target word to the source word on which it has the most weight.
 
     Args:
-        weights: [...,T,S], the weight of each target word on each source word; NaN counts as none.
+        weights: [...,T,S], the weight of each target word on each source word; NaN counts as no weight.
 
     Returns:
-        bool [...,T,S], one link a row at most: the first of equals, none where there is no weight at all.
+        bool [...,T,S], at most one link per row: the first in a tie, none if there is no weight at all.
     """
     filled = np.nan_to_num(np.asarray(weights, np.float64), nan=0.0)
     if not filled.shape[-1]:
@@ -35,11 +35,11 @@ def strongest(weights: Array) -> Array:
 
 
 def agreement(weights: Array) -> Array:
-    """How well a matrix agrees with itself read the other way: 2 |A and B| / (|A| + |B|), 1 at best.
+    """How well a matrix agrees with itself in the other direction: 2 |A and B| / (|A| + |B|), 1 at best.
 
     A links each target word to its strongest source word, B each source word to its strongest target word. It needs no
-    gold links, so that it can choose a layer. Chen et al. choose by the agreement of two models, one a direction; here
-    both directions are those of one matrix.
+    gold links, so it can choose a layer. Chen et al. choose by the agreement of two models, one per direction; here
+    both directions come from one matrix.
 
     Args:
         weights: [...,T,S].
@@ -56,13 +56,13 @@ def agreement(weights: Array) -> Array:
 
 
 def symmetrise(forward: Array, backward: Array, how: How) -> Array:
-    """One alignment of two, made in either direction.
+    """Combine two alignments, one from each direction.
 
     Args:
         forward: bool [T,S].
-        backward: bool [T,S], by a model of the other direction, turned round.
-        how: Links that both have; that either has; or "grow-diag": those of both, and then those of either that touch
-            one of these, diagonals included, and have a word that is not linked yet.
+        backward: bool [T,S], from a model of the other direction, transposed.
+        how: Links that both have; that either has; or "grow-diag": those of both, then those of either that touch
+            one of these, diagonally too, and have a word that is not linked yet.
 
     Returns:
         bool [T,S].

@@ -1,4 +1,4 @@
-"""Where a decoder looks while it writes: groups of the prompt, sinks, its own words; and the lookback ratio."""
+"""Where a decoder looks while it writes: parts of the prompt, sinks, its own words; and the lookback ratio."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ FORMULA = "mean weight of a prompt's token / (that + mean weight of a token writ
 
 
 def groups(size: int, spans: list[tuple[int, ...]], sinks: tuple[int, ...], prompt: int, blocks: int) -> Array:
-    """Marks that sum weights over groups of keys.
+    """A matrix that sums weights over groups of keys.
 
     Args:
         size: Number of keys, K; those from `prompt` on are the model's own words.
         spans: Positions of the prompt's tokens in each span, S of them; no two share a token.
-        sinks: Positions that are set aside, wherever they are.
+        sinks: Positions to set aside, wherever they are.
         prompt: Number of tokens of the prompt.
-        blocks: Into how many stretches of equal length the prompt is cut besides.
+        blocks: Number of stretches of equal length into which the prompt is also cut.
 
     Returns:
-        float32 [K, S + 3 + blocks + 1]: the spans, what of the prompt is in none, the sinks, the model's own words; the
-        blocks, sinks left out; all. The first S + 3 share no key and leave none out.
+        float32 [K, S + 3 + blocks + 1]: the spans, the rest of the prompt, the sinks, the model's own words; the
+        blocks without sinks; all. The first S + 3 are disjoint and cover every key.
     """
     out = np.zeros((size, len(spans) + 3 + blocks + 1), np.float32)
     rest, aside, own, first = (len(spans) + at for at in range(4))

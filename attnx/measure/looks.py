@@ -1,4 +1,4 @@
-"""Looks: where each token looks hardest, which token a head gathers on, and what the weight goes to."""
+"""Looks: where each token looks most, which token a head's weight gathers on, and what the weight goes to."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class Look:
     """Position in `trace.attentions`."""
     head: int
     query: int | None
-    """None where it stands for all queries of the head."""
+    """None if it stands for all queries of the head."""
     key: int
     value: float
-    """A weight; of `gathered`, the share of the head's whole weight."""
+    """A weight; for `gathered`, the share of the head's whole weight."""
 
 
 def looks(trace: Trace, site: int, top: int = 3) -> tuple[tuple[Look, ...], ...]:
-    """Where each token looks: its largest weights over the heads of one site, one for each key.
+    """Where each token looks: its largest weights over the heads of one site, one per key.
 
-    Special tokens and padding are left out on both sides, and so is the token itself; the weights are not scaled up.
+    Special tokens and padding are left out on both sides, and so is the token itself; the weights are not rescaled.
 
     Args:
         trace: With weights [B,H,Q,K].
         site: Position in `trace.attentions`.
-        top: Keys for each query.
+        top: Keys per query.
 
     Returns:
-        For each query that has any, in order, its looks, the largest first.
+        For each query that has any, in order: its looks, the largest first.
 
     Raises:
         UnsupportedError: The site has no weights.
@@ -51,7 +51,7 @@ def looks(trace: Trace, site: int, top: int = 3) -> tuple[tuple[Look, ...], ...]
 
 
 def looks_of(site: int, best: Array, heads: Array, top: int = 3) -> tuple[tuple[Look, ...], ...]:
-    """See `looks`: from the largest weight of each cell over heads, [Q,K] (not above 0 where it does not count), and
+    """See `looks`: from the largest weight of each cell over heads, [Q,K] (at most 0 where it does not count), and
     the head that gives it.
     """
     out = []
@@ -64,13 +64,13 @@ def looks_of(site: int, best: Array, heads: Array, top: int = 3) -> tuple[tuple[
 
 
 def pairs_of(tokens: Tokens) -> Array:
-    """Bool [Q,K]: cells of a self-attention over a text that count: both tokens real, not special, not the same."""
+    """Bool [Q,K]: the cells of a self-attention that count: both tokens real, not special, and not the same."""
     plain = ~np.asarray(tokens.special, bool) & np.asarray(tokens.mask, bool)
     return np.asarray(plain[:, None] & plain[None, :] & ~np.eye(len(tokens), dtype=bool))
 
 
 def strongest_pair(trace: Trace, site: int, head: int) -> Look | None:
-    """A head's largest weight between two different tokens that are not special; None where it has none.
+    """A head's largest weight between two different non-special tokens; None if there is none.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -93,7 +93,7 @@ def strongest_pair(trace: Trace, site: int, head: int) -> Look | None:
 def strongest(
     trace: Trace, *, head: tuple[int, int] | None = None, query: int | None = None, key: int | None = None
 ) -> Look:
-    """The largest weight among those that fit, special tokens and the token itself left out where they may be.
+    """The largest weight among those that fit, leaving out special tokens and the token itself where possible.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -102,7 +102,7 @@ def strongest(
         key: Only to this position.
 
     Returns:
-        The weight. Without a head or query it is looked for in the last site alone, whose weights say most.
+        The weight. Without a head or query, only the last site is searched.
 
     Raises:
         UnsupportedError: No weight fits: everything is hidden.
@@ -137,7 +137,7 @@ def gathered(trace: Trace, *, special: bool) -> tuple[Look, ...]:
 
     Args:
         trace: With weights [B,H,Q,K].
-        special: Among special tokens and the first one, where weight is parked; else among all others.
+        special: Search special tokens and the first one, where weight is parked; otherwise all others.
 
     Returns:
         Largest share first; heads without such a key are absent.
@@ -152,22 +152,22 @@ def gathered(trace: Trace, *, special: bool) -> tuple[Look, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the keys of one site get."""
+    """What the keys of one site receive."""
 
     sums: Array
     """float64 [H,K]: the weight of all rows on each key."""
     rows: int
-    """Rows that count, over all heads."""
+    """Number of rows that count, over all heads."""
     kinds: tuple[str, ...]
     """[K]: the kind of each key."""
     parked: Array
     """bool [K]: special tokens, and the first real token."""
     real: Array
-    """bool [K]: no padding."""
+    """bool [K]: True where there is no padding."""
 
 
 def columns_of(trace: Trace) -> tuple[Column, ...]:
-    """What the keys of each site get.
+    """What the keys of each site receive.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -183,7 +183,7 @@ def _column(rows: Rows) -> Column:
 
 
 def gathered_of(columns: Sequence[Column], *, special: bool) -> tuple[Look, ...]:
-    """See `gathered`: of what the keys of each site get."""
+    """See `gathered`: from what the keys of each site receive."""
     out = []
     for site, column in enumerate(columns):
         total = column.sums.sum(axis=1)
@@ -201,15 +201,15 @@ def gathered_of(columns: Sequence[Column], *, special: bool) -> tuple[Look, ...]
 def mass(trace: Trace) -> Measurement:
     """What the weight goes to: mean over sites, heads and queries of the weight on each kind of key.
 
-    Kinds: every special token by its text, the first token where that is not special, punctuation, the words; where
-    there is no text, the other tokens. A special or first token that takes more than `SINK` is named: weight is parked
+    Kinds: every special token by its text, the first token if that is not special, punctuation, the words; if
+    there is no text, the other tokens. A special or first token that takes more than `SINK` is marked: weight is parked
     on it.
 
     Args:
         trace: With weights [B,H,Q,K].
 
     Returns:
-        [kinds], share; they add up to 1 where rows do.
+        [kinds], share; they add up to 1 if rows do.
 
     Raises:
         UnsupportedError: A site has no weights.
@@ -220,7 +220,7 @@ def mass(trace: Trace) -> Measurement:
 
 
 def mass_of(columns: Sequence[Column]) -> Measurement:
-    """See `mass`: of what the keys of each site get."""
+    """See `mass`: from what the keys of each site receive."""
     sums: dict[str, float] = {}
     parked: set[str] = set()
     for column in columns:
@@ -246,7 +246,7 @@ def _pairs(rows: Rows) -> Array:
     heads, count, keys = rows.weights.shape
     plain = ~rows.key_flags(rows.keys.special) & rows.key_flags(rows.keys.mask)
     if len(rows.keys) < keys:
-        plain[: keys - len(rows.keys)] = True  # keys of the past are tokens like others, if unnamed
+        plain[: keys - len(rows.keys)] = True  # keys of the past are ordinary tokens, though unnamed
     elif len(rows.keys) > keys:
         plain[:] = True
     special = np.asarray(rows.queries.special, bool) if len(rows.queries) == count else np.zeros(count, bool)
@@ -277,7 +277,7 @@ def _kinds(rows: Rows) -> tuple[list[str], Array]:
 
 
 def column_of(tokens: Tokens, sums: Array) -> Column:
-    """What the keys of a self-attention over a text get, from the sums over all its rows, [H,K]; all rows count."""
+    """What the keys of a self-attention over a text receive, from the sums over all rows, [H,K]; all rows count."""
     special, real = np.asarray(tokens.special, bool), np.asarray(tokens.mask, bool)
     parked = _parking(special, real, first=True)
     kinds = _named(tokens.pieces, special, parked, _others(tokens))
@@ -285,7 +285,7 @@ def column_of(tokens: Tokens, sums: Array) -> Column:
 
 
 def _others(tokens: Tokens) -> str:
-    """What tokens of no other kind are: words of a text; or patches of a picture, moments of a sound, bare ids."""
+    """The name of the remaining tokens: words of a text, patches of a picture, moments of a sound, or bare ids."""
     return "words" if any(end > start for start, end in tokens.offsets) else "other tokens"
 
 

@@ -1,4 +1,4 @@
-"""Does it matter where heads point? The weight of an edge held against what cutting it moves."""
+"""Does it matter where heads point? The weight of an edge compared with the effect of cutting it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ LESS = ("pointing less other words", "pointing less other heads")
 
 @dataclass(frozen=True, slots=True)
 class Mattering:
-    """What cutting the attention from one word to another, in one head at a time, moves."""
+    """The effect of cutting the attention from one word to another, one head at a time."""
 
     word: Mention
     to: Mention
     weights: Measurement
-    """[S,H]: the weight that is cut: from the word the mean, to the other the sum over pieces; sinks included."""
+    """[S,H]: the weight that is cut: the mean over the first word's pieces, the sum over the other's; with sinks."""
     moved: Measurement
-    """[S,H]: how far the model's answer moves; its name says what that is."""
+    """[S,H]: how far the model's answer moves; its name says in what."""
     second: Measurement | None
     """[S,H]: another number of the same runs: how far the text's vector moves, or the answer's probability."""
     unedited: float | None
-    """That number of the run in which nothing is cut, where it is no distance."""
+    """The same number for the run in which nothing is cut, unless it is a distance."""
     other_weights: Measurement
-    """[S,H]: the weight that is cut to other words of the same head in the control, as near as can be; NaN where the
+    """[S,H]: the weight to other words that the control cuts in the same head, as near as possible; NaN where the
     head gives other words none."""
     other_moved: Measurement
-    """[S,H]: how far that moves the answer."""
+    """[S,H]: how far the control moves the answer."""
     correlation: float
-    """Spearman's, of weight and effect over all heads; NaN where either is the same in all."""
+    """Spearman's correlation of weight and effect over all heads; NaN if either is the same in all."""
 
     @property
     def ranked(self) -> tuple[tuple[int, int], ...]:
-        """(layer position, head), those that move most first."""
+        """(layer position, head), largest effect first."""
         values = np.nan_to_num(self.moved.values, nan=-np.inf)
         order = np.argsort(-values, axis=None, kind="stable")
         return tuple(divmod(int(at), values.shape[1]) for at in order if np.isfinite(values.ravel()[at]))
@@ -54,14 +54,14 @@ class Mattering:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One example: an edge cut in every head, and the control of the head that points most."""
+    """One example: an edge cut in every head, and the control for the head that points most."""
 
     weights: Array
     """[S,H]."""
     moved: Array
     """[S,H]."""
     other_weight: float
-    """Of the head with the largest weight; NaN where it gives other words none."""
+    """For the head with the largest weight; NaN if it gives other words none."""
     other_moved: float
     group: str
 
@@ -83,14 +83,14 @@ class Mattered:
     weights: Measurement
     """[S,H]: mean weight of the edge in a head."""
     cut: tuple[float, float]
-    """Mean weight that is cut in the head that points most, and to other words in its place."""
+    """Mean weight that is cut in the head that points most, and mean weight to other words cut in the control."""
     examples: int
     groups: int
     notes: tuple[str, ...] = ()
 
 
 def matched(weights: Array, allowed: Array, target: float) -> list[int]:
-    """Keys whose weights add up to as near a target as taking the largest first finds.
+    """Keys whose weights add up to nearly a target, found greedily from the largest.
 
     Args:
         weights: [K].
@@ -98,7 +98,7 @@ def matched(weights: Array, allowed: Array, target: float) -> list[int]:
         target: The weight to reach.
 
     Returns:
-        Positions, at least one where any is allowed and has weight.
+        Positions; at least one if any is allowed and has weight.
     """
     order = [int(k) for k in np.argsort(-weights, kind="stable") if allowed[k] and weights[k] > 0]
     taken: list[int] = []
@@ -111,7 +111,7 @@ def matched(weights: Array, allowed: Array, target: float) -> list[int]:
 
 
 def spearman(one: Array, two: Array) -> float:
-    """Spearman's rank correlation; equal values share their mean rank."""
+    """Spearman's rank correlation; ties share their mean rank."""
     a, b = (_ranks(np.ravel(values)) for values in (one, two))
     if a.std() == 0 or b.std() == 0:
         return float("nan")
@@ -135,12 +135,12 @@ def mattered(
 ) -> Mattered:
     """Whether heads that point also matter.
 
-    In each example: the rank correlation over heads; the effect in the head that points most, of as much weight cut to
+    For each example: the rank correlation over heads; the effect in the head that points most, of as much weight cut to
     other words of that head, and of the same edge in the other heads (their mean). Intervals are percentiles over
-    groups drawn with replacement; of the share, Wilson's.
+    groups drawn with replacement; for the share, Wilson's.
 
     Raises:
-        InputError: No example.
+        InputError: There are no examples.
 
     Source: Efron and Tibshirani 1993, chapter 13; Wilson 1927.
     """
@@ -197,7 +197,7 @@ def wilson(hits: int, count: int, z: float = 1.959963984540054) -> list[float]:
 
 
 def _interval(values: Array, groups: Array, sample: Array, level: float) -> list[float]:
-    """Mean of what is known, and its interval over groups drawn with replacement."""
+    """Mean of the known values, and its interval over groups drawn with replacement."""
     known = ~np.isnan(values)
     if not known.any():
         return [float("nan")] * 3

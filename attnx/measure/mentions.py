@@ -1,9 +1,9 @@
-"""Mentions: the pronouns of a text, and the words that could be what they stand for.
+"""Mentions: the pronouns of a text, and the words that they could refer to.
 
-A heuristic, not a parser: English word lists and nothing else. Pronouns are third-person personal pronouns, so an
+A heuristic, not a parser: it only uses English word lists. Pronouns are third-person personal pronouns, so an
 expletive "it" ("it rains") is found as well. Candidates are content words: every word that is not a pronoun, not on a
-short stop-word list, not a number and longer than one letter. Verbs and adjectives pass ("tired", "cross"), since no
-part of speech is known; name the candidates where that matters.
+short stop-word list, not a number and longer than one letter. Verbs and adjectives count too ("tired", "cross"), as no
+part of speech is known; name the candidates if that matters.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ STOP_WORDS = frozenset(
 
 
 def find_pronouns(tokens: Tokens) -> tuple[Mention, ...]:
-    """Third-person pronouns in the order in which they stand; repeated ones each.
+    """Third-person pronouns in text order, with every repetition.
 
     Args:
         tokens: With text and offsets.
 
     Returns:
-        Mentions; empty where the text has none.
+        Mentions; empty if the text has none.
 
     Raises:
-        InputError: The tokens carry no text (ids were given).
+        InputError: The tokens have no text (ids were given).
 
     Source: attnx; the list is `PRONOUNS`.
     """
@@ -58,19 +58,19 @@ def find_pronouns(tokens: Tokens) -> tuple[Mention, ...]:
 
 
 def find_candidates(tokens: Tokens, pronoun: Mention | None = None) -> tuple[Mention, ...]:
-    """Content words: what a pronoun could stand for, by the heuristic that this file states.
+    """Content words: what a pronoun could refer to, by the heuristic of this module.
 
-    A word that occurs twice is a candidate twice, since a head points at a place.
+    A word that occurs twice is a candidate twice, because a head points to a position.
 
     Args:
         tokens: With text and offsets.
-        pronoun: Left out, should it be a content word itself.
+        pronoun: Left out if it is a content word itself.
 
     Returns:
-        Mentions in the order in which they stand, before and after the pronoun; empty where there are none.
+        Mentions in text order, before and after the pronoun; empty if there are none.
 
     Raises:
-        InputError: The tokens carry no text (ids were given).
+        InputError: The tokens have no text (ids were given).
 
     Source: attnx; the list is `STOP_WORDS`.
     """
@@ -93,7 +93,7 @@ def find_candidates(tokens: Tokens, pronoun: Mention | None = None) -> tuple[Men
 
 
 def _words(tokens: Tokens) -> list[tuple[int, int]]:
-    """Start and end of every word of the text that has tokens; what was cut off the end of a long text has none.
+    """Start and end of every word that has tokens; words cut off the end of a long text have none.
 
     In scripts without spaces between words, a word is what the tokenizer keeps in one piece.
     """

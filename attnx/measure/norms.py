@@ -1,4 +1,4 @@
-"""Norms: attention weighted by the size of what it carries."""
+"""Norms: attention weighted by the norms of the vectors it moves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Norms:
     values: Measurement
     """[H,K]: ||f(x_j)||."""
     together: Measurement | None
-    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None without W_O, since heads only meet behind it, or not requested."""
+    """[Q,K]: ||sum over heads of a_ij f(x_j)||; None if not requested, or without W_O (heads only add up after it)."""
 
 
 def value_norms(
@@ -44,12 +44,12 @@ def value_norms(
         site: Position in `trace.attentions`.
         output: W_O as [H,Dv,E], the slice of the output projection that reads each head. Without it the norm is of the
             value vectors alone, and the Measurement says so.
-        together: Whether to add the heads up behind W_O, which takes time that grows with Q K E.
-        gram: `gram_of(output)`, where it is known: it is the same for all texts.
-        sizes: ||v W_O|| as [H,K], where the graph gave that instead of the value: `output` and `together` do not count.
+        together: Whether to add up the heads after W_O; the time for this grows with Q K E.
+        gram: `gram_of(output)`, if known: it is the same for all texts.
+        sizes: ||v W_O|| as [H,K], if the graph gave that instead of the value; `output` and `together` are ignored.
 
     Returns:
-        See `Norms`; sizes of vectors, no unit.
+        See `Norms`; norms of vectors, without a unit.
 
     Raises:
         UsageError: There is no such site.
@@ -75,7 +75,7 @@ def value_norms(
     elif sizes.shape != (heads, rows.weights.shape[-1]):
         raise InputError(f"norms are {sizes.shape}, but {heads} heads look at {rows.weights.shape[-1]} keys")
     else:
-        output, sizes = None, sizes.astype(np.float64)  # the heads cannot be added up from sizes
+        output, sizes = None, sizes.astype(np.float64)  # norms are not enough to add up the heads
     weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
     carried = weights * sizes[:, None, :]
     axes = (Axis("head", rows.heads), Axis("query", rows.query_labels), Axis("key", rows.key_labels))
@@ -107,13 +107,13 @@ def gram_of(output: Array) -> Array:
 
 
 def _sizes(value: Array, output: Array | None, gram: Array | None) -> Array:
-    """|v| of v [H,K,Dv], or |v W_O| behind W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
+    """|v| of v [H,K,Dv], or |v W_O| with W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
     if output is None:
         return np.asarray(np.linalg.norm(value, axis=-1))
     gram = gram_of(output) if gram is None else gram
     squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
     whole = np.einsum("hkd,hkd->hk", value, value) * np.einsum("hdd->h", gram)[:, None]
-    # Where too much of a vector cancels on the way, the squares do not tell what is left.
+    # If too much of a vector cancels, the squares are not accurate enough for what is left.
     unsure = ~(squares >= 1e-8 * whole).all(axis=1)
     out: Array = np.sqrt(np.maximum(squares, 0.0))
     for head in np.flatnonzero(unsure):

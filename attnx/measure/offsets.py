@@ -13,14 +13,14 @@ NAMES = {-1: "previous", 0: "self", 1: "next"}
 def offset(trace: Trace, delta: int) -> Measurement:
     """Weight at a fixed offset: mean over queries i of a_{i,i+delta}.
 
-    Queries for which i + delta lies outside the text are left out; a key that is there but hidden counts as 0.
+    Queries for which i + delta is outside the text are left out; a key that exists but is hidden counts as 0.
 
     Args:
-        trace: With weights [B,H,Q,K]; a query stands at key position i + K - Q.
+        trace: With weights [B,H,Q,K]; query i is at key position i + K - Q.
         delta: -1 previous, 0 self, 1 next, or any other.
 
     Returns:
-        [S,H], share, 0 to 1; NaN for cross-attention and where no query has such a key.
+        [S,H], share, 0 to 1; NaN for cross-attention and if no query has such a key.
 
     Raises:
         UnsupportedError: A site has no weights.
@@ -43,9 +43,9 @@ def offset(trace: Trace, delta: int) -> Measurement:
 
 
 def offset_argmax(trace: Trace, delta: int) -> Measurement:
-    """How often the strongest key stands at a fixed offset: mean over queries of 1[argmax_j a_ij = i + delta].
+    """How often the strongest key is at a fixed offset: mean over queries of 1[argmax_j a_ij = i + delta].
 
-    Voita et al. call a head positional where this is at least 0.9 for some offset.
+    Voita et al. call a head positional if this is at least 0.9 for some offset.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -92,7 +92,7 @@ def first(trace: Trace) -> Measurement:
     """
 
     def compute(rows: Rows) -> Array:
-        # Left padding is no token: the first key is the first real one.
+        # Left padding does not count: the first key is the first real token.
         real = rows.key_flags(rows.keys.mask)
         start = int(np.argmax(real)) if real.any() else 0
         return rows.mean(rows.at(np.full(rows.weights.shape[1], start)))

@@ -1,4 +1,4 @@
-"""One query-key pair taken apart: from the two vectors to the share of the context."""
+"""One query-key pair step by step: from the two vectors to the share of the context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """How one query comes to give one key its weight, and what the key's value does with it."""
+    """How one query's weight on one key arises, and what it contributes through the key's value."""
 
     query: str
     """The query token."""
@@ -28,26 +28,26 @@ class Pair:
     """The key token."""
     steps: Measurement
     """[11]: sizes of q and k, their cosine, the score, scaled, masked, the weight, sizes of v and weight x v, the share
-    of weight x value in the context vector, and that vector's size. NaN where an array is not there."""
+    of weight x value in the context vector, and that vector's size. NaN if an array is missing."""
     products: Measurement
     """[D]: q x k, dimension by dimension; they sum to the score."""
     vectors: Measurement
-    """[3,D]: q, k, and v where it has as many dimensions (else NaN)."""
+    """[3,D]: q, k, and v if it has as many dimensions (otherwise NaN)."""
     largest: tuple[int, ...]
-    """Dimensions by size of their product, largest first."""
+    """Dimensions by the size of their product, largest first."""
     heads: Measurement
     """[H]: every head's share of the layer's output at this query, see `head_shares`."""
     notes: tuple[str, ...]
 
 
 def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array | None = None) -> Pair:
-    """Take one query-key pair apart.
+    """Decompose one query-key pair.
 
     The share of the context is (weight v) . context / |context|^2: what weight x value adds along the context vector.
-    The shares of all keys sum to 1; one is negative where a value pulls the other way.
+    The shares of all keys sum to 1; a share is negative if the value points the other way.
 
     Args:
-        trace: With query, key, weights and value; scaled, masked and context where they are to be shown.
+        trace: With query, key, weights and value; also scaled, masked and context if they are to be shown.
         site: Position in `trace.attentions`.
         head: Query head.
         query: Query position.
@@ -133,7 +133,7 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
 def head_shares(trace: Trace, site: int, query: int, output: Array | None = None) -> Measurement:
     """Every head's share of the layer's output at one position.
 
-    With W_O, heads are projected and added: share = (context_h W_O,h) . sum / |sum|^2, bias aside; shares sum to 1 and
+    With W_O, heads are projected and added: share = (context_h W_O,h) . sum / |sum|^2 (no bias); shares sum to 1 and
     may be negative. Without it the heads are only concatenated: share = |context_h|^2 / sum |context|^2.
 
     Args:
@@ -147,7 +147,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
 
     Raises:
         UsageError: There is no such site or query.
-        UnsupportedError: Neither context nor weights and value are there.
+        UnsupportedError: Neither context nor both weights and value were traced.
         InputError: W_O does not fit.
 
     Source: attnx; heads concatenated and projected as in Vaswani et al. 2017, section 3.2.2.
@@ -183,7 +183,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
 
 
 def _vectors(attention: Attention, head: int, query: int, key: int) -> tuple[Array, Array]:
-    """Query and key [D]; NaN for one that is no one tensor at a site whose scores stand in the graph all the same."""
+    """Query and key [D]; NaN for one that is not a single tensor at a site whose scores are in the graph anyway."""
     apart = [name for name in ("query", "key") if name in attention.site.absent]
     apart = apart if attention.scores is not None and len(apart) == 1 else []
     asked = None if "query" in apart else attention.need("query")

@@ -1,4 +1,4 @@
-"""What a head does with the weight that its sink leaves: its pattern without the first token, each row scaled to 1."""
+"""What a head does with the weight off its sink: its pattern without the first token, each row rescaled to 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnx.measure.rows import Rows, head_axes, read, stack
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 
 LEFT = 0.01
-"""A row counts where more than this share of its weight is left: of less, what is left is rounding. Source: attnx."""
+"""A row counts if more than this share of its weight is left; less would only be rounding. Source: attnx."""
 FORMULAS: Mapping[str, str] = {
     "previous": "mean over queries of a(i, i-1) / r(i), r(i) = sum over j of a(i, j) less a(i, first)",
     "next": "mean over queries of a(i, i+1) / r(i)",
@@ -27,7 +27,7 @@ SOURCE = "attnx, after Gu et al. 2025, section 3"
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """Sums over the keys of each row, [...,Q]: of a site's heads, or of those of several texts."""
+    """Sums over the keys of each row, [...,Q], for the heads of a site, of one text or several."""
 
     total: Array
     """sum a; 0 for a row that does not count."""
@@ -36,22 +36,22 @@ class RowSums:
     entropy: Array
     """sum a ln a without the first token."""
     seen: Array
-    """How many keys are visible, the first token among them."""
+    """How many keys are visible, including the first token."""
     sees: Array
     """bool: whether the first token is visible."""
     cells: Mapping[str, Array]
-    """By measure, the weight that it counts: NaN where there is no such key, or where it is the first token."""
+    """By measure, the weight that it counts: NaN if there is no such key, or it is the first token."""
 
 
 def shares(rows: RowSums) -> dict[str, Array]:
     """The measures of what is left, from sums over the keys of each row.
 
-    With t a row's whole weight, and r what is left of it without the first token, rows with r > `LEFT` t count. Each
+    With t the weight of a row, and r what is left of it without the first token, rows with r > `LEFT` t count. Each
     cell is divided by r; the entropy of what is left is ln r - (sum a ln a) / r over the other keys, and its share is
-    of ln of the number of visible keys besides the first token.
+    of ln n, where n is the number of visible keys other than the first token.
 
     Args:
-        rows: Of a site, or of several texts.
+        rows: The sums of a site, for one text or several.
 
     Returns:
         float64 [...] by name of `FORMULAS`; NaN where no row counts.
@@ -72,16 +72,16 @@ def shares(rows: RowSums) -> dict[str, Array]:
 def remainder(
     trace: Trace, punctuation: Callable[[Tokens], Sequence[bool]], at_least: int = 1
 ) -> tuple[Measurement, ...]:
-    """The measures of what the first token leaves of every head's weight.
+    """The measures of every head's weight without the first token.
 
-    The first token's column is taken out of the pattern and each row is scaled to sum to 1 again: on what is left,
+    The first token's column is removed from the pattern and each row is rescaled to sum to 1: on what is left,
     previous, next, self, induction, punctuation and entropy share are computed as on the whole. The first token is
-    that of `sinks.sink`: the first that is no padding.
+    that of `sinks.sink`: the first that is not padding.
 
     Args:
         trace: With weights [B,H,Q,K]; masked tells hidden keys from keys of no weight.
         punctuation: Which tokens are punctuation.
-        at_least: With fewer queries that repeat a token there is no induction.
+        at_least: With fewer queries that repeat a token, induction is NaN.
 
     Returns:
         [S,H] each, shares, 0 to 1; NaN where nothing is left in any row.

@@ -1,4 +1,4 @@
-"""Two halves, one to choose on and one to judge on; and what chance alone would make of the examples."""
+"""Split examples into two halves, one to choose on and one to judge on; and bootstrap resampling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attnx.records import Array
 
 
 def halves(groups: Array, seed: int) -> tuple[Array, Array]:
-    """Two halves of examples by their group, which is never split: bool [N] each.
+    """Split examples into two halves without splitting a group: bool [N] each.
 
     Args:
         groups: int [N], the group of each example, counted from 0 without gaps.

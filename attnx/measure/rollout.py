@@ -1,4 +1,4 @@
-"""Rollout: attention followed through the layers by multiplication, down to the input tokens."""
+"""Rollout: follow attention through the layers down to the input tokens, by matrix multiplication."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def rollout(
 ) -> Measurement:
     """Attention rollout: R_l = A_l R_{l-1}, R_0 = I, A_l = (1 - residual) x mean over heads + residual x I.
 
-    Rows are normalised first (a sink's share is dealt out over the row; a row without weight passes its token on).
+    Rows are normalised first (a sink's share is spread over the row; a row without weight passes its token on).
 
     Args:
         trace: With weights [B,H,Q,K], Q = K, at every self-attention over the text.
-        tokens: The text; by default the encoder's side where there is one, else the query side.
+        tokens: The text; by default the encoder's side if there is one, otherwise the query side.
         residual: Weight of the residual connection.
-        relative: Divide by what uniform attention over the visible keys would give, then normalise rows: in a causal
-            model early tokens are seen by every later one, and rollout piles up on them whatever the heads do. There
+        relative: Divide by what uniform attention over the visible keys would give, then normalise rows. In a causal
+            model, every later token sees the early ones, and rollout piles up on them whatever the heads do. There
             is no agreed formula; this one is attnx's own and experimental.
 
     Returns:
@@ -48,13 +48,13 @@ def rollout(
 
 
 def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Measurement:
-    """Single-head rollout: R(l, h) = A(l, h) R(l - 1), no residual added to the head itself.
+    """Single-head rollout: R(l, h) = A(l, h) R(l - 1), without a residual for the head itself.
 
     R(l - 1) is the rollout of the layers below, all heads, residual 0.5.
 
     Args:
         trace: As for `rollout`.
-        query: Position of the token that is followed.
+        query: Position of the token to follow.
         tokens: As for `rollout`.
 
     Returns:
@@ -88,11 +88,11 @@ def head_rollout(trace: Trace, query: int, tokens: Tokens | None = None) -> Meas
 
 
 def memory_rollout(trace: Trace) -> Measurement:
-    """Rollout of an encoder-decoder: what each decoder position holds of every encoder token.
+    """Rollout of an encoder-decoder: how much of every encoder token each decoder position contains.
 
     A decoder layer mixes decoder positions (self-attention, residual 0.5), then takes half of each position from the
-    encoder (cross-attention times the encoder's rollout) and keeps half (the residual). What is not of the encoder is
-    of the decoder's own input, so rows sum to less than 1.
+    encoder (cross-attention times the encoder's rollout) and keeps half (the residual). The remainder comes from the
+    decoder's own input, so rows sum to less than 1.
 
     Args:
         trace: With weights at the encoder's self-attentions, and the decoder's self- and cross-attentions.

@@ -1,4 +1,4 @@
-"""What the measures read from a trace: the rows of the first sequence, and how values per head become a Measurement."""
+"""What the measures read from a trace: the rows of the first sequence; and values per head as a Measurement."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 
 SINK = 0.3
-"""A key is a sink of a head where its importance (see `Rows`) is above this. Source: Gu et al. 2025, section 3."""
+"""A key is a sink of a head if its importance (see `Rows`) is above this. Source: Gu et al. 2025, section 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What each key of a site gets of all its rows, reduced in the graph."""
+    """What each key of a site receives from all its rows, reduced in the graph."""
 
     sums: Array
     """[H,K]: the weight of all rows on each key."""
@@ -28,42 +28,42 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The weights of one site for the first sequence of the batch: the one that the trace's tokens describe."""
+    """The weights of one site for the first sequence of the batch, the one that the trace's tokens describe."""
 
     attention: Attention
     weights: Array
     """[H,Q,K]."""
     real: Array
-    """bool [H,Q]: rows that say something. Left out: padding, fully hidden rows (no weight), rows with NaN."""
+    """bool [H,Q]: rows that count. Excluded: padding, fully hidden rows (no weight), rows with NaN."""
     queries: Tokens
     keys: Tokens
     position: Array | None
-    """int [Q]: the key position at which each query itself stands (K - Q keys are past); None across two texts."""
+    """int [Q]: the key position of each query itself (K - Q keys are past); None across two texts."""
     broken: int
-    """How many rows of real tokens hold a NaN."""
+    """How many rows of real tokens contain a NaN."""
     received: Received | None = None
-    """What the keys get of all rows, where only some were kept."""
+    """What the keys receive from all rows, if only some were kept."""
 
     @property
     def query_labels(self) -> tuple[str, ...]:
-        """A label a query, [Q]."""
+        """A label per query, [Q]."""
         return axis_labels(self.queries, self.weights.shape[1])
 
     @property
     def key_labels(self) -> tuple[str, ...]:
-        """A label a key, [K]."""
+        """A label per key, [K]."""
         return axis_labels(self.keys, self.weights.shape[2])
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """A label a head, [H]."""
+        """A label per head, [H]."""
         return head_labels(self.weights.shape[0])
 
     @property
     def visible(self) -> Array:
-        """Which keys each query may look at, bool [H,Q,K]: read off masked (see `formula.visible`).
+        """Which keys each query may look at, bool [H,Q,K], from masked (see `formula.visible`).
 
-        Without masked it follows the site (causal, window) and the tokens' padding; where the site does not say, a
+        Without masked, it follows from the site (causal, window) and the tokens' padding; if the site does not say, a
         cell is hidden if no head gives it weight.
         """
         a = self.attention
@@ -87,8 +87,8 @@ class Rows:
         """Importance of every key for every head: alpha_k = mean over the real rows that see key k of a_ik.
 
         Args:
-            leaving_out: Queries that do not count, as rows of `weights`.
-            at_least: A key that fewer rows see is NaN.
+            leaving_out: Queries to exclude, as rows of `weights`.
+            at_least: A key that fewer rows see gets NaN.
 
         Returns:
             float64 [H,K].
@@ -110,7 +110,7 @@ class Rows:
         Special tokens and padding are neither queries nor copies.
 
         Returns:
-            bool [Q,K]; None where queries and keys are not the same text, row for row.
+            bool [Q,K]; None if queries and keys are not the same text, row for row.
         """
         count = len(self.queries)
         if self.position is None or self.weights.shape[1:] != (count, count):
@@ -121,7 +121,7 @@ class Rows:
         return np.asarray((ids[:, None] == ids[None, :]) & earlier & plain[:, None] & plain[None, :])
 
     def inside(self, target: Array) -> Array:
-        """Whether the target key of each query (int [Q]) exists and is no padding, bool [Q]."""
+        """Whether the target key of each query (int [Q]) exists and is not padding, bool [Q]."""
         keys = self.weights.shape[2]
         inside = (target >= 0) & (target < keys)
         if keys == len(self.keys):
@@ -152,7 +152,7 @@ def head_labels(heads: int) -> tuple[str, ...]:
 
 
 def _flags(flags: Sequence[bool], size: int, front: bool, fill: bool) -> Array:
-    """Flags laid along an axis of `size`: missing places are filled in front; a shorter axis is filled throughout."""
+    """Flags along an axis of `size`: missing places are filled in at the front; a shorter axis is filled throughout."""
     if size < len(flags):
         return np.full(size, fill)
     extra = np.full(size - len(flags), fill)
@@ -163,9 +163,9 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     """The rows of one site.
 
     Args:
-        trace: Gives the tokens.
+        trace: Provides the tokens.
         attention: One of its sites.
-        received: What its keys get of all rows, where the trace has only some.
+        received: What its keys receive from all rows, if the trace has only some.
 
     Raises:
         UnsupportedError: The site has no weights.
@@ -196,12 +196,12 @@ def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:
-    """Which of the rows that a trace has are those of these positions of the text."""
+    """Which rows of a trace belong to these positions of the text."""
     return list(positions) if trace.rows is None else [trace.rows.index(at) for at in positions]
 
 
 def _positions(trace: Trace, count: int, keys: int) -> Array:
-    """Where the queries stand among the keys: the last of them are the text, where some are cached."""
+    """The queries' positions among the keys: if some are cached, the last ones are the text."""
     if trace.rows is None:
         return np.arange(count) + keys - count
     return np.asarray(trace.rows) + keys - len(trace.tokens)
@@ -218,7 +218,7 @@ def by_head(
     bounds: tuple[float | None, float | None] = (None, None),
     notes: Sequence[str] = (),
 ) -> Measurement:
-    """One number a head of every site, [S,H]: what `compute` makes of a site's rows.
+    """One number per head of every site, [S,H]: the result of `compute` on a site's rows.
 
     Sites with fewer heads than the widest are filled up with NaN. Rows with NaN are left out, and a note says how many.
     """
@@ -244,7 +244,7 @@ def by_head(
 def share_by_head(
     trace: Trace, compute: Callable[[Rows], Array], *, name: str, formula: str, source: str, notes: Sequence[str] = ()
 ) -> Measurement:
-    """One share from 0 to 1 a head of every site, [S,H]; see `by_head`."""
+    """One share from 0 to 1 per head of every site, [S,H]; see `by_head`."""
     bounds = (0.0, 1.0)
     return by_head(trace, compute, name=name, unit="share", formula=formula, source=source, bounds=bounds, notes=notes)
 

@@ -1,4 +1,4 @@
-"""Scaling: the softmax before and after the scores are scaled, mask and bias on in both."""
+"""Scaling: the softmax of the unscaled and of the scaled scores, with mask and bias in both."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attnx.wording import Wording
 
 WAYS = ("unscaled", "scaled")
 SATURATED = 0.99
-"""A row is saturated where its largest weight passes this."""
+"""A row is saturated if its largest weight is above this."""
 SOURCE = "Vaswani et al. 2017, section 3.2.1"
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingTable:
-    """What scaling does to every head."""
+    """The effect of scaling on every head."""
 
     size: Measurement
     """[S]: d_k."""
@@ -44,9 +44,9 @@ class ScalingTable:
     notes: tuple[str, ...] = ()
     """Notes on the scale of these sites."""
     strongest: tuple[int, int, int] | None = None
-    """Where scaling changes most, as `strongest` says; None where no row is real."""
+    """Where scaling changes most, as from `strongest`; None if no row is real."""
     moved: float = -1.0
-    """How far, as `strongest` says; -1 where no row is real."""
+    """How far, as from `strongest`; -1 if no row is real."""
 
 
 def row(
@@ -63,7 +63,7 @@ def row(
         similarity: See `both_ways`.
 
     Returns:
-        [K,5]. A hidden key keeps its scores and has weight 0 both ways. Notes say d_k, the scale and what is hidden.
+        [K,5]. A hidden key keeps its scores and has weight 0 both ways. Notes give d_k, the scale and what is hidden.
 
     Raises:
         UsageError: No such site, head or query.
@@ -99,10 +99,10 @@ def row(
 
 
 def mean_row(rows: Sequence[Measurement]) -> Measurement:
-    """Rows of several queries as one: the mean of their scores, and of their softmaxes.
+    """Merge the rows of several queries: the mean of their scores, and of their softmaxes.
 
     Args:
-        rows: From `row`, of one head; at least one.
+        rows: Rows of one head from `row`; at least one.
     """
     if len(rows) == 1:
         return rows[0]
@@ -133,7 +133,7 @@ def strongest(trace: Trace, sites: Sequence[int] | None = None, head: int | None
 
 
 def nothing_to_show() -> UnsupportedError:
-    """What is raised where no row is real."""
+    """The error to raise if no row is real."""
     return UnsupportedError(
         "no row has a weight to show: every query is hidden, padding or NaN",
         Wording("<attnx.measure.visibility.visibility()> shows what is hidden."),
@@ -143,7 +143,7 @@ def nothing_to_show() -> UnsupportedError:
 def largest_move(
     trace: Trace, sites: Sequence[int] | None = None, head: int | None = None
 ) -> tuple[float, tuple[int, int, int]]:
-    """As `strongest`: how far that is, and where; -1 where no row is real."""
+    """Like `strongest`: how far that is, and where; -1 if no row is real."""
     best, where = -1.0, (-1, -1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
@@ -162,7 +162,7 @@ def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
 
     Args:
         trace: As for `both_ways`.
-        query: Query position, or several, whose mean is taken; sites that have no such query are passed over.
+        query: Query position, or several, whose mean is taken; sites without such a query are skipped.
 
     Returns:
         Position of the site, head.
@@ -179,14 +179,14 @@ def strongest_head(trace: Trace, query: int | Sequence[int]) -> tuple[int, int]:
 
 
 def unseen() -> UnsupportedError:
-    """What is raised where a token has no row."""
+    """The error to raise if a token has no row."""
     return UnsupportedError(
         "that token has no weights to show: it is padding, or sees nothing", "Look from another token (-q)."
     )
 
 
 def largest_move_of(trace: Trace, query: int | Sequence[int]) -> tuple[float, tuple[int, int]]:
-    """As `strongest_head`: how far that is, and where; -1 where the query is hidden everywhere."""
+    """Like `strongest_head`: how far that is, and where; -1 if the query is hidden everywhere."""
     best, where = -1.0, (-1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)):
@@ -214,7 +214,7 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         (additive attention) are left out, and a note says so.
 
     Raises:
-        UnsupportedError: Not one site can be measured; see `both_ways`.
+        UnsupportedError: No site can be measured; see `both_ways`.
 
     Source: Vaswani et al. 2017, section 3.2.1 (the reason for the scale); entropy Clark et al. 2019.
     """
@@ -315,7 +315,7 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
     rows: list[Array] = []
     sites = []
     for site in range(len(trace.attentions)):
-        parts = []  # of some heads each: [divisors, measures, heads]
+        parts = []  # for some heads each: [divisors, measures, heads]
         for _, ways in skipped.blocks(site):
             found = [_summaries((ways.softmax(ways.product / d),), ways.real) for d in steps]
             parts.append(np.array([[one[name][:, 0] for name in _SWEPT] for one in found]))
@@ -352,17 +352,17 @@ _SWEPT = ("entropy", "largest", "saturated")
 
 
 class _Skipped:
-    """The sites of a trace both ways, a few heads at a time; those that cannot be shown so are passed over."""
+    """The sites of a trace both ways, a few heads at a time; sites where that is impossible are skipped."""
 
     def __init__(self, trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot") -> None:
         self._trace, self._as_if, self._similarity = trace, as_if, similarity
         self._failed: UnsupportedError | None = None
         self._done = False
         self.notes: list[str] = []
-        """Notes on those."""
+        """Notes on the skipped sites."""
 
     def blocks(self, site: int) -> Iterator[tuple[int, Ways]]:
-        """The heads of one site, in blocks, each with the number of its first."""
+        """The heads of one site in blocks, each with the number of its first head."""
         first = 0
         try:
             for ways in in_blocks(self._trace, site, self._as_if, self._similarity):
@@ -375,7 +375,7 @@ class _Skipped:
             self.notes.append(said)
 
     def check(self) -> None:
-        """Fail where not one site can be shown.
+        """Fail if no site can be shown.
 
         Raises:
             UnsupportedError: The last site's reason.
@@ -392,13 +392,13 @@ def _moved(ways: Ways, query: int | None = None) -> Array:
 
 
 def _place(site: int, first: int, gap: Array) -> tuple[int, int, int]:
-    """Site, head and query of the largest of a block."""
+    """Site, head and query of the largest value in a block."""
     head, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
     return site, first + int(head), int(query)
 
 
 def _sizes(trace: Trace) -> list[int]:
-    """d_k of every site that has a product, where it is known."""
+    """d_k of every site that has a product, if it is known."""
     own = [a for a in trace.attentions if a.site.kind in ("self", "cross")]
     return [a.site.head_size or (a.query.shape[-1] if a.query is not None else 1) for a in own]
 
@@ -421,7 +421,7 @@ def _summaries(logs: Sequence[Array], real: Array) -> dict[str, Array]:
 
 
 def _deviation(values: Array, cells: Array) -> Array:
-    """Standard deviation over the cells of each head, [H]; NaN where there are none."""
+    """Standard deviation over the cells of each head, [H]; NaN if there are none."""
     mean = average(values, axis=(1, 2), where=cells)
     return np.sqrt(average((values - mean[:, None, None]) ** 2, axis=(1, 2), where=cells))
 

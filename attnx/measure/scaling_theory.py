@@ -1,4 +1,4 @@
-"""Scaling without a model: the arithmetic on numbers that are given, and the theory against random draws."""
+"""Scaling without a model: the arithmetic on given numbers, and the theory compared with random draws."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from attnx.wording import Wording
 
 SOURCE = "Vaswani et al. 2017, section 3.2.1, footnote 4"
 LARGEST = 1 << 14
-"""The largest head size that is drawn: 1024 queries of 32 keys are half a thousand million numbers, some seconds."""
+"""The largest head size that can be drawn: 1024 queries of 32 keys are half a billion numbers, some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A softmax of given numbers, before and after they are divided."""
+    """The softmax of given numbers, before and after they are divided."""
 
     row: Measurement
     """[n,5]: number, divided, softmax of the numbers, softmax of the divided, difference."""
@@ -28,17 +28,17 @@ class Numbers:
 
 
 def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
-    """The softmax of numbers as they are, and of the numbers divided.
+    """The softmax of numbers, and of the same numbers divided.
 
     Args:
         values: At least one; -inf is a hidden key.
-        divide: What they are divided by, sqrt(d_k) as a rule.
+        divide: The divisor, usually sqrt(d_k).
 
     Returns:
         See `Numbers`.
 
     Raises:
-        UsageError: No numbers, a NaN or +inf, nothing but -inf, or a divisor that is not positive.
+        UsageError: No numbers, a NaN or +inf, only -inf, or a divisor that is not positive.
 
     Source: Vaswani et al. 2017, equation 1.
     """
@@ -85,14 +85,14 @@ def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
 def theory(
     sizes: Sequence[int] = (2, 16, 64, 256), *, queries: int = 1024, keys: int = 32, seed: int = 0
 ) -> Measurement:
-    """Unit-variance queries and keys of each size: what theory says of their scores, and what a draw shows.
+    """Unit-variance queries and keys of each size: the theory for their scores, compared with a random draw.
 
-    For independent q and k with mean 0 and variance 1, Var(q.k) = d, so sd(q.k / sqrt(d)) = 1 whatever d is.
+    For independent q and k with mean 0 and variance 1, Var(q.k) = d, so sd(q.k / sqrt(d)) = 1 for every d.
 
     Args:
         sizes: Head sizes d, each from 1 to `LARGEST`.
-        queries: Queries drawn a size, each with keys of its own.
-        keys: Keys a query.
+        queries: Queries drawn per size, each with its own keys.
+        keys: Keys per query.
         seed: The same seed gives the same numbers.
 
     Returns:
@@ -112,7 +112,7 @@ def theory(
         )
     lines = []
     for size in sizes:
-        # A generator a size, so that a size gives the same numbers whatever stands beside it.
+        # One generator per size, so that a size gives the same numbers whatever other sizes there are.
         draw = np.random.default_rng([seed, size])
         score = np.empty((queries, keys))
         for at in range(queries):

@@ -18,17 +18,17 @@ def similar(trace: Trace, site: int, head: int) -> Measurement:
 
     Args:
         trace: With weights [B,H,Q,K].
-        site: Position in `trace.attentions` of the head compared with.
+        site: Position in `trace.attentions` of the head to compare with.
         head: Its number.
 
     Returns:
-        [S,H], nats, 0 (the same) to ln 2; NaN where a site's rows are over other tokens.
+        [S,H], nats, 0 (the same) to ln 2; NaN if a site's rows are over other tokens.
 
     Raises:
         UsageError: There is no such head.
         UnsupportedError: A site has no weights.
 
-    Source: Clark et al. 2019, section 6 (they sum over tokens; this is the mean, so that texts compare).
+    Source: Clark et al. 2019, section 6 (they sum over tokens; this is the mean, so that texts are comparable).
     """
     if not 0 <= site < len(trace.attentions):
         raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
@@ -93,6 +93,6 @@ def _alike(one: Rows, two: Rows) -> bool:
 
 
 def _to(one: Rows, head: int, others: Rows) -> Array:
-    """Mean JS of one head to each head of a site, over rows that are real in both: [H]."""
+    """Mean JS of one head with each head of a site, over rows that are real in both: [H]."""
     both = one.real[head] & others.real
     return average(jensen_shannon(one.weights[head], others.weights), axis=1, where=both)

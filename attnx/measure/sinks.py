@@ -1,4 +1,4 @@
-"""Sinks: tokens on which heads park the weight they have no use for."""
+"""Sinks: tokens on which heads park weight that they have no use for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sinks:
     labels: tuple[tuple[str, ...], ...]
     """[S][K]: the keys of every site, to name those positions."""
     rate: Measurement
-    """[S+1]: share of heads whose first token passes epsilon, by layer and over all."""
+    """[S+1]: share of heads whose first token's importance is above epsilon, by layer and over all."""
     epsilon: float
     """The threshold used."""
 
@@ -35,7 +35,7 @@ def sink(trace: Trace) -> Measurement:
     """Importance of the first token of every head: alpha_1 = mean over queries that see it of a_{i,1}.
 
     Gu et al. define alpha_k = 1/(T-k+1) sum_{i>=k} a_ik for a causal model: the mean over the queries that see key k.
-    A bidirectional model is measured alike, over all its queries. The first token is the first that is not padding.
+    A bidirectional model is measured likewise, over all its queries. The first token is the first that is not padding.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -63,10 +63,10 @@ def sink(trace: Trace) -> Measurement:
 
 
 def sinks(trace: Trace, epsilon: float = SINK) -> Sinks:
-    """Sinks of every head: importance of the first token, the token that takes most, and the sink rate.
+    """Sinks of every head: importance of the first token, the token that takes the most weight, and the sink rate.
 
-    "Takes most" is by share of the head's whole weight, sum_i a_ik / sum a, so that a late token of a causal model,
-    which few queries see, cannot win by those few.
+    "Takes the most" is by share of the head's whole weight, sum_i a_ik / sum a, so that a late token of a causal model,
+    which few queries see, cannot win because of those few.
 
     Args:
         trace: With weights [B,H,Q,K].

@@ -35,7 +35,7 @@ def special(trace: Trace) -> Measurement:
 
 
 def punctuation(trace: Trace) -> Measurement:
-    """Weight on punctuation: mean over queries of sum a_ij over keys that are nothing but Unicode punctuation.
+    """Weight on punctuation: mean over queries of sum a_ij over keys that consist of Unicode punctuation.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -58,7 +58,7 @@ def punctuation(trace: Trace) -> Measurement:
 
 
 def is_punctuation(tokens: Tokens) -> tuple[bool, ...]:
-    """For each token whether it is punctuation: not special, not empty, every character of Unicode category P."""
+    """Whether each token is punctuation: not special, not empty, every character of Unicode category P."""
     out = []
     for at, (start, end) in enumerate(tokens.offsets):
         text = (tokens.text[start:end] if tokens.text and end > start else tokens.pieces[at]).strip()

@@ -17,7 +17,7 @@ from attnx.wording import Wording
 AsIf = Literal["site", "sqrt"]
 Similarity = Literal["dot", "cosine"]
 BLOCK = 1 << 20
-"""Cells that are worked on at once: 8 MB for each array of `Ways`."""
+"""Cells processed at once: 8 MB for each array of `Ways`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Ways:
     seen: Array
     """bool [H,Q,K]: visible keys."""
     real: Array
-    """bool [H,Q]: rows that count: no padding, not fully hidden, no NaN."""
+    """bool [H,Q]: rows that count: not padding, not fully hidden, no NaN."""
     size: int | None
     """d_k."""
     bias: Array
@@ -46,29 +46,29 @@ class Ways:
     """The site's softcap."""
 
     def softmax(self, scores: Array) -> Array:
-        """Log of the softmax of other scores [H,Q,K] under this site's softcap, mask, bias and sink."""
+        """Log of the softmax of other scores [H,Q,K] with this site's softcap, mask, bias and sink."""
         return _logits(scores, self.softcap, self.bias, self.sink)
 
 
 def both_ways(
     trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot", heads: slice = slice(None)
 ) -> Ways:
-    """The softmax of one site with and without the scale; mask, bias, softcap and sink stay on in both.
+    """The softmax of one site with and without the scale; mask, bias, softcap and sink apply in both.
 
-    Mask and bias are masked - capped. A sink's logit is found from what the rows lack to 1.
+    Mask and bias are masked - capped. A sink's logit is computed from how far the rows' sums are below 1.
 
     Args:
-        trace: With scores (or query and key), scaled and masked; capped where the site has a softcap; weights.
+        trace: With scores (or query and key), scaled, masked, weights, and capped if the site has a softcap.
         site: Position in `trace.attentions`.
         as_if: "site" for the site's own scale, "sqrt" for 1/sqrt(d_k) whatever the site has.
         similarity: "dot", or "cosine": query x key / (|query| |key|), with the same scale.
-        heads: Which heads: H stands for their number in what is returned.
+        heads: Which heads; H is their number in the result.
 
     Returns:
-        See `Ways`; logarithms, so that a weight too small for a float still has a KL.
+        See `Ways`; logarithms, so that KL exists even for weights too small for a float.
 
     Raises:
-        UnsupportedError: An array is missing that this needs, or d_k is not known.
+        UnsupportedError: A required array is missing, or d_k is not known.
         UsageError: There is no such site.
 
     Source: Vaswani et al. 2017, equation 1.
@@ -102,7 +102,7 @@ def both_ways(
         divided = product / np.sqrt(size)
     seen = ~np.isneginf(bias)
     weighed = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))
-    # A model may give a fully hidden row uniform weights (its mask is finite): such a row says nothing about scaling.
+    # A model with a finite mask may give a fully hidden row uniform weights; such a row says nothing about scaling.
     real = read(trace, weighed).real & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
     sink = _sink(a, real)
     untouched = as_if == "site" and similarity == "dot"
@@ -122,7 +122,7 @@ def both_ways(
 
 
 def in_blocks(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot") -> Iterator[Ways]:
-    """`both_ways` of a few heads at a time, from the first to the last: what a long text takes stays small."""
+    """`both_ways` for a few heads at a time, from the first to the last: limits the memory for a long text."""
     a = trace.attentions[site]
     shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
     step = max(1, BLOCK // max(1, shape[2] * shape[3]))
@@ -148,7 +148,7 @@ def _some(a: Attention, heads: slice) -> Attention:
 
 
 def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
-    """Notes on a site's scale: none, one of its own, or not known; nothing where it is 1/sqrt(d_k)."""
+    """Notes on a site's scale: no scale, an unusual one, or not known; empty if it is 1/sqrt(d_k)."""
     scale, label = trace.attentions[site].site.scale, trace.labels[site]
     if scale is None:
         return [f"{label}: the scale is not known"]
@@ -184,7 +184,7 @@ def _product(a: Attention) -> Array:
 
 
 def _cosine(a: Attention) -> Array:
-    """Cosine of query and key, [H,Q,K]; 0 where one of them is a zero vector."""
+    """Cosine of query and key, [H,Q,K]; 0 if one of them is a zero vector."""
     query = a.need("query")[:1].astype(np.float64)
     key = repeat_heads(a.need("key")[:1], query.shape[1]).astype(np.float64)
     sizes = np.linalg.norm(query, axis=-1)[0][..., None] * np.linalg.norm(key, axis=-1)[0][:, None, :]
@@ -195,7 +195,7 @@ def _cosine(a: Attention) -> Array:
 
 
 def _sink(a: Attention, real: Array) -> Array | None:
-    """The sink's logit a head, [H,1,1]: from a row's sum s, logit = ln(sum exp masked) + ln((1 - s) / s)."""
+    """The sink's logit per head, [H,1,1]: from a row's sum s, logit = ln(sum exp masked) + ln((1 - s) / s)."""
     if not a.site.sink:
         return None
     sums = a.need("weights")[0].sum(axis=-1, dtype=np.float64)
@@ -203,7 +203,7 @@ def _sink(a: Attention, real: Array) -> Array | None:
     with np.errstate(all="ignore"):
         top = masked.max(axis=-1, initial=-np.inf)
         all_keys = top + np.log(np.exp(masked - top[..., None]).sum(axis=-1))
-        # A share within float32's rounding of a sum of 1 is no sink at all.
+        # A share within float32's rounding of a sum of 1 is not a sink.
         lacks = np.where(1.0 - sums > 1e-6, 1.0 - sums, 0.0)
         logit = all_keys + np.log(lacks) - np.log(sums)
     heads = [np.median(line[keep]) if keep.any() else -np.inf for line, keep in zip(logit, real, strict=True)]

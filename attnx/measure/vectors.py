@@ -20,12 +20,12 @@ def contexts(
 ) -> Measurement:
     """Cosine of a word's vectors in two contexts, by layer, against two baselines.
 
-    A word's vector is the mean over its pieces. The baselines: the other words that both texts have (compared with
-    themselves: what a mere change of context does), and different words (how close any two words are at that layer).
+    A word's vector is the mean over its pieces. The baselines: the other words that both texts share (compared with
+    themselves: the effect of context alone), and different words (how close any two words are at that layer).
 
     Args:
         one: Vectors [Q,E] of the first text by layer name, in order.
-        two: Those of the second text, the same names.
+        two: Vectors of the second text, with the same names.
         tokens: The tokens of the two texts.
         mentions: The word in each.
 
@@ -36,7 +36,7 @@ def contexts(
         InputError: The layers differ, or vectors do not fit the tokens.
 
     Source: Ethayarajh 2019, section 3.3 (self-similarity; different words as the baseline for anisotropy);
-    the words both have: attnx.
+    the shared words: attnx.
     """
     if list(one) != list(two):
         raise InputError(f"the texts have vectors of different layers: {list(one)} and {list(two)}")
@@ -73,7 +73,7 @@ def contexts(
 
 
 def _plain(tokens: Tokens, mention: Mention) -> list[tuple[int, ...]]:
-    """Words that are no special tokens, no padding and not the word itself."""
+    """Words that are not special tokens, not padding and not the word itself."""
     own = set(mention.pieces)
     return [
         group
@@ -87,6 +87,6 @@ def _mean(vectors: Array, pieces: tuple[int, ...]) -> Array:
 
 
 def _cosine(one: Array, two: Array) -> Array:
-    """Cosine of every row of the one with every row of the other; NaN for a zero vector."""
+    """Cosine of every row of one with every row of the other; NaN for a zero vector."""
     sizes = np.linalg.norm(one, axis=-1)[:, None] * np.linalg.norm(two, axis=-1)[None, :]
     return np.asarray((one @ two.T) / np.where(sizes > 0, sizes, np.nan))

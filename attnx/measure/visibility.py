@@ -1,4 +1,4 @@
-"""Visibility: who may look at whom, read off what the softmax was given."""
+"""Visibility: which keys each query can see, derived from the softmax's input."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Visibility:
     """The mask of one site, as it acted on this text."""
 
     matrix: Measurement
-    """[Q,K]: 1 visible, 0 hidden; between them where heads differ (the share of heads that see the key)."""
+    """[Q,K]: 1 visible, 0 hidden; in between if heads differ (the share of heads that see the key)."""
     pattern: str
-    """ "bidirectional", "causal", "anti-causal", "sliding window", "look-ahead", "prefix" or "cross", where every cell
-    agrees with it; else "irregular"."""
+    """ "bidirectional", "causal", "anti-causal", "sliding window", "look-ahead", "prefix" or "cross", if every cell
+    agrees with it; otherwise "irregular"."""
     window: int | None
-    """Keys a query sees at most, itself included; None without a window."""
+    """The most keys a query sees, itself included; None without a window."""
     prefix: int | None
-    """How many first tokens all may look at; None without a prefix."""
+    """How many first tokens are visible to all queries; None without a prefix."""
     ahead: int | None
-    """How many later tokens a query sees besides all earlier ones; None without such a look-ahead."""
+    """How many later tokens a query sees in addition to all earlier ones; None without a look-ahead."""
     padding: tuple[int, ...]
-    """Positions of padding: keys that no real query sees though the pattern would let it."""
+    """Positions of padding: keys that no real query sees although the pattern would allow it."""
     hidden: int
     """Number of cells that no head sees, padding included."""
     cells: int
@@ -37,22 +37,22 @@ class Visibility:
     empty_rows: tuple[int, ...]
     """Queries that see nothing at all."""
     stand_in: float | None
-    """What stands in for minus infinity: the value that hides (-inf, -10000, ...); None where nothing is hidden or
+    """The value used as minus infinity to hide keys (-inf, -10000, ...); None if nothing is hidden or
     masked scores are not known."""
     heads_differ: bool
-    """Whether some heads see what others do not."""
+    """Whether some heads see keys that others do not."""
     statement: str
-    """All of it in a line."""
+    """A one-line summary."""
     said: str
-    """The pattern in words, with its number."""
+    """The pattern in words, with its size."""
     notes: tuple[str, ...]
 
 
 def visibility(trace: Trace, site: int) -> Visibility:
-    """Who may look at whom at a site: pattern, padding, how much is hidden, and by what.
+    """Which keys each query can see at a site: pattern, padding, how much is hidden, and by what value.
 
-    A short text cannot tell some patterns apart (one token is causal and bidirectional; a window wider than the text
-    shows nowhere). There the pattern that the site declares is named, and where it declares none the simplest.
+    A short text cannot distinguish some patterns (one token is causal and bidirectional; a window wider than the text
+    has no effect). In that case the pattern that the site declares is named, or the simplest if it declares none.
 
     Args:
         trace: With weights [B,H,Q,K], and masked (with capped) to read the mask itself.
@@ -79,7 +79,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The name of a pattern, and its number."""
+    """The name of a pattern, and its size."""
 
     name: str
     window: int | None = None
@@ -96,7 +96,7 @@ class Pattern:
 
 
 class Cells:
-    """Who may look at whom, cell by cell, described once for all sites that share it."""
+    """Which keys each query can see, cell by cell, described once for all sites that share this."""
 
     def __init__(
         self,
@@ -114,13 +114,13 @@ class Cells:
 
     @classmethod
     def of_text(cls, trace: Trace, seen: Array) -> Cells:
-        """Cells that all heads see alike, bool [Q,K], over a trace's own tokens."""
+        """Cells that are the same for all heads, bool [Q,K], over a trace's own tokens."""
         labels = trace.tokens.pieces
         return cls(seen, np.arange(len(labels)), ~np.asarray(trace.tokens.mask, bool), labels, labels)
 
     @cached_property
     def differ(self) -> bool:
-        """Whether some heads see what others do not."""
+        """Whether some heads see keys that others do not."""
         return bool((self.union & (self.share < 1)).any())
 
     @cached_property
@@ -139,13 +139,13 @@ class Cells:
         return bool(np.triu(self.union, 1).any())
 
     def named(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
-        """Pattern and padding, for a site that says whether it is causal and how far it sees."""
+        """Pattern and padding, given what the site says about causality and its window."""
         if (causal, reach) not in self._named:
             self._named[causal, reach] = self._name(causal, reach)
         return self._named[causal, reach]
 
     def looks_back(self, pattern: Pattern, padding: Array) -> bool:
-        """Whether no query sees a key that stands after it, though there are such keys."""
+        """Whether no query sees a key after it, although there are such keys."""
         if self.position is None or pattern.name in ("causal", "bidirectional"):
             return pattern.name == "causal"
         return not _future(self.union, padding, self.position)
@@ -156,7 +156,7 @@ class Cells:
         pattern = _pattern(union, padding, position)
         if position is not None and causal:
             if _within(union, position, reach):
-                # Keys that a window has left behind are no padding, though no query sees them.
+                # Keys that a window has left behind are not padding, although no query sees them.
                 return Pattern("sliding window", window=reach), padding[:0]
             if pattern.name == "bidirectional" and not _future(union, padding, position):
                 pattern = Pattern("causal")
@@ -166,11 +166,11 @@ class Cells:
 
 
 def visibility_of_cells(cells: Cells, some: Attention, shown: Array) -> Visibility:
-    """The same where it is known cell by cell, alike in all heads.
+    """The same if it is known cell by cell and the same in all heads.
 
     Args:
-        cells: As `Cells.of_text` makes them of what the graph adds to the scores.
-        some: The site with capped and masked of a few rows that have hidden cells, where there are any.
+        cells: From `Cells.of_text`, made from what the graph adds to the scores.
+        some: The site with capped and masked for a few rows that have hidden cells, if there are any.
         shown: Which cells of these are visible, bool [H,rows,K].
 
     Source: attnx.
@@ -211,9 +211,9 @@ def _visibility(attention: Attention, cells: Cells, stand_in: float | None) -> V
 
 
 def _padding(seen: Array, declared: Array) -> Array:
-    """Keys that no query sees: in self-attention every key would see itself, so only padding hides it from all.
+    """Keys that no query sees: in self-attention every token sees itself, so only padding is hidden from all.
 
-    Where nothing is seen at all, what the tokens declare.
+    If nothing is seen at all, the padding that the tokens declare.
     """
     if not seen.any():
         return np.flatnonzero(declared)
@@ -221,7 +221,7 @@ def _padding(seen: Array, declared: Array) -> Array:
 
 
 def _pattern(seen: Array, padding: Array, position: Array | None) -> Pattern:
-    """Name the pattern over the keys and queries that are no padding."""
+    """Name the pattern over the keys and queries that are not padding."""
     keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
     if not seen.any():
         return Pattern("irregular")
@@ -234,7 +234,7 @@ def _pattern(seen: Array, padding: Array, position: Array | None) -> Pattern:
     behind = at[:, None] - keys[None, :]
     back, ahead = int(behind[block].max()), int((-behind[block]).max())
     if np.array_equal(block, (behind <= back) & (-behind <= ahead)):
-        # A band; where it reaches to the first key, or the last, from wherever the query stands, it ends on one side.
+        # A band; if it reaches the first key, or the last, from every query, it is bounded on one side only.
         whole = (back >= behind.max(), ahead >= (-behind).max())
         if whole == (True, False):
             return Pattern("causal") if ahead <= 0 else Pattern("look-ahead", ahead=ahead)
@@ -248,7 +248,7 @@ def _pattern(seen: Array, padding: Array, position: Array | None) -> Pattern:
 
 
 def _within(seen: Array, position: Array, window: int | None) -> bool:
-    """Whether queries see just the keys of a causal window, and the window hides something."""
+    """Whether queries see exactly the keys of a causal window, and the window hides something."""
     behind = position[:, None] - np.arange(seen.shape[1])[None, :]
     if window is None or not (behind >= window).any():
         return False
@@ -256,19 +256,19 @@ def _within(seen: Array, position: Array, window: int | None) -> bool:
 
 
 def _triangle(seen: Array) -> bool:
-    """Whether a causal mask lies over two texts, counted from the first key or from the last."""
+    """Whether a causal mask applies across two texts, counted from the first key or from the last."""
     rows, keys = seen.shape
     return any(np.array_equal(seen, np.tri(rows, keys, k=shift, dtype=bool)) for shift in (0, keys - rows))
 
 
 def _future(seen: Array, padding: Array, position: Array) -> bool:
-    """Whether some query sees a key that stands after it."""
+    """Whether some query sees a key after it."""
     keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
     return bool((seen[:, keys] & (keys[None, :] > position[:, None])).any())
 
 
 def _stand_in(attention: Attention, seen: Array) -> float | None:
-    """The value that hides a cell: what was added to the score, or put in its place, whichever is one constant."""
+    """The value that hides a cell: what was added to the score or replaced it, whichever is constant."""
     if attention.masked is None or seen.all():
         return None
     masked = attention.masked[0].astype(np.float64)[~seen]
@@ -278,12 +278,12 @@ def _stand_in(attention: Attention, seen: Array) -> float | None:
         return float(np.median(masked))
     gap = masked - attention.capped[0].astype(np.float64)[~seen]
     put = float(np.median(masked))
-    # Where(mask, score, -10000) writes one constant over the score; Add(mask) leaves the score's own variation in.
+    # Where(mask, score, -10000) replaces the score with a constant; Add(mask) keeps the score's own variation.
     return put if np.ptp(masked) <= np.ptp(gap) else _rounded(float(np.median(gap)))
 
 
 def _rounded(value: float) -> float:
-    """The number the exporter wrote: an added mask comes back with float32's rounding of score + mask."""
+    """The number the exporter wrote: an added mask is recovered with float32's rounding of score + mask."""
     return float(f"{value:.4g}") if abs(value) < 1e30 else float(np.float32(value))
 
 

@@ -1,4 +1,4 @@
-"""Dynamic time warping: tokens to frames of sound, over cross-attention that is normalised and smoothed.
+"""Dynamic time warping: align tokens with frames of sound, using normalised and smoothed cross-attention.
 
 Source: openai-whisper, timing.py (find_alignment); transformers' _extract_token_timestamps, whose numbers these are.
 """
@@ -10,22 +10,22 @@ import numpy as np
 from attnx.records import Array
 
 WIDTH = 7
-"""Frames that the median is taken over where a configuration does not say (median_filter_width)."""
+"""How many frames the median is taken over by default (configuration: median_filter_width)."""
 
 
 def smoothed(weights: Array, width: int = WIDTH) -> Array:
-    """How much more each token looks at a frame than the others do: the mean over heads of filtered z-scores.
+    """How much more each token looks at a frame than the other tokens do: the mean over heads of filtered z-scores.
 
     Args:
         weights: [H,T,F], the weight of each token on each frame.
-        width: Frames that the median is taken over, an odd number.
+        width: How many frames the median is taken over; an odd number.
 
     Returns:
-        float64 [T,F]. In each head and frame the weights of all tokens have mean 0 and deviation 1 (0 where all are
+        float64 [T,F]. In each head and frame, the weights of all tokens have mean 0 and deviation 1 (0 if all are
         equal), before the median.
     """
     total = np.zeros(weights.shape[1:])
-    for head in weights:  # one at a time: the decoder's upper half may have hundreds
+    for head in weights:  # one at a time: the decoder's upper half may have hundreds of heads
         wide = head.astype(np.float64)
         spread = wide.std(axis=0)
         scores = (wide - wide.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -34,10 +34,10 @@ def smoothed(weights: Array, width: int = WIDTH) -> Array:
 
 
 def median(values: Array, width: int) -> Array:
-    """The median of each value and its neighbours along the last axis, reflected at the ends; short rows as they are.
+    """The median of each value and its neighbours along the last axis, reflected at the ends; short rows unchanged.
 
     Raises:
-        ValueError: An even width has no middle.
+        ValueError: The width is even and so has no middle.
     """
     if width < 1 or width % 2 == 0:
         raise ValueError(f"a median over {width} values has no middle")
@@ -49,7 +49,7 @@ def median(values: Array, width: int) -> Array:
 
 
 def warp(cost: Array) -> tuple[Array, Array]:
-    """The cheapest way through a matrix, from its first cell to its last, down, right or both at once.
+    """The cheapest path through a matrix, from its first cell to its last, moving down, right or diagonally.
 
     Ties go right; sums are float32, as in transformers.
 
@@ -65,7 +65,7 @@ def warp(cost: Array) -> tuple[Array, Array]:
     sums = np.full((rows + 1, columns + 1), np.inf, np.float32)
     came = np.full((rows + 1, columns + 1), 2, np.int8)
     sums[0, 0] = 0.0
-    for diagonal in range(2, rows + columns + 1):  # the cells of an anti-diagonal depend on earlier ones alone
+    for diagonal in range(2, rows + columns + 1):  # the cells of an anti-diagonal only depend on earlier ones
         i = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         j = diagonal - i
         both, down, right = sums[i - 1, j - 1], sums[i - 1, j], sums[i, j - 1]

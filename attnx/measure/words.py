@@ -1,4 +1,4 @@
-"""Words: pieces merged into words, and special tokens muted."""
+"""Words: merge pieces into words, and mute special tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Groups = Sequence[Sequence[int]]
 
 
 def merge(weights: Array, queries: Groups | None, keys: Groups | None) -> Array:
-    """Merge pieces into words: the weight to a split word is the sum, from it the mean, so rows sum to what they did.
+    """Merge pieces into words: sum the weight to a split word, average the weight from it, so row sums are kept.
 
-    Rows with no weight at all (fully hidden) are left out of a mean over rows with weight.
+    Rows without weight (fully hidden) are left out of a mean that includes rows with weight.
 
     Args:
         weights: [...,Q,K].
-        queries: Positions of the pieces of each word on the query axis; None leaves it as it is.
+        queries: Positions of the pieces of each word on the query axis; None leaves the axis unchanged.
         keys: The same for the key axis.
 
     Returns:
@@ -40,17 +40,17 @@ def merge(weights: Array, queries: Groups | None, keys: Groups | None) -> Array:
 
 
 def mute(weights: Array, special: Sequence[bool]) -> tuple[Array, Array]:
-    """Take the weight on special tokens away and scale each row back to sum to 1.
+    """Remove the weight on special tokens and rescale each row to sum to 1.
 
     Args:
         weights: [...,Q,K].
         special: K flags.
 
     Returns:
-        float32 weights of the same shape, special columns 0 (a row with nothing left is all 0), and the share that
-        was taken from each row, float64 [...,Q].
+        float32 weights of the same shape, with special columns 0 (a row with nothing left is all 0), and the share that
+        was removed from each row, float64 [...,Q].
 
-    Source: attnx; exBERT (Hoover et al. 2020) hides [CLS] and [SEP] alike.
+    Source: attnx; exBERT (Hoover et al. 2020) hides [CLS] and [SEP] likewise.
     """
     wide = np.asarray(weights, np.float64)
     flags = np.asarray(special, bool)
@@ -63,7 +63,7 @@ def mute(weights: Array, special: Sequence[bool]) -> tuple[Array, Array]:
 
 
 def merge_tokens(tokens: Tokens) -> Tokens:
-    """Tokens with one entry a word; the id is that of the first piece.
+    """Tokens with one entry per word; the id is that of the first piece.
 
     Args:
         tokens: With the word of each piece.
@@ -87,7 +87,7 @@ def merge_tokens(tokens: Tokens) -> Tokens:
 
 
 def merge_trace(trace: Trace) -> Trace:
-    """The whole trace by words: weights merged, every other array gone (scores of pieces have no sum that means much).
+    """The whole trace by words: weights merged, every other array dropped (a sum of pieces' scores means little).
 
     Args:
         trace: With weights [B,H,Q,K]; the merge follows the first sequence, so only that one is kept.
@@ -110,7 +110,7 @@ def merge_trace(trace: Trace) -> Trace:
     merged: dict[int, Tokens] = {}
 
     def by_words(tokens: Tokens) -> Tokens:
-        """The same tokens by words; what was one object stays one, by which sites are told to share a text."""
+        """The same tokens by words; one object stays one object, since its identity shows which sites share a text."""
         return merged.setdefault(id(tokens), merge_tokens(tokens))
 
     first = len(trace.tokens) - trace.generated
@@ -125,7 +125,7 @@ def merge_trace(trace: Trace) -> Trace:
 
 
 def mute_trace(trace: Trace) -> Trace:
-    """The trace with special tokens muted: their columns 0, rows scaled to sum to 1, every other array gone.
+    """The trace with special tokens muted: their columns 0, rows rescaled to sum to 1, every other array dropped.
 
     Args:
         trace: With weights [B,H,Q,K].
@@ -149,14 +149,14 @@ def mute_trace(trace: Trace) -> Trace:
 
 
 def _mean_row(rows: Array) -> Array:
-    """Mean over axis -2 of the rows that hold any weight; zeros where none does; NaN stays NaN."""
+    """Mean over axis -2 of the rows with any weight; zeros if there are none; NaN stays NaN."""
     full = (rows != 0).any(axis=-1)
     count = full.sum(axis=-1)
     return np.asarray(rows.sum(axis=-2) / np.maximum(count, 1)[..., None])
 
 
 def _groups(tokens: Tokens, size: int, attention: Attention) -> list[list[int]]:
-    """Groups of positions along an axis: past keys stand alone, then the words of the tokens."""
+    """Groups of positions along an axis: past keys one by one, then the words of the tokens."""
     past = size - len(tokens)
     if past < 0:
         if size == 1:

@@ -1,1 +1,1 @@
-"""A corpus, measured text by text into one Parquet file: in parts, here or on a cluster."""
+"""Measure a corpus text by text into one Parquet file: in parts, on this machine or on a cluster."""

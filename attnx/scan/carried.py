@@ -1,7 +1,7 @@
-"""A model on a machine that has none of its files, or other ones under their names: they are carried there, and kept.
+"""Copy a model's files to a machine that lacks them, or has other files under their names, and keep them there.
 
-What is measured must not hang on the machine that measures it. So the command says what each file of the model holds,
-and a machine whose own files hold something else, or that has none, gets them from where the command runs.
+Results must not depend on the machine that measures them. So the command sends a digest of each file of the model,
+and a machine whose own files differ or are missing gets them from where the command runs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from attnx.model import Model
 
 KEPT = 7 * 24 * 3600.0
-"""Seconds for which models that were carried to a machine stay there unused."""
+"""Seconds for which unused models stay on a machine that they were copied to."""
 READ = (".json", ".txt")
-"""Endings of the files beside a model that say how texts are read."""
+"""Extensions of the files beside a model that determine how texts are read."""
 Fetch = Callable[[Path], Any]
-"""The bytes of a file on the machine where the command runs, as bytes or an array of them."""
+"""Reads a file on the machine where the command runs, as bytes or an array of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class File:
     """One file of a model, on the machine where the command runs."""
 
     name: Path
-    """Absolute; under which the model asks for it."""
+    """Absolute path under which the model opens it."""
     real: Path
-    """Where links lead to."""
+    """The path with links resolved."""
     size: int
     digest: str
     """SHA-256."""
@@ -48,18 +48,18 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a model is made of."""
+    """The files that a model consists of."""
 
     model: Mapping[str, Any]
     """Arguments of `Model`."""
     files: tuple[File, ...] = ()
-    """Every file that it is read from; nothing where it is only opened on the machine that it is from."""
+    """Every file that it is read from; empty if it is only opened on its own machine."""
 
     def arguments(self, fetch: Fetch | None) -> dict[str, Any]:
-        """Arguments of `Model` on this machine, whose files are there afterwards.
+        """Arguments of `Model` on this machine, after making sure that its files are here.
 
         Raises:
-            RunError: They are not here, and cannot be kept here.
+            RunError: The files are not here and cannot be stored here.
         """
         if fetch is None or all(_same(file) for file in self.files):
             return dict(self.model)
@@ -67,7 +67,7 @@ class Carried:
         return {name: _under(root, at) if isinstance(at, Path) else at for name, at in self.model.items()}
 
     def _kept(self, fetch: Fetch) -> Path:
-        """The folder under which the files are, with their whole paths; filled where it is not there yet."""
+        """The folder that contains the files with their full paths; it is filled if it does not exist yet."""
         where = cache.folder()
         path = str(self.model["path"])
         if where is None:
@@ -85,7 +85,7 @@ class Carried:
                         place = _under(Path(part) / "whole", file.name)
                         place.parent.mkdir(parents=True, exist_ok=True)
                         place.write_bytes(fetch(file.real))
-                    if not root.is_dir():  # another one on this machine was first
+                    if not root.is_dir():  # another process on this machine was first
                         (Path(part) / "whole").rename(root)
             os.utime(root)
         except OSError as error:
@@ -101,7 +101,7 @@ class Carried:
 
 
 def carried(model: Model) -> Carried:
-    """All that a model is made of, told by what it holds."""
+    """All the files of a model, identified by their contents."""
     return Carried(model.elsewhere(), tuple(_files(model)))
 
 
@@ -138,7 +138,7 @@ def _under(root: Path, path: Path) -> Path:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what nobody has used for long."""
+    """Remove what has not been used for long."""
     for path in folder.iterdir():
         if time.time() - path.stat().st_mtime > KEPT:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A corpus cut into parts of so many texts: what is read, and the texts of each part."""
+"""A corpus cut into parts of a fixed number of texts: what is read, and the texts of each part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from attnx.scan.corpus import Text, read
 
 PART = 512
-"""Texts in a part: what is lost at most when a scan is killed."""
+"""Texts per part: the most that is lost when a scan is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Corpus:
     part: int = PART
 
     def chunks(self) -> Iterator[Chunk]:
-        """The corpus, part by part; only one is held."""
+        """The corpus, part by part; only one is in memory."""
         texts = read(self.files, self.field, self.needs, self.may)
         number = start = 0
         while chunk := list(islice(texts, self.part)):
@@ -44,7 +44,7 @@ class Chunk:
 
     @property
     def digest(self) -> str:
-        """Tells these texts, where they stand, and their fields from any others."""
+        """Identifies these texts, their positions and their fields."""
         content = [(text.source, text.line, text.text, text.fields) for text in self.texts]
         return hashlib.sha256(
             json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Coreference: where every head looks from a pronoun, among candidates that the corpus names beside each text."""
+"""Coreference: where every head looks from a pronoun, among candidates that the corpus gives with each text."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement
     """Weight and share of every candidate, the margin, and whether the answer has the most weight.
 
     Args:
-        trace: With weights; masked tells hidden keys from keys of no weight.
+        trace: With weights; masked distinguishes hidden keys from keys without weight.
         fields: `pronoun`: a word of the text, "it@10" for the one at that position, or [start, end] in characters;
-            `candidates`: a list of such, or "animal,street"; `answer`: the right candidate, as a word or an index. In
-            CSV lists stand as JSON: "[43, 45]".
+            `candidates`: a list of these, or "animal,street"; `answer`: the right candidate, as a word or an index. In
+            CSV, lists are written as JSON: "[43, 45]".
 
     Returns:
         coreference weight and share [S,H,C], coreference margin [S,H], and with an answer coreference accuracy [S,H]:
-        1 where it has the most weight, 1/k where it is level with k - 1 others, else 0.
+        1 if it has the most weight, 1/k if it ties with k - 1 others, otherwise 0.
 
     Raises:
         InputError: A field does not fit the text.
@@ -77,7 +77,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _one(text: Tokens, value: Any, what: str) -> Mention:
-    """The one place in the text that is meant."""
+    """The single place in the text that is meant."""
     if isinstance(value, (list, tuple)) and len(value) == 2 and not any(isinstance(end, str) for end in value):
         start, end = (whole_of(end) for end in value)
         if start is None or end is None or not 0 <= start < end <= len(text.text):
@@ -111,7 +111,7 @@ def _index(answer: Any, there: Sequence[Mention]) -> int:
 
 
 def _credit(weights: Array, answer: int) -> Array:
-    """1 where the answer has the largest weight, shared where candidates are level, else 0; NaN where none is seen."""
+    """1 if the answer has the largest weight, shared if candidates tie, otherwise 0; NaN if none is visible."""
     filled = np.where(np.isnan(weights), -1.0, weights)
     level = filled == filled.max(axis=-1, keepdims=True)
     credit = np.where(level[..., answer], 1.0 / level.sum(axis=-1), 0.0)

@@ -1,4 +1,4 @@
-"""Files of texts -> texts with where they stand: text, JSON Lines, CSV and Parquet; files, patterns and folders."""
+"""Read texts and their positions from text, JSON Lines, CSV and Parquet; files, patterns and folders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from attnx.installed import pip
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-"""What is read in a folder; any other file that is named outright is read as text, one text per line."""
+"""The files that are read in a folder; any other explicitly named file is read as text, one text per line."""
 _LONGEST = 1 << 30
-"""Characters of a CSV field that are still read; the csv module's own bound is 131,072."""
+"""The longest CSV field, in characters; the csv module's own limit is 131,072."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Text:
     """One text of a corpus."""
 
     source: str
-    """The file, as it was found."""
+    """The file's path as it was found."""
     line: int
     """Its line, or row, from 1."""
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of its row: those that were requested and are there."""
+    """Other fields of its row: those that were requested and exist."""
     end: int = 0
-    """Bytes of all files up to the end of this text: how far the corpus is read."""
+    """Bytes of all files up to the end of this text: how much of the corpus has been read."""
 
 
 _Row = tuple[int, str, Mapping[str, Any], int]
@@ -44,7 +44,7 @@ def find(places: Sequence[str]) -> list[Path]:
     """The files that files, patterns (`**` too) and folders name: sorted within each, each once.
 
     Raises:
-        InputError: A place with nothing in it.
+        InputError: A path or pattern without files.
     """
     found: dict[Path, None] = {}
     for place in places:
@@ -62,20 +62,20 @@ def find(places: Sequence[str]) -> list[Path]:
 
 
 def size(files: Sequence[Path]) -> int:
-    """Bytes of all files; those that are gone count nothing."""
+    """Bytes of all files; those that no longer exist do not count."""
     return sum(path.stat().st_size for path in files if path.exists())
 
 
 def read(
     files: Sequence[Path], name: str = "text", needs: Sequence[str] = (), may: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """The texts of some files, one after another; empty ones are left out. Nothing is held but one line.
+    """The texts of some files, one after another, without empty ones. Only one line is in memory.
 
     Args:
         files: From `find`.
-        name: The field or column that holds the text, where the file has such.
+        name: The field or column with the text, if the file has fields.
         needs: Other fields that every row must have.
-        may: Other fields that are given where they are there.
+        may: Other fields that are returned if they exist.
 
     Raises:
         InputError: A file that cannot be read, or a row without those fields.

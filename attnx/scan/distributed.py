@@ -1,8 +1,8 @@
-"""Scans on a Ray cluster, through Ray Data: the same parts, made by the same function, wherever there is room.
+"""Scans on a Ray cluster, through Ray Data: the same parts, made by the same function, wherever there is capacity.
 
-The corpus is read by one task beside the command, and streams through actors that hold a session each; what comes back
-are the bytes of parts, which the command writes. The model's files are carried to machines that have not the same ones.
-So nothing needs a shared disk, and a part that is lost with its machine is made again. Facts: measured on Ray 2.60.
+One task on the command's machine reads the corpus, which streams through actors with a session each; they return
+the bytes of parts, which the command writes. The model's files are copied to machines that do not have them.
+So no shared disk is needed, and a part that is lost with its machine is made again. Facts: measured on Ray 2.60.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from attnx.model import Model
 
 EACH = 4
-"""Processors that an actor takes where nobody says how many there shall be: a batch of short texts keeps them busy."""
+"""Processors per actor if the number of actors is not given: a batch of short texts keeps this many busy."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
-"""Ray reports to nobody, and keeps its remarks to the folder of its logs; where the user has not set it otherwise."""
+"""Disable Ray's usage reports and keep its messages in its log folder, unless the user has set these variables."""
 Row = dict[str, Any]
-"""What passes from stage to stage: a part's number, start, texts and end, and its body as bytes."""
+"""What is passed from stage to stage: a part's number, start, texts and end, and its body as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class Elsewhere:
     model: Carried
     device: str
     software: Mapping[str, str]
-    """What computes where the command runs (`attnx.scan.identity.software`)."""
+    """The software versions where the command runs (`attnx.scan.identity.software`)."""
     threads: int | None
-    """Processors that an actor may use; onnxruntime's choice where None."""
+    """Processors that an actor may use; None for onnxruntime's choice."""
 
     def open(self, fetch: Fetch | None = None) -> Model:
-        """Open it here.
+        """Open it on this machine.
 
         Args:
-            fetch: Reads a file on the machine where the command runs; None on that machine.
+            fetch: Reads a file on the machine where the command runs; None on that machine itself.
 
         Raises:
-            RunError: Another version of attnx, or of what it computes with, is installed here and might measure
-                otherwise; or the model is not here and cannot be brought.
+            RunError: Another version of attnx, or of what it computes with, is installed here and might give other
+                results; or the model is not here and cannot be copied here.
         """
         from attnx.model import Model
 
@@ -85,8 +85,8 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
     """The engine of a cluster.
 
     Args:
-        address: Of the cluster ("auto", "ray://host:10001"); one is started on this machine where None.
-        workers: How many actors; as many as there is room for where None.
+        address: Address of the cluster ("auto", "ray://host:10001"); None to start one on this machine.
+        workers: How many actors; None for as many as there is capacity for.
 
     Raises:
         UsageError: Ray is not installed.
@@ -99,9 +99,9 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
             _start(ray, address, workers)
         context = ray.data.DataContext.get_current()
         before = context.enable_progress_bars, context.target_max_block_size
-        # A block of its own for each part, so that it goes to whichever actor is free.
+        # Each part is its own block, so that it goes to whichever actor is free.
         context.enable_progress_bars, context.target_max_block_size = False, 1
-        # What Ray has to say of its workers it says on stdout, which is for the result.
+        # Ray writes messages about its workers to stdout, which is reserved for the result.
         out = sys.stdout
         with Path(os.devnull).open("w", encoding="utf-8") as sink:
             try:
@@ -150,7 +150,7 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
                 ray.init(address=address, **settings)
             else:
                 ray.init(address="local", num_cpus=count, include_dashboard=False, **settings)
-    except Exception as error:  # Ray raises whatever its parts raise
+    except Exception as error:  # Ray re-raises whatever its components raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
             Wording("Give <address> of one that runs (auto on its own machines), or leave it out to start one here."),
@@ -158,10 +158,10 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
 
 
 def _reach(address: str) -> None:
-    """Try whether anyone answers at "host:port" or "ray://host:port": Ray itself would try for many minutes.
+    """Check whether anything answers at "host:port" or "ray://host:port": Ray itself would retry for many minutes.
 
     Raises:
-        OSError: Nobody does.
+        OSError: Nothing answers.
     """
     host, _, said = address.removeprefix("ray://").rpartition(":")
     port = whole(said, most=65535)
@@ -192,7 +192,7 @@ def _silent() -> Iterator[None]:
 def _made(
     ray: Any, model: Model, job: Job, corpus: Corpus, folder: Path, workers: int | None, alone: bool
 ) -> Iterator[Made]:
-    """The parts, as the cluster gives them; `alone`: it is this machine, and will be no other."""
+    """The parts, as the cluster returns them; `alone`: the cluster is only ever this machine."""
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     room = _room(ray.cluster_resources(), model.device, workers)
     device = re.sub(r"^(auto|cuda)(:\d+)?", "cuda", model.device) if room.gpu else "cpu"  # Ray shows an actor its own
@@ -220,7 +220,7 @@ def _made(
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is room for on a cluster."""
+    """The capacity of a cluster."""
 
     actors: int
     processors: int
@@ -230,10 +230,10 @@ class Room:
 
 
 def _room(resources: Mapping[str, float], device: str, workers: int | None) -> Room:
-    """How many actors, and what each takes: a GPU where there are any, else its share of the processors.
+    """How many actors, and what each takes: a GPU if there are any, otherwise its share of the processors.
 
     Raises:
-        UsageError: There is no room for that many, or no GPU.
+        UsageError: There is not enough capacity for that many, or no GPU.
     """
     processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
@@ -262,13 +262,13 @@ def _row(chunk: Chunk | None, body: bytes = b"", texts: bytes = b"", error: Attn
 
 
 def _plain(error: AttnxError) -> AttnxError:
-    """The error without what cannot travel."""
+    """The error without what cannot be pickled."""
     made: AttnxError = getattr(errors, type(error).__name__, AttnxError)(error.message, error.hint)
     return made
 
 
 def _read(row: Mapping[str, Any]) -> Iterator[Row]:
-    """The parts of a corpus: those that are there already are only counted."""
+    """The parts of a corpus: those that exist already are only counted."""
     corpus, folder, where = pickle.loads(row["corpus"][0])
     try:
         os.chdir(where)
@@ -284,7 +284,7 @@ def _read(row: Mapping[str, Any]) -> Iterator[Row]:
 
 
 class _Measurer:
-    """An actor: holds a session, and makes one part after another."""
+    """An actor: keeps a session and makes one part after another."""
 
     def __init__(self, given: bytes) -> None:
         elsewhere, self._job, self._from = pickle.loads(given)
@@ -292,7 +292,7 @@ class _Measurer:
         self._elsewhere: Elsewhere = elsewhere
 
     def __call__(self, row: Mapping[str, Any]) -> Row:
-        """Make one part; an error that a user can mend travels as a value."""
+        """Make one part; an error that a user can fix is returned as a value."""
         out = {name: [row[name][0]] for name in ("number", "start", "texts", "end", "error")}
         body = b""
         if row["chunk"][0]:

@@ -1,4 +1,4 @@
-"""What makes a scan the same scan, and its parts parts of one: whatever changes a row."""
+"""The identity of a scan and its parts: everything that can change a row."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from attnx.scan.measuring import Job
 
 _VERSION = 3
-"""Of what is written to a part."""
+"""Version of the format of a part."""
 
 
 def _runtime() -> dict[str, str]:
-    """Which onnxruntime computes: the version of its distribution, for CUDA or not."""
+    """The onnxruntime that computes: the version of its distribution, with or without CUDA."""
     return {name: version for name in ("onnxruntime", "onnxruntime-gpu") if (version := _installed(name))}
 
 
@@ -36,16 +36,16 @@ def _installed(name: str) -> str:
 
 
 def software() -> dict[str, str]:
-    """What computes, by version: another one may round otherwise, or cut a text into other tokens.
+    """The software that computes, by version: another one may round differently or tokenize differently.
 
-    Which distribution of onnxruntime it is does not count: the machine of the command may have no GPU.
+    The distribution of onnxruntime does not count: the command's machine may have no GPU.
     """
     runtime = ", ".join(sorted(set(_runtime().values())))
     return {"attnx": __version__, "onnxruntime": runtime, "tokenizers": _installed("tokenizers")}
 
 
 def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
-    """What makes a scan the same scan: whatever changes a row of it.
+    """The identity of a scan: everything that can change one of its rows.
 
     That is the model's file and its weights, the tokenizer's files, the corpus' files, the settings, and the versions
     of attnx and of what it computes with.
@@ -62,10 +62,10 @@ def plan(model: Model, job: Job, corpus: Corpus) -> dict[str, Any]:
 
 
 def same_device(folder: Path, number: int, before: str | None) -> str | None:
-    """The sort of device that a part was made on, which has to be that of the parts before it.
+    """The kind of device that a part was made on, which must be that of the parts before it.
 
     Raises:
-        UsageError: It is another: "auto" may mean a GPU on one day and the processor on the next, and they round
+        UsageError: It differs: "auto" may mean a GPU one day and the processor the next, and they round
             differently.
     """
     note = note_of(path_of(folder, number))
@@ -79,7 +79,7 @@ def same_device(folder: Path, number: int, before: str | None) -> str | None:
 
 
 def complete(folder: Path, done: Collection[int]) -> list[Note]:
-    """What all parts say of themselves, when every text is in one part and in one only.
+    """The notes of all parts, after checking that every text is in exactly one part.
 
     Raises:
         RunError: A part is missing, or covers other texts than it should.

@@ -1,6 +1,6 @@
 """Texts -> one part of a scan: run in batches, measured, and put into the bytes of a file.
 
-The same function for every engine: what it gives follows from the model, the job and the texts, and from nothing else.
+Every engine uses this function: its result depends only on the model, the job and the texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attnx.study.batch_head_stats import LONG
 from attnx.wording import Wording
 
 TOLERANCE = 1e-4
-"""By how much a measure that was taken of a whole batch may differ from that of a text alone."""
+"""How much a measure of a text in a batch may differ from the same measure of the text alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Job:
     measures: tuple[str, ...] = ("heads",)
     """Names of surveys."""
     size: int = batching.SIZE
-    """Texts a batch."""
+    """Texts per batch."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def may(self) -> tuple[str, ...]:
-        """Fields that are read where they are there."""
+        """Fields that are read if they exist."""
         return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).optional))
 
     @property
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def batched(self) -> tuple[str, ...]:
-        """Measures that a batch gives at once."""
+        """Measures that are computed for a whole batch at once."""
         return tuple(dict.fromkeys(name for one in self.measures for name in surveys.load(one).batched))
 
 
@@ -69,16 +69,16 @@ def measure(model: OpenModel, job: Job, number: int, start: int, texts: Sequence
     Args:
         model: The model.
         job: What is measured.
-        number: Of the part.
-        start: Number of its first text.
+        number: The number of the part.
+        start: The number of its first text.
         texts: Its texts.
-        digest: Tells them from others; the part keeps it.
+        digest: Identifies the texts; stored in the part.
 
     Returns:
         The bytes of the part's file.
 
     Raises:
-        AttnxError: A text that cannot be tokenised, a run that failed; the message says where.
+        AttnxError: A text cannot be tokenised, or a run failed; the message says where.
     """
     part = _Part(model, job, start, texts, [_tokens(model, text) for text in texts])
     try:
@@ -94,7 +94,7 @@ def measure(model: OpenModel, job: Job, number: int, start: int, texts: Sequence
 
 @dataclass(slots=True)
 class _Part:
-    """One part on its way."""
+    """One part in progress."""
 
     model: OpenModel
     job: Job
@@ -106,9 +106,9 @@ class _Part:
     left: dict[str, tuple[int, str]] = field(default_factory=dict)
     device: str = ""
     _quick: dict[tuple[str, ...], tuple[tuple[Measurement, ...], Array, list[int]]] = field(default_factory=dict)
-    """Labels of the layers -> what the measures are called, their values [T,M,S,H], and which texts have them."""
+    """Labels of the layers -> the names of the measures, their values [T,M,S,H], and which texts have them."""
     _slow: bool = False
-    """Whether the measures of a batch proved wrong."""
+    """Whether the measures of a batch turned out to be wrong."""
 
     def measure(self) -> None:
         for at, tokens in enumerate(self.tokens):
@@ -172,10 +172,10 @@ class _Part:
                 self._survey(at, trace, others)
 
     def _keep(self, batch: Batch, values: Array) -> Any:
-        """Keep the measures [B,M,S,H] of a batch; its first text is measured alone as well, and must agree.
+        """Keep the measures [B,M,S,H] of a batch; its first text is also measured alone and must agree.
 
         Returns:
-            None where it does not.
+            None if it does not.
         """
         trace = next(batch.traces())
         if trace.labels not in self._quick:

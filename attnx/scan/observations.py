@@ -1,4 +1,4 @@
-"""What a scan observes, as a long table: one row for each value; and the sums that its summary needs."""
+"""The observations of a scan as a long table, one row per value; and the sums that its summary needs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Sums:
     sums: Array
     """float64 [S,H]."""
     counts: Array
-    """int64 [S,H]: texts in which the value exists."""
+    """int64 [S,H]: the number of texts in which the value exists."""
 
     def add(self, other: Sums) -> None:
-        """Take in the sums of other texts."""
+        """Add the sums of other texts."""
         labels = list(dict.fromkeys((*self.layers, *other.layers)))
         width = max(self.sums.shape[1], other.sums.shape[1])
         sums, counts = np.zeros((len(labels), width)), np.zeros((len(labels), width), np.int64)
@@ -54,10 +54,10 @@ class Sums:
         self.layers, self.sums, self.counts = labels, sums, counts
 
     def mean(self, name: str, texts: int) -> Measurement:
-        """The mean over texts, NaN where the value never exists; a note says of how many texts it is, and why.
+        """The mean over texts, NaN where the value never exists; a note says how many texts it covers, and why.
 
         Args:
-            name: Of the measure.
+            name: The name of the measure.
             texts: How many texts there are.
         """
         most = int(self.counts.max(initial=0))
@@ -72,7 +72,7 @@ class Sums:
 
 @dataclass(slots=True)
 class Rows:
-    """Collects the values of texts, in the order of the file."""
+    """Collects the values of texts in the order of the file."""
 
     names: dict[str, int] = field(default_factory=dict)
     layers: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Rows:
     _columns: dict[str, list[Array]] = field(default_factory=dict)
 
     def add(self, number: int, text: Text, tokens: int, found: Sequence[Measurement]) -> None:
-        """The measurements of one text: [layer], [layer, head], or these by something of the text."""
+        """Add the measurements of one text: [layer], [layer, head], or these with a further axis of the text."""
         for one in found:
             axes = [axis.name for axis in one.axes]
             values = np.asarray(one.values, np.float32)
@@ -101,13 +101,13 @@ class Rows:
         like: Sequence[Measurement],
         values: Array,
     ) -> None:
-        """The same measures [layer, head] of several texts.
+        """Add the same measures [layer, head] of several texts.
 
         Args:
-            numbers: Of each text.
+            numbers: The number of each text.
             texts: T texts.
             tokens: Their lengths.
-            like: M measurements of one text: what the measures are called and mean, and their axes.
+            like: M measurements of one text, which give the names, meanings and axes.
             values: [T,M,S,H].
         """
         self._put(numbers, texts, tokens, like, np.asarray(values, np.float32)[..., None], None, True)
@@ -122,7 +122,7 @@ class Rows:
         items: Sequence[str] | None,
         heads: bool,
     ) -> None:
-        """Values [T,M,S,H,I]: a row for each that exists."""
+        """Add values [T,M,S,H,I]: one row for each that exists."""
         there = ~np.isnan(values)
         at_text, at_measure, at_layer, at_head, at_item = np.nonzero(there)
 

@@ -1,8 +1,8 @@
-"""The Parquet file of a scan, and the parts that it is put together from: one row for each value that was measured.
+"""The Parquet file of a scan, and the parts that it is assembled from: one row per measured value.
 
-A part covers consecutive texts. Its bytes follow from the texts, the model and the settings alone, so that it does not
-matter which process makes it. It is written beside its name and then renamed: it is there whole or not at all. What it
-says of itself (which texts, sums by head) stands in its metadata.
+A part covers consecutive texts. Its bytes depend only on the texts, the model and the settings, so it does not
+matter which process makes it. It is written to a temporary file and renamed, so it is never incomplete. Its
+description (which texts, sums by head) is in its metadata.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ SCAN = b"attnx.scan"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a part says of itself."""
+    """A part's description of itself."""
 
     number: int
     start: int
     """Number of its first text."""
     texts: int
     digest: str
-    """Tells its texts from others."""
+    """Identifies its texts."""
     tokens: int
-    """Tokens of all of them."""
+    """Number of tokens in all of them."""
     device: str
     notes: tuple[str, ...]
     left: Mapping[str, tuple[int, str]]
-    """Survey -> how many texts it could not take, and the first of them with the reason."""
+    """Survey -> how many texts it could not measure, and the first of them with the reason."""
     sums: Mapping[str, Sums]
 
 
 def options() -> dict[str, Any]:
-    """How the columns are stored: words and numbers that repeat as such, values byte by byte, all compressed."""
+    """How the columns are stored: repeated words and numbers as dictionaries, values split by byte, all compressed."""
     return {
         "compression": "zstd",
         "use_dictionary": [name for name in COLUMNS if name != "value"],
@@ -79,7 +79,7 @@ def encode(rows: Rows, note: Note) -> bytes:
 
 
 def note_of(path: Path) -> Note | None:
-    """What a part says of itself; None where it is not there, or is no whole part."""
+    """A part's description of itself; None if the part does not exist or is incomplete."""
     arrow, parquet = arrow_of()
     try:
         body = json.loads(zlib.decompress(base64.b64decode(parquet.read_schema(path).metadata[NOTE])))
@@ -98,12 +98,12 @@ def note_of(path: Path) -> Note | None:
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Where a part stands."""
+    """The path of a part."""
     return folder / f"{number:08d}.parquet"
 
 
 def write(path: Path, fill: Callable[[Path], Any]) -> None:
-    """Write a file whole or not at all: beside its name, then renamed.
+    """Write a file completely or not at all: to a temporary file, which is then renamed.
 
     Raises:
         RunError: It cannot be written (the disk is full, the folder is read-only).
@@ -122,7 +122,7 @@ def write(path: Path, fill: Callable[[Path], Any]) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system has to say of a file that cannot be written becomes an error to be shown.
+    """Turn the system's errors about a file that cannot be written into errors for the user.
 
     Raises:
         RunError: The disk is full, the folder is read-only.
@@ -138,12 +138,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def join(parts: Sequence[Path], out: Path, about: Mapping[str, Any]) -> None:
-    """Put parts together in one file, one of them in memory at a time.
+    """Join parts into one file, with one in memory at a time.
 
     Args:
         parts: In order.
         out: The file.
-        about: What its metadata says of the scan.
+        about: The scan's description for its metadata.
 
     Raises:
         RunError: It cannot be written.

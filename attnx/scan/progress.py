@@ -1,4 +1,4 @@
-"""How far a scan is, on stderr: a bar with rate and time left on a terminal, else a plain line now and then."""
+"""A scan's progress on stderr: a bar with rate and time left on a terminal, otherwise an occasional plain line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EVERY = 10.0
 
 
 def clock(seconds: float) -> str:
-    """3:07 or 12:03:07."""
+    """Format a duration: 3:07 or 12:03:07."""
     whole = int(seconds)
     minutes = f"{whole % 3600 // 60:02d}" if whole >= 3600 else str(whole // 60)
     return f"{whole // 3600}:{minutes}:{whole % 60:02d}" if whole >= 3600 else f"{minutes}:{whole % 60:02d}"
 
 
 def line(progress: Progress) -> str:
-    """The same in words: "1024 texts, 512 kept from before, 40 % read, 178.3 texts/s, 0:07 left"."""
+    """The progress in words: "1024 texts, 512 kept from before, 40 % read, 178.3 texts/s, 0:07 left"."""
     parts = [f"{counted(progress.texts, 'text')}"]
     if progress.kept:
         parts.append(f"{progress.kept} kept from before")
@@ -38,10 +38,10 @@ def line(progress: Progress) -> str:
 
 @contextlib.contextmanager
 def shown(verbose: bool) -> Iterator[Callable[[Progress], None]]:
-    """What reports each part.
+    """The function that reports each part.
 
     Args:
-        verbose: Where stderr is no terminal, write a line every ten seconds.
+        verbose: If stderr is not a terminal, write a line every ten seconds.
     """
     if sys.stderr.isatty():
         with _bar() as tell:

@@ -1,4 +1,4 @@
-"""What a scan is, whether the one that was begun in a folder is the same, and that nobody else is writing there."""
+"""Check whether a scan begun in a folder is the same scan, and make sure no other process is writing there."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from attnx.scan.parts import write
 from attnx.wording import Wording
 
 PLAN = "scan.json"
-"""The file in the folder of parts that says what scan they belong to."""
+"""The file in the folder of parts that says which scan they belong to."""
 
 
 LOCK = "lock"
-"""The file there that a scan holds as long as it runs."""
+"""The file there that a scan locks while it runs."""
 
 
 def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> None:
-    """Make a folder ready for parts, or hold those that are there against what is wanted.
+    """Prepare a folder for parts, or compare the existing parts with the wanted scan.
 
     Args:
-        folder: Of the parts; it is there, and held (`alone`).
-        out: The file to be made.
-        wanted: What makes the scan the same scan.
-        force: Replace `out`, and parts of another scan. Parts of this scan are kept all the same, and where nothing
-            but the corpus has changed, those whose texts are what they were.
+        folder: The folder of the parts; it exists and is locked (`alone`).
+        out: The file to make.
+        wanted: The identity of the scan.
+        force: Replace `out`, and parts of another scan. Parts of this scan are kept anyway; if nothing
+            but the corpus has changed, those with unchanged texts are kept.
 
     Raises:
         UsageError: `out` exists, or parts of another scan do; the message says what differs.
@@ -66,12 +66,12 @@ def begin(folder: Path, out: Path, wanted: Mapping[str, Any], force: bool) -> No
 
 
 def folder_of(out: Path) -> Path:
-    """Where the parts of a file are kept until it is whole."""
+    """Where the parts of a file are kept until it is complete."""
     return out.parent / f"{out.name}.parts"
 
 
 def has_parts(folder: Path) -> bool:
-    """Whether any part is done there."""
+    """Whether any part exists there."""
     return any(folder.glob("0*.parquet"))
 
 
@@ -82,12 +82,12 @@ def _empty(folder: Path) -> None:
 
 
 def spent(folder: Path) -> Path:
-    """What a folder of parts is called when they are put together, until it is removed."""
+    """The name of a folder of parts after they are joined, until it is removed."""
     return folder.with_name(folder.name + ".done")
 
 
 def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What is not as it was, a few words each."""
+    """What has changed, a few words each."""
     out = []
     for name, now in wanted.items():
         before = had.get(name)
@@ -118,10 +118,10 @@ def _shown(value: Any) -> str:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds the folder against a second scan that would write the same parts; a process that ends lets go of it.
+    """Lock the folder against a second scan that would write the same parts; the lock ends with the process.
 
     Raises:
-        UsageError: A scan is going on there.
+        UsageError: A scan is running there.
     """
     try:
         import fcntl

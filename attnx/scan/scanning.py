@@ -1,8 +1,8 @@
-"""A corpus -> a Parquet file of measures by text and head: in parts, so that a scan that was killed goes on.
+"""A corpus -> a Parquet file of measures by text and head: in parts, so that a killed scan can be resumed.
 
-Each part covers a fixed number of texts and is there whole or not at all (`attnx.scan.parts`). What is there is not
-made again; a text is in one part only. At the end the parts are held against one another, put together and removed.
-Where the parts are made, in this process or on a Ray cluster, makes no difference to them.
+Each part covers a fixed number of texts and is either complete or absent (`attnx.scan.parts`). Existing parts are not
+made again; a text is in one part only. At the end the parts are checked against one another, joined and removed.
+Parts are the same whether they are made in this process or on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 MEASURES = ("heads",)
 OTHER = frozenset({".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".npz", ".npy", ".html", ".xlsx"})
-"""Endings that say of a file that it is no Parquet."""
+"""Extensions that cannot be those of a Parquet file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One part as an engine gives it."""
+    """One part as an engine returns it."""
 
     number: int
     start: int
@@ -44,78 +44,78 @@ class Made:
     end: int
     """Bytes of the corpus up to its end."""
     body: bytes | None
-    """The part's file; None where it was there before."""
+    """The part's file; None if it existed before."""
 
 
 Engine = Callable[["Model", Job, Corpus, Path], Iterator[Made]]
-"""Makes the parts of a corpus, in any order, but for those that are in the folder already (`there`)."""
+"""Makes the parts of a corpus, in any order, except those already in the folder (`there`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a scan is."""
+    """The progress of a scan."""
 
     texts: int
     kept: int
-    """How many of them were there from a scan before."""
+    """How many of them come from an earlier scan."""
     seconds: float
     read: int
-    """Bytes of the corpus that are done."""
+    """Bytes of the corpus that are finished."""
     kept_read: int
-    """How many of them were there before."""
+    """How many of them were finished before."""
     total: int
     """Bytes of the corpus."""
 
     @property
     def rate(self) -> float:
-        """Texts a second, those from before not counted."""
+        """Texts per second, not counting those from before."""
         return (self.texts - self.kept) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left if it goes on as it did; None where nothing has been measured yet."""
+        """Estimated seconds left; None if nothing has been measured yet."""
         fresh = self.read - self.kept_read
         return self.seconds * (self.total - self.read) / fresh if fresh > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a scan gave."""
+    """The result of a scan."""
 
     texts: int
     tokens: int
     kept: int
-    """How many of the texts were there from a scan before."""
+    """How many of the texts come from an earlier scan."""
     seconds: float
-    """Of this run, from the first text to the finished file."""
+    """Seconds of this run, from the first text to the finished file."""
     device: str
     summary: tuple[Measurement, ...]
-    """[S,H] for each measure: the mean over texts, NaN where it was never to be had."""
+    """[S,H] for each measure: the mean over texts, NaN where it never had a value."""
     left: Mapping[str, tuple[int, str]]
-    """Survey -> how many texts it could not take, and the first of them; "notes": notes on texts."""
+    """Survey -> how many texts it could not measure, and the first of them; "notes": notes on texts."""
     notes: tuple[str, ...]
 
     @property
     def rate(self) -> float | None:
-        """Texts a second of this run; None where all were there before."""
+        """Texts per second of this run; None if all were finished before."""
         return (self.texts - self.kept) / self.seconds if self.texts > self.kept and self.seconds > 0 else None
 
 
 def there(folder: Path, chunk: Chunk) -> bool:
-    """Whether the part of these very texts is in the folder."""
+    """Whether the part with exactly these texts is in the folder."""
     note = note_of(path_of(folder, chunk.number))
     return note is not None and (note.number, note.start, note.digest) == (chunk.number, chunk.start, chunk.digest)
 
 
 def local(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made]:
-    """The parts, made here one after another."""
+    """The parts, made in this process one after another."""
     for chunk in corpus.chunks():
         body = None if there(folder, chunk) else made_of(model, job, chunk)
         yield Made(chunk.number, chunk.start, len(chunk.texts), chunk.texts[-1].end, body)
 
 
 def made_of(model: Model, job: Job, chunk: Chunk) -> bytes:
-    """The bytes of a part: what every engine runs for each."""
+    """The bytes of a part: the function that every engine runs for each part."""
     return measure(model, job, chunk.number, chunk.start, chunk.texts, chunk.digest)
 
 
@@ -132,31 +132,31 @@ def scan(
     engine: Engine = local,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Scanned:
-    """Measure every text of a corpus, or go on with a scan that was broken off.
+    """Measure every text of a corpus, or resume an interrupted scan.
 
     Args:
         model: The model.
         files: The corpus.
-        out: The Parquet file: a row for each value, see `parts.COLUMNS`.
-        field: The field or column of the text.
+        out: The Parquet file: one row per value, see `parts.COLUMNS`.
+        field: The field or column with the text.
         measures: Names of surveys.
-        size: Texts a batch.
-        part: Texts a part.
+        size: Texts per batch.
+        part: Texts per part.
         force: Replace `out`, and parts of another scan: see `begun.begin`.
         engine: Makes the parts: `local`, or one of `attnx.scan.distributed`.
         tell: Called after each part.
 
     Raises:
-        UsageError: `out` exists, or a scan with other settings was begun there, or is going on there.
+        UsageError: `out` exists, or a scan with other settings was begun or is running there.
         InputError: A file of the corpus cannot be read, or there is no text.
-        RunError: A run failed, or something cannot be written; parts that are done stay.
+        RunError: A run failed, or something cannot be written; finished parts are kept.
     """
     if not measures:
         raise UsageError("there is nothing to measure", f"Choose from {', '.join(surveys.names())}.")
     job = Job(tuple(dict.fromkeys(surveys.canonical(name) for name in measures)), size)
     if out.is_dir() or not out.name:
         raise UsageError(f"{out} is a folder", "Give the name of a Parquet file.")
-    if out.exists() and not out.is_file():  # a device, a pipe: it would be replaced by a file
+    if out.exists() and not out.is_file():  # a device or a pipe would be replaced by a file
         raise UsageError(f"{out} is not an ordinary file", "Give the name of a Parquet file.")
     if out.exists() and any(path.exists() and path.samefile(out) for path in files):
         raise UsageError(f"{out} is a file of the corpus: it would be overwritten", Wording("Give another <out>."))
@@ -206,7 +206,7 @@ def _scan(
         try:
             device = same_device(folder, made.number, device)
         except UsageError:
-            if body is not None:  # on the device of the others the same command shall find no part of this one
+            if body is not None:  # no part from another device may be left for a later run
                 path_of(folder, made.number).unlink()
             raise
         done[made.number] = Made(made.number, made.start, made.texts, made.end, None)
@@ -238,10 +238,10 @@ def _scan(
 
 
 def _finish(folder: Path, out: Path, parts: int, wanted: Mapping[str, Any]) -> None:
-    """Put the parts together, and remove them once the whole file is in its place."""
+    """Join the parts, and remove them once the complete file is in place."""
     whole = folder / "whole.parquet"
     join([path_of(folder, number) for number in range(parts)], whole, wanted)
     with writing(out):
         whole.replace(out)
-        folder.rename(spent(folder))  # at once: from here on there is nothing to go on with
+        folder.rename(spent(folder))  # in one step: from here on there is nothing to resume
     shutil.rmtree(spent(folder), ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What a scan can measure of a text: a table of surveys, found by name.
+"""What a scan can measure in a text: a table of surveys, found by name.
 
-A new survey is one new entry of `SURVEYS`. A single measure goes by its name among the measures of heads: "mean
-distance" is the part of the survey "distance" that has this name.
+A new survey is one new entry of `SURVEYS`. A single measure can also be requested by its name: "mean
+distance" is the part of the survey "distance" with this name.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from attnx.scan.coref import antecedents
 
 Compute = Callable[[Trace, Mapping[str, Any]], Sequence[Measurement]]
 """A trace with the survey's arrays, and the fields of its row -> measurements: [layer], [layer, head], or these by
-something of the text. Raises InputError where the fields do not fit the text, which is then left out of this survey."""
+something in the text. Raises InputError if the fields do not fit the text, which this survey then leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is measured of every text of a corpus."""
+    """What is measured for every text of a corpus."""
 
     about: str
     """What it measures, in a few words."""
@@ -41,11 +41,11 @@ class Survey:
     batched: tuple[str, ...] = ()
     """The names of its measures, which `attnx.study.batch_head_stats` computes for a whole batch; or ()."""
     required: tuple[str, ...] = ()
-    """Fields that a row of the corpus must have besides its text."""
+    """Fields that a row of the corpus must have in addition to its text."""
     optional: tuple[str, ...] = ()
     """Fields that a row may have."""
     arrays: tuple[str, ...] = ("masked", "weights")
-    """The quantities it needs of every site."""
+    """The quantities it needs from every site."""
 
 
 def _sinks(trace: Trace) -> tuple[Measurement, ...]:
@@ -54,7 +54,7 @@ def _sinks(trace: Trace) -> tuple[Measurement, ...]:
 
 
 def _of_heads(about: str, batched: tuple[str, ...], measure: Callable[[Trace], Sequence[Measurement]]) -> Survey:
-    """A survey that needs nothing of a row but its text."""
+    """A survey that only needs the text of a row."""
     return Survey(about, lambda trace, fields: measure(trace), batched)
 
 
@@ -112,26 +112,26 @@ SURVEYS: Mapping[str, Survey] = {
 
 
 def names() -> tuple[str, ...]:
-    """The surveys that there are: "heads" first."""
+    """The available surveys: "heads" first."""
     return tuple(SURVEYS)
 
 
 def about() -> str:
-    """All surveys with what they measure, a line each."""
+    """All surveys with what they measure, one line each."""
     return "\n".join(f"{name}: {survey.about}" for name, survey in SURVEYS.items())
 
 
 def measures() -> dict[str, str]:
-    """The measures that go by their own names, each with the narrowest survey that takes it."""
+    """The measures that can be requested by name, each with the narrowest survey that includes it."""
     widest_first = sorted(SURVEYS.items(), key=lambda entry: -len(entry[1].batched))
     return {measure: name for name, survey in widest_first for measure in survey.batched}
 
 
 def canonical(name: str) -> str:
-    """The canonical name of a survey or a measure: hyphens and underlines may stand for spaces, case does not matter.
+    """The canonical name of a survey or a measure: hyphens and underscores may replace spaces; case does not matter.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is none with that name.
     """
     plain = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
     single = measures()
@@ -151,7 +151,7 @@ def load(name: str) -> Survey:
     """A survey, or one measure of it, by its name (see `canonical`).
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is none with that name.
     """
     plain = name if name in SURVEYS else canonical(name)
     return SURVEYS[plain] if plain in SURVEYS else _single(SURVEYS[measures()[plain]], plain)

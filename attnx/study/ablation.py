@@ -1,4 +1,4 @@
-"""Does a head matter? Heads ablated and attention edges knocked out, and what the model says then."""
+"""Does a head matter? Ablate heads or knock out attention edges, and see how the model's output changes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Place:
 
     label: str
     layer: int | None
-    """None of several layers."""
+    """None for several layers."""
     head: int | None
-    """None of several heads."""
+    """None for several heads."""
     heads: tuple[tuple[int, int | None], ...]
-    """Layer and head; a head of None is all heads of the layer."""
+    """Layer and head; a head of None means all heads of the layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A place, and what the model says once it is changed."""
+    """A place, and the model's output after it is changed."""
 
     place: Place
     change: Change
@@ -40,11 +40,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """What each change of a run does to the model's answer."""
+    """The effect of each change on the model's answer."""
 
     readout: Readout
     base: Change
-    """The unedited run against itself: its reading."""
+    """The reading of the unedited run, compared with itself."""
     effects: tuple[Effect, ...]
     """In the order of the model."""
     component: Where
@@ -54,7 +54,7 @@ class Ablation:
 
     @property
     def ranked(self) -> tuple[Effect, ...]:
-        """Those that change the answer most first."""
+        """The effects, those that change the answer most first."""
         return tuple(sorted(self.effects, key=lambda effect: -effect.change.moved))
 
     def map(self) -> Array:
@@ -76,10 +76,10 @@ def single_heads(sites: Sequence[Site]) -> list[Place]:
 
 
 def places(sites: Sequence[Site], heads: Sequence[tuple[int, int]], layers: Sequence[int] | None) -> list[Place]:
-    """What is changed: each head that is named, each layer, and all of them together; every head where none is named.
+    """What is changed: each named head, each layer, and all of them together; every head if none is named.
 
     Raises:
-        UsageError: A layer or head that is not there.
+        UsageError: A layer or head that does not exist.
     """
     by_layer = {site.layer: site for site in sites}
     for layer, head in [*heads, *((layer, 0) for layer in layers or ())]:
@@ -119,31 +119,31 @@ def ablate(
     position: int | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> Ablation:
-    """Ablate heads, or knock edges out of them, and read what the model says.
+    """Ablate heads, or knock edges out of them, and read the model's output.
 
     Args:
         model: The model.
-        running: The model with its feed, of a batch of one.
-        tokens: What stands at the query positions.
-        memory: What the encoder reads, where there is one.
-        at_queries: What stands at the query positions of a picture or a sound; `tokens` where None.
-        component: Which attention: the encoder's, the decoder's, or the cross-attention; None where there is one.
-        heads: Layer and head of each head that is changed by itself, and together; every head where neither heads
+        running: The model with its feed, a batch of one.
+        tokens: The tokens at the query positions.
+        memory: The encoder's tokens, if there is an encoder.
+        at_queries: The names of the query positions of a picture or a sound; None for `tokens`.
+        component: Which attention: the encoder's, the decoder's, or the cross-attention; None if there is only one.
+        heads: Layer and head of the heads to change, each alone and all together; every head if neither heads
             nor layers are given.
-        layers: Layers whose heads are all changed at once.
-        method: What stands in place of a head's context: nothing, its mean over positions, or what uniform weights
+        layers: Layers whose heads are all changed together.
+        method: What replaces a head's context: zero, its mean over positions, or what uniform weights
             would give.
-        means: Layer -> the mean context of its heads over a corpus, [H,D]: what stands in place of a context then.
-        queries: Positions at which heads are ablated; all where None.
-        edges: Query and key of edges that are knocked out before the softmax, in place of an ablation: positions of
-            tokens, those of the encoder's text where it reads them. Cached keys before them are not counted.
+        means: Layer -> the mean context of its heads over a corpus, [H,D], which then replaces the context.
+        queries: Positions at which heads are ablated; None for all.
+        edges: Query and key of edges to knock out before the softmax, instead of an ablation: positions of
+            tokens (of the encoder's text in cross-attention). Cached keys before them are not counted.
         answer: See `readout`.
         foil: See `readout`.
         position: See `readout`.
-        tell: Called with how many changes have been run.
+        tell: Called with the number of changes run so far.
 
     Raises:
-        UsageError: A layer, head or position that is not there; several components and none named.
+        UsageError: A layer, head or position that does not exist; several components and none named.
         UnsupportedError: A site that cannot be trusted or reached.
     """
     there = running.points.components()
@@ -201,8 +201,8 @@ def ablate(
 
 
 def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -> Iterator[tuple[str, Change]]:
-    """Run interventions, and read of each what the model says: its id, and how far that lies from the unedited run."""
-    # Of a choice by position, the one position that is read.
+    """Run interventions; for each, yield its id and how far the model's output is from the unedited run."""
+    # Of an output by position, only the position that is read.
     by_position = read.kind in ("next token", "masked token") and plan and _by_position(running, read, plan[0].run)
     at = {read.output: read.position} if by_position else None
     narrow = read if at is None else replace(read, position=0)
@@ -211,13 +211,13 @@ def changed(running: Intervening, read: Readout, plan: Sequence[Intervention]) -
 
 
 def _by_position(running: Intervening, read: Readout, name: str) -> bool:
-    """Whether an output is [1,Q,V]; a sequence may stand before the batch, or its last position alone be there."""
+    """Whether an output is [1,Q,V]; the sequence may come before the batch, or only its last position exist."""
     shape = running.base(name)[read.output].shape
     return len(shape) == 3 and shape[0] == 1
 
 
 def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
-    """The mean context of every head over all tokens of a corpus that are no padding.
+    """The mean context of every head over all tokens of a corpus except padding.
 
     Args:
         traces: With contexts.
@@ -227,7 +227,7 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
         Layer -> [H,D].
 
     Raises:
-        InputError: The corpus has no token.
+        InputError: The corpus has no tokens.
     """
     sums: dict[int, Array] = {}
     count = 0
@@ -237,7 +237,7 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
         count += len(real)
         for attention in trace.attentions:
             if attention.site.layer is None or component_of(attention.site) != component or attention.context is None:
-                continue  # where nothing is weighed there is no context, and no head to put a mean in place of
+                continue  # without weights there is no context that a mean could replace
             context = attention.context[0][:, real].sum(1, dtype=np.float64)
             sums[attention.site.layer] = sums.get(attention.site.layer, 0.0) + context
     if not count or not sums:
@@ -246,7 +246,7 @@ def corpus_means(traces: Iterator[Trace], component: Where) -> dict[int, Array]:
 
 
 def component_of(site: Site) -> Where:
-    """Which attention a site is."""
+    """Which attention a site belongs to."""
     if site.kind == "cross":
         return "cross"
     return "encoder" if site.component == "encoder" else "decoder"
@@ -259,7 +259,7 @@ def _component(there: Mapping[Where, Sequence[Site]], component: Where | None) -
         return component
     if not there:
         raise UnsupportedError("the model has no attention over tokens that could be changed", "")
-    # Of several, the one that writes: what a decoder reads of itself.
+    # Of several, the decoder's self-attention: the side that writes.
     return "decoder" if "decoder" in there else next(iter(there))
 
 

@@ -1,4 +1,4 @@
-"""An answer and its prompt: which parts of the prompt each written word read, by head and step."""
+"""An answer and its prompt: which parts of the prompt each generated word attends to, by head and step."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from attnx.wording import Wording
 BLOCKS = 96
 """Stretches of the prompt that are shown as a strip."""
 PIECE = 512
-"""Tokens of a long prompt that are read at once, where the model has a cache."""
+"""How many tokens of a long prompt are read at once if the model has a cache."""
 UNITS = ("sentence", "word", "whole")
-"""What of the answer is taken together."""
+"""How the answer is grouped."""
 NO_PROOF = Wording(
     "where heads read is no proof of use: <attnx.study.ablation.ablate()> takes an edge away and shows whether the "
     "answer changes"
@@ -48,17 +48,17 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What was written, and where its heads read while they wrote it."""
+    """The generated text, and where the heads attended while generating it."""
 
     model: str
     device: str
     tokens: Tokens
-    """The prompt, and behind it what was written."""
+    """The prompt, followed by the generated tokens."""
     prompt: int
-    """How many of them are the prompt's."""
+    """How many of them belong to the prompt."""
     spans: tuple[Span, ...]
     weights: Measurement
-    """[L,H,T,G]: of each head and written token, the weight on each span, on the rest of the prompt, on sinks, and on
+    """[L,H,T,G]: per head and generated token, the weight on each span, on the rest of the prompt, on sinks, and on
     the model's own words."""
     blocks: Measurement
     """[L,H,T,B]: the prompt cut into stretches of equal length, sinks left out."""
@@ -69,11 +69,11 @@ class Answer:
 
     @property
     def written(self) -> int:
-        """How many tokens were written."""
+        """How many tokens were generated."""
         return len(self.tokens) - self.prompt
 
     def mean(self, measured: Measurement, heads: Sequence[Head], layers: Sequence[int] | None) -> Array:
-        """A measurement's mean over the heads that were asked for, all where none was.
+        """The mean over the requested heads; over all if none is requested.
 
         Raises:
             UsageError: There is no such head or layer.
@@ -94,7 +94,7 @@ class Answer:
         return average(np.stack(picked), axis=0)
 
     def units(self, by: str) -> tuple[Unit, ...]:
-        """What was written, by word, by sentence or as a whole; special tokens are of none."""
+        """The generated text by word, by sentence or as a whole; special tokens belong to no unit."""
         steps = [at for at in range(self.written) if not self.tokens.special[self.prompt + at]]
         if not steps:
             return ()
@@ -116,16 +116,16 @@ class Answer:
 
 
 def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sentence") -> Answer:
-    """Let a decoder write on from a prompt, or take its answer as given, and see where its heads read.
+    """Let a decoder continue a prompt, or take a given answer, and see where its heads attend.
 
     Args:
         model: A decoder.
-        source: A text or tokens, and `target`, the answer, where it is known.
-        plan: How to write; None where the answer is given.
-        how: How the prompt is cut into spans, see `prompts.cut`.
+        source: A text or tokens, and `target`, the answer, if it is known.
+        plan: How to generate; None if the answer is given.
+        how: How the prompt is cut into spans; see `prompts.cut`.
 
     Raises:
-        UsageError: The model is no decoder.
+        UsageError: The model is not a decoder.
         InputError: Nothing was written, or the spans do not fit the prompt.
     """
     own = [site for site in model.sites if site.kind == "self"]
@@ -175,7 +175,7 @@ def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sent
     count = len(tokens) - prompt
     if not count:
         raise InputError(f"{model.name} wrote nothing", Wording("Give the answer: <target=>."))
-    sums = [one[:, :count].astype(np.float64) for one in sums]  # the row that reads the last token writes none
+    sums = [one[:, :count].astype(np.float64) for one in sums]  # the last token's row writes nothing
     sums, sites, doubts = sound(sums, sites)
     return _measured(model, device, tokens, prompt, spans, sites, sums, (*tokens.notes, *notes, *doubts))
 

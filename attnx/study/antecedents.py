@@ -1,4 +1,4 @@
-"""Coreference of one text: a run, its maps (rollout, value norms), and what every head says of each pronoun."""
+"""Coreference in one text: a run, its maps (rollout, value norms), and where every head points from each pronoun."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARRAYS = ("masked", "weights", "value")
 
 
 def text_of(trace: Trace) -> Tokens:
-    """The text that is read for pronouns: the encoder's where its self-attentions are there, else the query side."""
+    """The text searched for pronouns: the encoder's if its self-attentions are present, otherwise the query side's."""
     for text in (trace.memory, trace.tokens):
         if text is not None and any(a.site.kind == "self" and trace.queries_of(a) is text for a in trace.attentions):
             return text
@@ -78,14 +78,14 @@ def resolve(
     known: Mapping[str, Array],
     received: Mapping[int, Received] = MappingProxyType({}),
 ) -> tuple[list[Coreference], list[str]]:
-    """Which candidates the heads point at from every pronoun.
+    """Which candidates the heads point to from every pronoun.
 
     Candidates that were not named and that no layer lets the pronoun see (in a causal model, those after it) are left
     out, with a note.
 
     Raises:
         InputError: A word that is not in the text.
-        UsageError: Nothing to look from or to.
+        UsageError: There is no pronoun or no candidate.
     """
     text = text_of(trace)
     out, notes = [], []
@@ -103,7 +103,7 @@ def resolve(
 
 
 def same_mentions(tokens: Tokens, one: Coreference) -> tuple[Mention, tuple[Mention, ...]] | None:
-    """The pronoun and candidates of one text in another, by their words and which occurrence they are; None if not."""
+    """Find one text's pronoun and candidates in another, by word and occurrence; None if they are not all found."""
 
     def nth(mention: Mention, before: tuple[Mention, ...]) -> Mention:
         rank = sum(m.text.lower() == mention.text.lower() and m.start < mention.start for m in before)

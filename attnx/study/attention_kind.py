@@ -1,4 +1,4 @@
-"""Which sort of attention is meant, where a model has several: the encoder's, the decoder's, the cross-attention."""
+"""Which kind of attention is meant if a model has several: the encoder's, the decoder's, the cross-attention."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attnx.wording import Wording
 
 
 def sort_of(site: Site) -> str:
-    """What sort of attention a site is: "encoder", "decoder", "cross", "additive", "pooling"."""
+    """The kind of attention at a site: "encoder", "decoder", "cross", "additive", "pooling"."""
     return site.component if site.kind == "self" else site.kind
 
 
 def named_sort(sites: Sequence[Site], name: str, whose: str = "this model") -> str:
-    """A sort of attention as it was asked for: "cross", or in full "decoder.cross".
+    """Resolve a requested kind of attention: "cross", or in full "decoder.cross".
 
     Raises:
-        UsageError: There is none; `whose` says where.
+        UsageError: There is no such kind; `whose` says where.
     """
     names = {sort_of(site): sort_of(site) for site in sites}
     whole = {f"{site.component}.{site.kind}": sort_of(site) for site in sites}
@@ -30,13 +30,13 @@ def named_sort(sites: Sequence[Site], name: str, whose: str = "this model") -> s
 
 
 def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str, ...]]:
-    """The sort of site that is shown, and the others that there are; layers and heads are held against it.
+    """The kind of site that is shown, and the other kinds the model has; layers and heads are checked against it.
 
-    Without a choice it is the sort of the last site: the decoder's cross-attention of an encoder-decoder. Pooling,
-    one query that gathers all, is shown where there is nothing else.
+    Without a choice it is the kind of the last site: in an encoder-decoder, the cross-attention. Pooling,
+    where one query gathers everything, is shown only if there is nothing else.
 
     Raises:
-        UsageError: There is no such sort, layer or head.
+        UsageError: There is no such kind, layer or head.
     """
     sorts = tuple(dict.fromkeys(sort_of(site) for site in sites))
     if not sorts:
@@ -62,7 +62,7 @@ def choose_sort(sites: Sequence[Site], request: Request) -> tuple[str, tuple[str
 
 
 def fits(head: Head, site: Site, request: Request) -> bool:
-    """Whether a head as it was asked for is one of a site's."""
+    """Whether a requested head is one of a site's."""
     if head.layer is not None:
         return head.layer == site.layer
     return request.layers is None or site.layer in request.layers

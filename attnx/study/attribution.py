@@ -38,13 +38,13 @@ class Attribution:
 
     readout: Readout
     logit: float
-    """Before a softcap: the sum of all parts, and what is missed."""
+    """Before a softcap: the sum of all parts, including the missed rest."""
     own: float
-    """What the model itself gives, after a softcap where it has one."""
+    """The model's own value, after its softcap if it has one."""
     heads: Array
-    """[L,H]: of self-attention (of cross-attention where there is no other)."""
+    """[L,H]: of self-attention (or of cross-attention if there is no other)."""
     cross_heads: Array | None
-    """[L,H], of a decoder that attends to an encoder."""
+    """[L,H], for a decoder that attends to an encoder."""
     mlps: Array
     """[L]."""
     attention_biases: Array
@@ -53,12 +53,12 @@ class Attribution:
     constant: float
     """The final norm's bias and the unembedding's."""
     missed: float
-    """What none of these explain: rounding."""
+    """What the other parts do not explain: rounding."""
     notes: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
-        """What is taken apart: "logit(sat)", "logit(sat) - logit(mat)"."""
+        """What is decomposed: "logit(sat)", "logit(sat) - logit(mat)"."""
         read = self.readout
         answer = f"logit({read.name(read.answer or 0)})"
         return answer if read.foil is None else f"{answer} - logit({read.name(read.foil)})"
@@ -79,11 +79,11 @@ class Attribution:
 
     @property
     def ranked(self) -> tuple[Part, ...]:
-        """Those that add or take most first."""
+        """The parts, those with the largest absolute contribution first."""
         return tuple(sorted(self.parts, key=lambda part: -abs(part.added)))
 
     def map(self) -> Measurement:
-        """What heads and MLPs add, layers by heads; the MLP and the biases of W_O in columns of their own."""
+        """The contributions of heads and MLPs, layers by heads; the MLP and W_O's biases have their own columns."""
         columns = [self.heads, *([] if self.cross_heads is None else [self.cross_heads])]
         names = [f"H{head}" for head in range(self.heads.shape[1])]
         if self.cross_heads is not None:
@@ -96,7 +96,7 @@ class Attribution:
         )  # fmt: skip
 
     def columns(self) -> dict[str, list[Any]]:
-        """One line for each part, as files have it."""
+        """One row per part, as written to files."""
         parts = self.parts
         return {
             "part": [part.label for part in parts],
@@ -119,19 +119,19 @@ def attribution(
     foil: str | None = None,
     at: int | None = None,
 ) -> Attribution:
-    """Take a logit, or the difference of two, apart.
+    """Decompose a logit, or the difference of two.
 
     Args:
         model: The model.
-        running: The model with its feed, of a batch of one.
-        tokens: What stands at the query positions.
-        answer: The token or label; the model's own first choice where None.
-        foil: One whose logit is subtracted.
-        at: The position whose logits are read; the last one of a decoder, the mask of a masked model, where None.
+        running: The model with its feed, a batch of one.
+        tokens: The tokens at the query positions.
+        answer: The token or label; None for the model's own first choice.
+        foil: The token or label whose logit is subtracted.
+        at: The position whose logits are read; None for a decoder's last one or a masked model's mask.
 
     Raises:
-        UnsupportedError: The model has no logits, or is not a sum of parts and one norm; with the reason.
-        UsageError: An answer that is no token, or a masked model without a mask.
+        UnsupportedError: The model has no logits, or is not a sum of parts and one norm; the message says why.
+        UsageError: An answer that is not a token, or a masked model's text without a mask.
     """
     base = running.base("inputs")
     read = choice(model, base, tokens, answer=answer, foil=foil, at=at)
@@ -162,11 +162,11 @@ def attribution(
 
 
 def _taken_apart(running: Intervening, read: Readout, tokens: Tokens) -> Attributed:
-    """The logits of the answer and of the foil, at the position whose residual stream they are made of."""
+    """The logits of the answer and the foil, and the position whose residual stream they are computed from."""
     entries = [entry for entry in (read.answer, read.foil) if entry is not None]
     if read.kind != "label":
         return attribute(running, [(0, read.position, entry) for entry in entries])
-    # A classifier reads its first token or its last; of another one the parts do not sum to the logit.
+    # A classifier reads its first token or its last; at any other, the parts do not sum to the logit.
     last = max((at for at, is_real in enumerate(tokens.mask) if is_real), default=0)
     try:
         return attribute(running, [(0, 0, entry) for entry in entries])

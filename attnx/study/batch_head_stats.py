@@ -1,8 +1,8 @@
 """The measures of heads for all texts of a batch at once: the numbers of attnx.measure, to float32's rounding.
 
-Most of them are sums over fixed cells of a matrix: where a text has special tokens, punctuation or repeated tokens
-decides which. Such sums are one product, the weights [B,H,n*n] with the cells' shares [B,n*n,C], so that the weights
-are read once for all of them. What is not (entropies, largest weights) is taken row by row.
+Most are sums over fixed cells of a matrix: the positions of special tokens, punctuation and repeated tokens
+decide which. These sums are one product, the weights [B,H,n*n] times the cells' shares [B,n*n,C], so that the weights
+are read once for all of them. The other measures (entropies, largest weights) are computed row by row.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from attnx.run.batch import Batch
 from attnx.study.head_table import REST
 
 LONG = 256
-"""Tokens up to which a batch is measured so; of longer texts the cells' shares would take as much as the weights."""
+"""The longest texts measured this way; for longer ones the cells' shares would take as much memory as the weights."""
 WITHIN = 2
-"""Distance that `locality` counts as near."""
+"""The largest distance that `locality` counts as near."""
 _TINY = np.float32(1e-37)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What the measures need of the texts: n is the length of the longest."""
+    """What the measures need to know about the texts: n is the length of the longest."""
 
     count: Array
     """int [B]: lengths."""
     ids: Array
     """int64 [B,n]."""
     real: Array
-    """bool [B,n]: no padding."""
+    """bool [B,n]: True where there is no padding."""
     special: Array
-    """bool [B,n]; padding is."""
+    """bool [B,n]; True for padding too."""
     punctuation: Array
     """bool [B,n]."""
 
@@ -50,7 +50,7 @@ def measure(batch: Batch, names: Collection[str]) -> dict[str, Array] | None:
         names: Names of `NAMES` and `REST_NAMES`.
 
     Returns:
-        float64 [B,S,H] each, NaN where a value does not exist; None where the texts or sites need to be measured one by
+        float64 [B,S,H] each, NaN where a value does not exist; None if the texts or sites have to be measured one by
         one: long texts, keys that are not the text, a window, an unknown mask, rows without weight.
     """
     count = np.array([len(tokens) for tokens in batch.tokens])
@@ -63,7 +63,7 @@ def measure(batch: Batch, names: Collection[str]) -> dict[str, Array] | None:
     wanted = dict.fromkeys(part for name in names for part in _RATIOS.get(name, (name,)))
     linear = [name for name in wanted if name in _CELLS]
     shares = np.stack([_CELLS[name](texts).reshape(len(count), -1) for name in linear], axis=1) if linear else None
-    # One buffer for all that is made of a matrix on the way: memory that is asked for anew each time costs more than
+    # One buffer for all intermediate matrices: allocating memory anew each time costs more than
     # the arithmetic in it.
     scratch = np.empty(max(a.need("weights").size for a in batch.attentions), np.float32)
     columns = []
@@ -100,13 +100,13 @@ def _texts(batch: Collection[Tokens], count: Array) -> _Batch:
 
 
 def _visible(texts: _Batch, causal: bool) -> Array:
-    """Which cells a query of a text may look at, bool [B,n,n]."""
+    """Which cells are visible to each query of a text, bool [B,n,n]."""
     cells = texts.real[:, :, None] & texts.real[:, None, :]
     return cells & np.tri(cells.shape[1], dtype=bool) if causal else cells
 
 
 def _plain(attention: Attention, texts: _Batch, seen: Array) -> bool:
-    """Whether a site's visible cells are the text's: each query looks at all, or all up to itself, and says something.
+    """Whether a site sees the whole text: each query all keys, or all up to itself, and every row has weight.
 
     A cell that should be visible and has no weight at all may be hidden by a mask of another shape.
     """
@@ -120,12 +120,12 @@ def _plain(attention: Attention, texts: _Batch, seen: Array) -> bool:
 
 
 def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], buffer: Array) -> dict[str, Array]:
-    """Measures that are no sums over fixed cells: entropies, largest weights, the key that gathers most."""
+    """Measures that are not sums over fixed cells: entropies, largest weights, the key that receives most."""
     out: dict[str, Array] = {}
     rest = [name for name in names if name in REST_NAMES]
 
     def mean(values: Array, rows: Array) -> Array:
-        """Over the rows that count, [B,H,n] and bool [B,n] to [B,H]; NaN where there is none."""
+        """Mean over the rows that count, [B,H,n] and bool [B,n] to [B,H]; NaN if there is none."""
         number = rows.sum(axis=1)[:, None]
         sums = (values * rows[:, None]).sum(axis=-1, dtype=np.float64)
         return np.asarray(sums / np.where(number > 0, number, np.nan))
@@ -154,7 +154,7 @@ def _by_row(weights: Array, texts: _Batch, seen: Array, names: Collection[str], 
 
 
 def _rest(weights: Array, logs: Array, texts: _Batch, seen: Array) -> dict[str, Array]:
-    """What the first token leaves, measured; with the logarithms of the weights, [B,H,n,n]."""
+    """The measures without the first token's weight, and the logarithms of the weights, [B,H,n,n]."""
     shape, size = weights.shape[:3], weights.shape[-1]
     real = texts.real[:, None]
     cells = {}
@@ -187,15 +187,15 @@ def _rest(weights: Array, logs: Array, texts: _Batch, seen: Array) -> dict[str, 
 
 
 def _largest(array: Array) -> Array:
-    """The largest of each row: by way of where it is, which numpy finds in half the time over short rows."""
+    """The largest value of each row, found through argmax, which takes numpy half the time on short rows."""
     return np.take_along_axis(array, array.argmax(axis=-1)[..., None], axis=-1)[..., 0]
 
 
 def _rows(cells: Array, rows: Array, at_least: int = 1) -> Array:
-    """Shares [B,n,n] of the sum that is the mean over some rows (bool [B,n]) of their weight on some cells."""
+    """Shares [B,n,n] of each cell in the mean over some rows (bool [B,n]) of their weight on some cells."""
     number = rows.sum(axis=1)
     each = np.where(number >= at_least, 1.0 / np.maximum(number, 1), np.nan).astype(np.float32)
-    return np.asarray((cells & rows[:, :, None]) * each[:, None, None])  # where no row counts, NaN throughout
+    return np.asarray((cells & rows[:, :, None]) * each[:, None, None])  # if no row counts, NaN throughout
 
 
 def _keys(texts: _Batch, keys: Array) -> Array:
@@ -233,7 +233,7 @@ def _first(texts: _Batch) -> Array:
 
 
 def _earlier(texts: _Batch, before: int) -> Array:
-    """Cells of the earlier copies of each token, bool [B,n,n]; `before` 1: the token before counts, 2: it does not."""
+    """Cells of earlier copies of each token, bool [B,n,n]; `before` 1 includes the previous token, 2 excludes it."""
     plain = ~texts.special
     same = (texts.ids[:, :, None] == texts.ids[:, None, :]) & plain[:, :, None] & plain[:, None, :]
     return np.asarray(same & np.tri(same.shape[1], k=-before, dtype=bool))
@@ -264,13 +264,13 @@ _CELLS: Mapping[str, Callable[[_Batch], Array]] = {
     "away": _away,
     "all": _all,
 }
-"""Sums over cells -> the share of each cell, float32 [B,n,n]. Most are a measure as they are."""
+"""Name of a sum over cells -> the share of each cell, float32 [B,n,n]. Most of these sums are already measures."""
 _RATIOS = {"mean distance": ("away", "all")}
-"""Measures that are one such sum divided by another."""
+"""Measures that are the quotient of two such sums."""
 NAMES = (
     "entropy", "entropy share", "mean distance", "locality", "confidence", "largest weight", "previous", "next", "self",
     "first", "special", "punctuation", "sink", "duplicate", "induction", "strongest key", "strongest key position",
 )  # fmt: skip
-"""What can be measured so."""
+"""The measures that can be computed this way."""
 REST_NAMES = tuple(f"{REST}{name}" for name in FORMULAS)
-"""And of what the first token leaves."""
+"""The same for the measures without the first token's weight."""

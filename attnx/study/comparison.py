@@ -1,4 +1,4 @@
-"""Two models on one prompt each: their traces site by site, and how far their own outputs moved."""
+"""Two models on one prompt each: their traces site by site, and how much their own outputs differ."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two runs held against each other."""
+    """Two runs compared."""
 
     one: Trace
     two: Trace
     difference: Difference
     outputs: OutputChange | None
-    """How far the model's own outputs moved; None where they cannot be compared."""
+    """How much the models' own outputs differ; None if they cannot be compared."""
     notes: tuple[str, ...]
 
     @property
     def reached(self) -> float:
-        """The largest difference of a weight; infinite where one has a number and the other has none."""
+        """The largest difference of a weight; infinite where only one of them has a number."""
         weights = self.difference.stages.values[:, -1]
         return float(max(np.nanmax(values, initial=0.0) for values in (self.difference.largest.values, weights)))
 
@@ -50,20 +50,20 @@ class Comparing:
 
     models: tuple[OpenModel, OpenModel]
     names: tuple[str, str]
-    """What they are called."""
+    """Their names."""
     sort: str | None = None
-    """Only this sort of attention."""
+    """Only this kind of attention."""
     pairs: Pairs | None = None
-    """Layers that are compared; None for all, in execution order."""
+    """The layers to compare; None for all, in execution order."""
     tolerance: float = 1e-3
     over_heads: bool = False
     """Whether the means over the heads of each layer are compared."""
 
     def compare(self, first: Prompt, second: Prompt) -> Compared:
-        """Run both, and hold them against each other.
+        """Run both and compare them.
 
         Raises:
-            UsageError: Sites of which nothing says how they are paired.
+            UsageError: It is not clear how the sites are paired.
             InputError: Different numbers of heads or tokens.
             AttnxError: A run failed; the message says which model's.
         """
@@ -78,7 +78,7 @@ class Comparing:
         return done[0] if len(done) == 1 else _together(done)
 
     def _parts(self, prompts: tuple[Prompt, Prompt]) -> list[Pairs | None]:
-        """Pairs of layers that are run together, so that their matrices fit; all of them where they are few."""
+        """Pairs of layers to run together so that their matrices fit in memory; all of them if they are few."""
         sites = []
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
             with of_model(at, self.names[at]):
@@ -88,7 +88,7 @@ class Comparing:
             sites.append(read)
         one, two = ([site.layer for site in read.sites if site.layer is not None] for read in sites)
         pairs = self.pairs if self.pairs is not None else tuple(zip(one, two, strict=True)) if one == two else ()
-        # One pair after another: with one site in each layer, that is the order in which they are compared.
+        # One pair after another: with one site per layer, that is the order of comparison.
         ordered = sorted(set(pairs))
         together = max(1, min(len(part) for read in sites for part in read.parts[:1] if part) // 2)
         cut = [tuple(ordered[at : at + together]) for at in range(0, len(ordered), together)]
@@ -105,7 +105,7 @@ class Comparing:
             notes += [f"{self.names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
             traces.append(trace)
             if pairs is not self.pairs:
-                model.sessions.clear()  # each holds the weights, and what its runs took
+                model.sessions.clear()  # each holds the weights and its runs' memory
         changed = output_change(self.models[0], *traces) if outputs else None
         a, b = aligned(self.names, traces[0], traces[1], pairs)
         if self.over_heads:
@@ -118,12 +118,12 @@ class Comparing:
 
 
 def _bare(trace: Trace) -> Trace:
-    """A trace whose attentions hold no arrays."""
+    """The trace without its attentions' arrays."""
     return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
 
 
 def _together(parts: Sequence[Compared]) -> Compared:
-    """Pairs of layers that were run one after another, as one."""
+    """Merge pairs of layers that were run one after another."""
     first = parts[0]
     one, two = (
         replace(getattr(first, side), attentions=tuple(a for part in parts for a in getattr(part, side).attentions))
@@ -150,11 +150,11 @@ def _together(parts: Sequence[Compared]) -> Compared:
 
 @contextlib.contextmanager
 def of_model(at: int, name: str) -> Iterator[None]:
-    """Say of which of two models an error is.
+    """Say which of two models an error belongs to.
 
     Args:
         at: 0 or 1.
-        name: What the model is called.
+        name: The model's name.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A protein run through a model: which residues its attention says are in contact, and how many of these are."""
+"""Run a protein through a model: which residues its attention predicts to be in contact, and how many really are."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from attnx.study.selection import trusted
 from attnx.wording import Wording
 
 AT_ONCE = 1 << 29
-"""Bytes of matrices that are fetched in one run: of a long protein the model is run once for some layers each."""
+"""Bytes of matrices fetched in one run; for a long protein the model is run several times, for some layers each."""
 GAPS = "-.*"
-"""What stands for a residue besides letters: gaps of an alignment, a stop."""
+"""Residue symbols other than letters: gaps of an alignment, a stop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """How many of the strongest pairs are real contacts."""
+    """How many of the strongest pairs are real contacts (precision)."""
 
     heads: Measurement
-    """[L,H,3]: of every head, among the L, L/2 and L/5 strongest pairs. The best of them is chosen after the fact."""
+    """[L,H,3]: each head's precision on the L, L/2 and L/5 strongest pairs. The best head is chosen after the fact."""
     mean: Array
-    """float64 [3]: of the map that is shown."""
+    """float64 [3]: precision of the displayed map."""
     chance: float
-    """The share of real contacts among all pairs: what a map that knows nothing gives."""
+    """The share of real contacts among all pairs: the precision of a random map."""
     contacts: int
     """Real contacts among the pairs that count."""
     near: int
-    """Real contacts of residues that do not lie far enough apart to count."""
+    """Real contacts of residues that are too close in the sequence to count."""
     real: Array
     """bool [N,N]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contacts:
-    """Contacts of one protein."""
+    """The predicted contacts of one protein."""
 
     trace: Trace
     """Without arrays."""
@@ -57,7 +57,7 @@ class Contacts:
     map: Measurement
     """[N,N], the mean over the chosen heads."""
     where: str
-    """Which these are."""
+    """The names of those heads."""
     apart: int
     judged: Judged | None
     notes: tuple[str, ...]
@@ -81,20 +81,20 @@ def contacts(
     start: int = 1,
     apart: int = measure.APART,
 ) -> Contacts:
-    """Run a protein and make a map of its contacts.
+    """Run a protein and compute its contact map.
 
     Args:
         model: A protein model that reads residue by residue.
         prompt: The protein.
-        heads: Heads whose mean is the map; a head without a layer is of every layer. All where none is named.
+        heads: Heads whose mean is the map; a head without a layer means that head in every layer. Empty for all.
         layers: Only these layers.
-        gold: A file with the real contacts, see `measure.contacts.read_gold`.
-        start: The number of the first residue in it.
-        apart: Positions that two residues must lie apart to count.
+        gold: A file with the real contacts; see `measure.contacts.read_gold`.
+        start: The number of the first residue in that file.
+        apart: How many positions apart two residues must be to count.
 
     Raises:
         UsageError: No such head or layer, or a model with two sides.
-        InputError: No protein, or one whose residues do not lie so far apart.
+        InputError: No protein, or one too short for any pair that far apart.
     """
     if is_two_sided(model):
         raise UsageError(
@@ -104,7 +104,7 @@ def contacts(
     sites = [site for site in model.sites if site.kind == "self"]
     chosen = _chosen(sites, heads, layers)
     picks: dict[int, list[int]] | None = None
-    if heads and gold is None:  # else every head is held against the contacts, whichever the map is of
+    if heads and gold is None:  # else every head is judged by the contacts, whichever heads make the map
         picks = {}
         for layer, head in chosen:
             picks.setdefault(layer, []).append(head)
@@ -136,7 +136,7 @@ def contacts(
 
 
 class _Maps:
-    """What the runs of one protein came to so far."""
+    """Accumulates the results of the runs of one protein."""
 
     def __init__(self) -> None:
         self.first: Trace | None = None
@@ -149,7 +149,7 @@ class _Maps:
         self._sum: Array | float = 0.0
 
     def runs(self, model: OpenModel, prompt: Prompt, wanted: Wanted, sites: Sequence[Site]) -> Iterator[Trace]:
-        """Runs the layers, no more at a time than have matrices of `AT_ONCE` bytes: sites that can be trusted."""
+        """Run the layers in groups with at most `AT_ONCE` bytes of matrices; only trusted sites are kept."""
         length = len(next(iter(prompt.encode(model)), ()))
         for group in _groups([site for site in sites if wanted.takes(site)], length):
             try:
@@ -162,11 +162,11 @@ class _Maps:
             yield trace
 
     def of(self, trace: Trace, picks: Mapping[int, Sequence[int]] | None) -> Iterator[tuple[str, int, int, Array]]:
-        """Label, layer and head of each head, and its corrected map [N,N].
+        """Yield label, layer and head of each head, and its corrected map [N,N].
 
         Args:
             trace: A run.
-            picks: By layer, the only heads that were kept; all where None.
+            picks: By layer, the heads that were kept; None for all.
 
         Raises:
             UnsupportedError: The rows and columns of a site are not the protein's tokens.
@@ -183,7 +183,7 @@ class _Maps:
                 yield label, layer, head, measure.corrected(weights[0, at][inside])
 
     def add(self, found: Array, name: str) -> None:
-        """Count a head's map into the mean."""
+        """Add a head's map to the mean."""
         self._sum = self._sum + found
         self.used.append(name)
 
@@ -202,7 +202,7 @@ class _Maps:
 
 
 def _groups(sites: Sequence[Site], length: int) -> list[tuple[int, ...] | None]:
-    """The layers, in order, that are run together; all at once where a layer is not known."""
+    """The layers to run together, in order; all at once if a layer is not known."""
     layers = [site.layer for site in sites if site.layer is not None]
     if len(layers) < len(sites) or not sites:
         return [None]
@@ -218,7 +218,7 @@ def _groups(sites: Sequence[Site], length: int) -> list[tuple[int, ...] | None]:
 
 
 def _chosen(sites: Sequence[Site], heads: Sequence[Head], layers: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Layer and head of those that were named."""
+    """Layer and head of the named heads."""
     have = {site.layer: site for site in sites if site.layer is not None}
     for asked in (*(layers or ()), *(head.layer for head in heads if head.layer is not None)):
         if asked not in have:
@@ -238,7 +238,7 @@ def _chosen(sites: Sequence[Site], heads: Sequence[Head], layers: Sequence[int] 
 
 
 def _residues(model: OpenModel, tokens: Tokens) -> tuple[list[int], tuple[str, ...]]:
-    """The tokens that are residues, and their letters: all but those that stand around the protein; masked ones too.
+    """The tokens that are residues, masked ones included, and their letters: all but those around the protein.
 
     Raises:
         InputError: A token of several letters.
@@ -263,7 +263,7 @@ def _residues(model: OpenModel, tokens: Tokens) -> tuple[list[int], tuple[str, .
 
 
 def _judged(rates: Mapping[str, Mapping[int, Array]], shown: Array, real: Array, apart: int) -> Judged:
-    """Precisions by layer and head, of the map that is shown, and by chance."""
+    """Precisions by layer and head, of the displayed map, and by chance."""
     i, j = measure.pairs(len(real), apart)
     count = 1 + max(head for own in rates.values() for head in own)
     values = np.full((len(rates), count, len(measure.SHARES)), np.nan)

@@ -1,4 +1,4 @@
-"""What coreference needs of a run: the pronouns' own rows, and what all rows together give each key."""
+"""What coreference needs from a run: the pronouns' own rows, and the total that each key receives from all rows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from attnx.study.selection import trusted
 from attnx.taps.reductions import NORMS, ROWS, START, fits
 
 SEEN = tuple(name for name in ARRAYS if name != "value")
-"""What is fetched of the pronouns' rows; in place of the value what it carries."""
+"""What is fetched for the pronouns' rows; instead of the value, its contribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointing:
-    """A run as `antecedents.resolve` takes it."""
+    """A run in the form that `antecedents.resolve` takes."""
 
     trace: Trace
-    """Whole, or the pronouns' rows."""
+    """The whole trace, or only the pronouns' rows."""
     maps: Mapping[str, Array]
     notes: tuple[str, ...]
     """Notes besides the trace's own."""
     received: Mapping[int, Received] = field(default_factory=dict)
-    """By a site's index; empty where the trace is whole."""
+    """By a site's index; empty if the trace is whole."""
 
 
 def point(model: OpenModel, prompt: Prompt, from_: str | None) -> Pointing:
@@ -44,12 +44,12 @@ def point(model: OpenModel, prompt: Prompt, from_: str | None) -> Pointing:
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        from_: The word to look from; every pronoun that is found where None.
+        prompt: The prompt to run it on.
+        from_: The word to look from; None for every pronoun in the text.
 
     Returns:
-        The pronouns' rows where the graph and the text allow it: then no matrix leaves the session, and the rollout is
-        followed inside it. Else whole matrices.
+        The pronouns' rows if the graph and the text allow it: then no matrix leaves the session, and the rollout is
+        computed inside it. Otherwise whole matrices.
 
     Raises:
         InputError: There is no such word, or no pronoun.
@@ -70,7 +70,7 @@ def _rows(
     model: OpenModel, planned: DryRun, from_: str | None
 ) -> tuple[Trace, Mapping[str, Array], Mapping[int, Received], Mapping[int, Array]] | None:
     """The rows of the pronouns, the rollout's rows, what the keys receive, and by site ||v W_O|| [H,K] where the graph
-    gives it; None where it cannot be had so.
+    gives it; None if that is not possible.
     """
     tokens, sites = planned.tokens, planned.sites(model)
     if not sites or not all(tokens.mask) or not planned.single or any(site.kind != "self" for site in sites):
@@ -88,13 +88,13 @@ def _rows(
         return None
     trace, tapped, values = found
     by_site = {site.index: read_stats(site, tapped, values) for site in sites}
-    # A row without weight is the rollout's special case, and no number of a row with NaN can be used.
+    # A row without weight is a special case of the rollout, and a row with NaN cannot be used.
     if any(s["total"].shape[1] != count or not (s["total"] > 0).all() for s in by_site.values()):
         return None
     seen = [_seen(site, by_site[site.index], count) for site in sites]
     sizes = {i: s["norms"] for i, s in by_site.items() if "norms" in s and (s["norms_left"] >= 0).all()}
     if any("norms" in s and i not in sizes for i, s in by_site.items()):
-        return None  # too much of a vector cancels behind W_O for the graph's float32
+        return None  # W_O cancels too much of a vector for the graph's float32
     attentions = checked(read([site for site, _ in seen], stages_of(tapped), values, ARRAYS, rows), ARRAYS)
     rollout = next(s["rollout"] for s in by_site.values() if "rollout" in s)
     received = {site.index: Received(by_site[site.index]["received"].astype(np.float64), seers) for site, seers in seen}
@@ -103,14 +103,14 @@ def _rows(
 
 
 def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Array]:
-    """How many rows see each key, [H,K]; and the site, with what that says of a mask that the graph left open."""
+    """How many rows see each key, [H,K]; and the site, its mask settled by these counts if the graph left it open."""
     heads = len(stats["total"])
     after = np.arange(count, 0, -1.0)
     if "seers" not in stats:
         return site, np.broadcast_to(after if site.causal else np.full(count, float(count)), (heads, count))
     seers = stats["seers"].astype(np.float64)
     if site.causal is None and count > 1:
-        # Of all matrices of zeros and ones, the triangle alone has these sums.
+        # Of all matrices of zeros and ones, only the triangle has these sums.
         triangle = bool((seers == after).all() and (stats["visible"] == np.arange(1, count + 1)).all())
         site = shown(site, triangle, "causal: measured on this input")
     return site, seers

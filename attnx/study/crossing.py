@@ -1,4 +1,4 @@
-"""A run of an encoder-decoder of which nothing but its cross-attention is kept."""
+"""Run an encoder-decoder and keep only its cross-attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attnx.study.selection import trusted
 from attnx.wording import Wording
 
 CROSS = ("cross", "additive")
-"""Kinds of sites at which a decoder looks at what its encoder made."""
+"""Kinds of sites at which a decoder attends to its encoder's output."""
 
 
 def is_two_sided(model: OpenModel) -> bool:
@@ -31,7 +31,7 @@ def cross_sites(model: OpenModel) -> tuple[Site, ...]:
     """The cross-attention of a model, in execution order.
 
     Raises:
-        UsageError: It has none.
+        UsageError: The model has no cross-attention.
     """
     found = tuple(site for site in sites_of(model) if site.kind in CROSS)
     if not found:
@@ -52,9 +52,9 @@ def cross(
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         layers: Only these layers.
-        heads: By layer, only these heads, which are picked in the graph where its layout allows it.
+        heads: By layer, only these heads, selected in the graph if its layout allows it.
 
     Returns:
         The trace without sites that cannot be trusted, and notes on those.
@@ -69,7 +69,7 @@ def cross(
 def summed(
     model: OpenModel, prompt: Prompt, groups: Sequence[Sequence[int]], size: int, layers: Collection[int] | None = None
 ) -> tuple[Trace, list[Array], tuple[str, ...]] | None:
-    """As `cross`, with each row of weights summed over groups of the encoder's positions inside the graph.
+    """Like `cross`, with each row of weights summed over groups of the encoder's positions inside the graph.
 
     Args:
         model: An encoder-decoder.
@@ -79,8 +79,8 @@ def summed(
         layers: Only these layers.
 
     Returns:
-        The trace, without arrays; of each of its sites float32 [H,T,G]; notes on the sites that were left out because
-        their rows do not sum to 1. None where the graph does not allow it.
+        The trace, without arrays; for each of its sites float32 [H,T,G]; notes on the sites that were left out because
+        their rows do not sum to 1. None if the graph does not allow it.
     """
     marks = np.zeros((size, len(groups) + 1), np.float32)
     marks[:, -1] = 1

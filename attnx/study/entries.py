@@ -1,4 +1,4 @@
-"""What the entries of a model's answer are called: tokens by its tokenizer, labels by its configuration."""
+"""The names of the entries of a model's output: tokens by its tokenizer, labels by its configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnx.wording import Wording
 
 
 def vocabulary_of(model: OpenModel, size: int) -> Vocabulary:
-    """The names of a model's tokens; their numbers where it has no tokenizer."""
+    """The names of a model's tokens; their ids if it has no tokenizer."""
     try:
         return Vocabulary(model.tokenizer, size)
     except (ModelError, InputError):
@@ -21,7 +21,7 @@ def vocabulary_of(model: OpenModel, size: int) -> Vocabulary:
 
 
 class Vocabulary(Mapping[int, str]):
-    """The names of tokens, looked up when one is shown."""
+    """The names of tokens, looked up only when shown."""
 
     def __init__(self, tokenizer: object, size: int) -> None:
         self._tokenizer, self._size = tokenizer, size
@@ -39,10 +39,10 @@ class Vocabulary(Mapping[int, str]):
         return self._size
 
     def entry(self, text: str, argument: str) -> int:
-        """The entry of a word that is one token: with a leading space where the vocabulary has it so.
+        """The entry of a word that is one token, with a leading space if that is how the vocabulary has it.
 
         Raises:
-            UsageError: It is several tokens, or none.
+            UsageError: The word is several tokens, or none.
         """
         if not isinstance(text, str):
             raise UsageError(
@@ -74,7 +74,7 @@ class Vocabulary(Mapping[int, str]):
 
 
 def labels_of(model: OpenModel, count: int) -> Mapping[int, str]:
-    """The names of a classifier's labels, by the configuration."""
+    """The names of a classifier's labels, from the configuration."""
     found = settings(model).get("id2label")
     given = found if isinstance(found, dict) else {}
     return {at: str(given.get(str(at), f"label {at}")) for at in range(count)}
@@ -84,7 +84,7 @@ def label_of(names: Mapping[int, str], text: str, argument: str) -> int:
     """The entry of a label, by its name or number.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such label.
     """
     for entry, name in names.items():
         if text.casefold() in (name.casefold(), str(entry)):

@@ -1,4 +1,4 @@
-"""Experiments on a model in one call each: what `Model.ablate`, `patch`, `patch_paths`, `lens` and `attribute` run."""
+"""Experiments in one call each: the functions behind `Model.ablate`, `patch`, `patch_paths`, `lens`, `attribute`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from attnx.study.selection import each_position, position
 from attnx.study.two_texts import differences
 
 Source = str | Mapping[str, Any]
-"""A text; what `Model.trace` takes by name (text, target, tokens, inputs ...); or an array for each graph input."""
+"""A text; keyword arguments of `Model.trace` (text, target, tokens, inputs ...); or an array for each graph input."""
 Token = int | str
-"""A position, or a token as the command line names it: "it", "it@10"."""
+"""A position, or a token named as on the command line: "it", "it@10"."""
 Head = tuple[int, int]
 """Layer and head; a layer of -1 is the last."""
 
@@ -39,15 +39,15 @@ def ablate(
     layers: Sequence[int] | None = None,
     **asked: Any,
 ) -> ablation.Ablation:
-    """Ablate heads, or knock edges out of them, and read what the model says; see `attnx.study.ablation.ablate`.
+    """Ablate heads, or knock edges out of them, and read the model's output; see `attnx.study.ablation.ablate`.
 
     Args:
         model: The model.
-        source: What it is run on.
-        queries: Where heads are ablated; everywhere where None.
-        edges: Query and key of edges that are knocked out, in place of an ablation.
-        heads: Those that are ablated, each by itself; of edges, those in which they are knocked out.
-        layers: Layers that are ablated whole, -1 being the last.
+        source: The input to run it on.
+        queries: Positions at which heads are ablated; None for all.
+        edges: Query and key of edges to knock out instead of an ablation.
+        heads: The heads to ablate, each alone; with edges, the heads in which to knock them out.
+        layers: Layers to ablate as a whole, -1 being the last.
         asked: component, method, means, answer, foil, position.
     """
     pairs, layers = _chosen(model, heads, layers, asked.get("component"))
@@ -73,14 +73,14 @@ def lens(
     answer: str | None = None,
     top: int = logit_lens.TOP,
 ) -> logit_lens.LogitLens:
-    """Read what each layer would say; see `attnx.study.logit_lens.logit_lens`.
+    """Read what each layer would predict; see `attnx.study.logit_lens.logit_lens`.
 
     Args:
         model: The model.
-        source: What it is run on.
-        at: Positions or tokens, or "all"; the last one of a decoder, and the masks of a masked model, where None.
-        answer: The token or label that is watched; the model's own first choice where None.
-        top: Tokens that are kept of each layer.
+        source: The input to run it on.
+        at: Positions or tokens, or "all"; None for a decoder's last position or a masked model's masks.
+        answer: The token or label to watch; None for the model's own first choice.
+        top: How many tokens to keep per layer.
     """
     top = whole_of(top, "top")
     made = feed_of(model, source)
@@ -96,14 +96,14 @@ def attribute(
     foil: str | None = None,
     at: Token | None = None,
 ) -> attribution.Attribution:
-    """Take a logit, or the difference of two, apart; see `attnx.study.attribution.attribution`.
+    """Decompose a logit, or the difference of two; see `attnx.study.attribution.attribution`.
 
     Args:
         model: The model.
-        source: What it is run on.
-        answer: The token or label; the model's own first choice where None.
-        foil: One whose logit is subtracted.
-        at: The position or token that is read; the last one of a decoder, and the mask of a masked model, where None.
+        source: The input to run it on.
+        answer: The token or label; None for the model's own first choice.
+        foil: The token or label whose logit is subtracted.
+        at: The position or token to read; None for a decoder's last position or a masked model's mask.
     """
     made = feed_of(model, source)
     here = None if at is None else _position(made.tokens, at, "at")
@@ -125,20 +125,20 @@ def patch(
     noising: bool = False,
     **reading: Any,
 ) -> patching.Patching:
-    """Patch activations of one text into the run of another, a spot at a time; see `attnx.study.patching.patch`.
+    """Patch activations of one text into the run of another, one spot at a time; see `attnx.study.patching.patch`.
 
     Args:
         model: The model.
         clean: The text whose answer is restored.
-        corrupt: One of as many tokens.
+        corrupt: A text with the same number of tokens.
         quantity: context, value, query, key, weights, attention, mlp or residual.
-        by: "head", "position" or "layer": what is patched by itself.
+        by: "head", "position" or "layer": the unit of a patch.
         component: "encoder", "decoder" or "cross".
-        heads: Those that are patched; all where there are none.
+        heads: The heads to patch; empty for all.
         layers: Only these layers, -1 being the last.
-        at: Only these positions or tokens; all where None.
-        noising: Whether corrupt activations go into the clean run.
-        reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token that is read).
+        at: Only these positions or tokens; None for all.
+        noising: Whether to patch corrupt activations into the clean run.
+        reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token to read).
     """
     if by is not None:
         choice_of(by, patching.BY, "by")
@@ -165,19 +165,19 @@ def patch_paths(
     noising: bool = False,
     **reading: Any,
 ) -> patching.Patching:
-    """Patch what a head sends to later heads, and nothing else; see `attnx.study.path_patching.patch_paths`.
+    """Patch only the paths from a head to later heads; see `attnx.study.path_patching.patch_paths`.
 
     Args:
         model: The model.
         clean: The text whose answer is restored.
-        corrupt: One of as many tokens.
-        from_: The senders; every head where there are none.
-        to: The receivers; the answer where there are none.
+        corrupt: A text with the same number of tokens.
+        from_: The senders; empty for every head.
+        to: The receivers; empty for the answer.
         into: "query", "key" or "value" of the receivers.
         component: "encoder", "decoder" or "cross".
-        freeze_mlps: Whether MLPs between them are held too.
-        noising: Whether corrupt activations go into the clean run.
-        reading: As of `patch`.
+        freeze_mlps: Whether the MLPs between them are frozen too.
+        noising: Whether to patch corrupt activations into the clean run.
+        reading: As for `patch`.
     """
     ends = [_heads(model, given, component, name) for name, given in (("from_", from_), ("to", to))]
     _, running, measured = _two(model, clean, corrupt, **reading)
@@ -196,7 +196,7 @@ def patch_paths(
 def _two(
     model: OpenModel, clean: Source, corrupt: Source, *, read: Token | None = None, **asked: Any
 ) -> tuple[Planned, Intervening, Meter]:
-    """Both texts, the model with their feeds, and the number in which they are compared."""
+    """Both texts, the model with their feeds, and the metric that compares them."""
     one, two = feed_of(model, clean), feed_of(model, corrupt)
     differences(one, two)
     running = Intervening(model, {RUN: one.feed, OTHER: two.feed})

@@ -14,19 +14,19 @@ from attnx.study.shelf import precision
 
 _OWN = ("", "ai.onnx")
 SHOWN = 4
-"""Operators that a sentence names."""
+"""How many operators a sentence names at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the graphs of one model hold, all its files together."""
+    """The contents of one model's graphs, all its files together."""
 
     operators: Mapping[str, int]
-    """How many nodes there are of each operator; those of other domains than ONNX's with their domain."""
+    """How many nodes there are of each operator; operators outside ONNX's own domain are named with their domain."""
     attention: Mapping[str, int]
-    """How many attention sites there are of each operator: "Softmax" where it is written out."""
+    """How many attention sites there are of each operator: "Softmax" if it is decomposed."""
     weights: str
-    """What most bytes of its weights are: "fp32", "int8"."""
+    """The type of most bytes of its weights: "fp32", "int8"."""
     opsets: Mapping[str, int]
     """Domain -> version."""
     producer: str
@@ -39,14 +39,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """Two models' graphs beside each other."""
+    """Two models' graphs side by side."""
 
     one: Held
     two: Held
 
     @property
     def operators(self) -> dict[str, tuple[int, int]]:
-        """Each operator whose number differs: how many in the first, in the second; the largest change first."""
+        """Each operator whose count differs, with its count in either model; the largest change first."""
         both = {**self.one.operators, **self.two.operators}
         counts = {name: (self.one.operators.get(name, 0), self.two.operators.get(name, 0)) for name in both}
         changed = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
@@ -54,7 +54,7 @@ class FileDifference:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What differs, a clause each; empty where nothing of this does."""
+        """What differs, one clause each; empty if nothing does."""
         out = []
         changed = self.operators
         named = [f"{name} {one} → {two}" for name, (one, two) in list(changed.items())[:SHOWN]]
@@ -74,7 +74,7 @@ class FileDifference:
 
 
 def file_difference(one: OpenModel, two: OpenModel) -> FileDifference:
-    """Hold the graphs of two models against each other; weights are not read.
+    """Compare the graphs of two models; weights are not read.
 
     Raises:
         ModelError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""What is told of an inspection in numbers: the overview's findings, a ranking of heads, one query's rows."""
+"""The numbers reported for an inspection: the overview's findings, a ranking of heads, one query's rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from attnx.study.inspection import Inspection, Pick
 from attnx.tokens.spans import axis_labels
 
 TOP = 10
-"""Heads that a ranking lists where their number is not given."""
+"""How many heads a ranking lists by default."""
 WORTH = (("most on one token", 3), ("most confident", 4), ("parked", 3))
-"""What the overview points out, and at most how many heads of each."""
+"""What the overview points out, and the maximum number of heads for each."""
 
 
 def findings(shown: Inspection) -> dict[str, Any]:
     """What the overview points out, as numbers.
 
     Returns:
-        `layer` (its looks are listed), `looks` by query, `worth` (name -> looks), `mass` and `heads` as measurements,
+        `layer` (whose looks are listed), `looks` by query, `worth` (name -> looks), `mass` and `heads` as measurements,
         `kinds` by site and head.
     """
     trace = shown.trace
@@ -56,14 +56,14 @@ def findings(shown: Inspection) -> dict[str, Any]:
 
 
 def pair(shown: Inspection, look: Look) -> Look | None:
-    """The largest weight of a head between two different tokens that are not special; None where it has none."""
+    """The largest weight of a head between two different non-special tokens; None if there is none."""
     if shown.glance is not None:
         return shown.glance.pairs[look.site, look.head]
     return strongest_pair(shown.trace, look.site, look.head)
 
 
 def query_name(shown: Inspection, at: int, site: int | None = None) -> str:
-    """The token at a position of the query axis of a site, by its place in the trace; of `about` where None."""
+    """The token at a position of a site's query axis; the site is given by its place in the trace, None for `about`."""
     if shown.glance is not None:
         return shown.trace.tokens.pieces[at].strip()
     attention = shown.about if site is None else shown.trace.attentions[site]
@@ -82,7 +82,7 @@ def key_name(shown: Inspection, at: int, site: int | None = None) -> str:
 
 
 def ranked(shown: Inspection) -> list[tuple[Pick, int, float]]:
-    """Each head's largest value for the query, special tokens left out, the largest first."""
+    """Each head's largest value for the query, special tokens excluded, the largest first."""
     assert shown.query is not None
     out = []
     for pick in shown.picks:
@@ -111,7 +111,7 @@ def ranking_measure(shown: Inspection) -> Measurement:
 
 
 def row_table(shown: Inspection) -> Measurement:
-    """One query's row in every head that is shown: [heads, keys]; with `top`, the keys with the largest values."""
+    """One query's row in every displayed head: [heads, keys]; with `top`, the keys with the largest values."""
     assert shown.query is not None
     rows = np.stack([pick.matrix.shown[pick.matrix.row_of(shown.query)] for pick in shown.picks])
     first = shown.picks[0].matrix

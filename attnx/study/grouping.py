@@ -1,7 +1,7 @@
-"""Several tokens taken as one: from them the mean of their rows, to them the sum of their columns.
+"""Several tokens treated as one: as queries, the mean of their rows; as keys, the sum of their columns.
 
-The one stands where the first of them stood, so that whatever reads a row, a column or a cell reads theirs. Of scores
-this is exact: the mean query times the sum of the keys. Of weights it is the mean of distributions, which still sums
+The merged token takes the position of the first, so code that reads a row, column or cell reads theirs. For scores
+this is exact: the mean query times the sum of the keys. For weights it is the mean of distributions, which still sums
 to 1.
 """
 
@@ -19,22 +19,22 @@ from attnx.measure.looks import Look
 from attnx.records import Array, Tokens, Trace
 
 Group = tuple[Sequence[int], str]
-"""Positions of tokens, and what they are called together."""
+"""Positions of tokens, and their common label."""
 _MEANS = ("query", "scores", "scaled", "capped", "weights", "context")
 
 
 def rows_averaged(trace: Trace, at: Sequence[int], label: str) -> Trace:
-    """The trace with the mean of some rows in place of the first of them, which is called by `label`.
+    """The trace with the first of some rows replaced by their mean, labelled `label`.
 
-    Of the masked scores, of which a mean would be minus infinity wherever one of the rows hides a key, the largest.
+    For masked scores it is the largest: their mean would be minus infinity wherever one of the rows hides a key.
 
     Args:
-        trace: Whole, or of chosen rows, which then are these rows and come out as one.
+        trace: Whole, or with exactly these rows, which become one.
         at: Positions in the text, in order.
-        label: What the mean row is called.
+        label: The name of the mean row.
 
     Raises:
-        UnsupportedError: A site's queries are not the text that the positions are of.
+        UnsupportedError: A site's queries are not the text that the positions refer to.
     """
     rows = list(range(len(at))) if trace.rows is not None else list(at)
     sides, attentions = {}, []
@@ -63,16 +63,16 @@ def rows_averaged(trace: Trace, at: Sequence[int], label: str) -> Trace:
 
 
 def columns_summed(trace: Trace, site: int, query: int, at: Sequence[int], label: str) -> Trace:
-    """The trace with the sum of some columns in place of the first of them at one site, and the others gone.
+    """The trace with the first of some columns at one site replaced by their sum, and the others removed.
 
-    Its value is what the query carries from all of them, by their weights: weight x value is then the sum of theirs.
+    Its value is the weighted mean of theirs for the query, so that weight x value is the sum of theirs.
 
     Args:
         trace: With weights.
         site: Position in `trace.attentions`.
-        query: The query whose weights the value goes by.
+        query: The query whose weights determine the value.
         at: Positions on the key axis, in order.
-        label: What they are called together.
+        label: Their common name.
     """
     attention = trace.attentions[site]
     keys, first, gone = list(at), at[0], list(at[1:])
@@ -105,16 +105,16 @@ def taken_together(
     keys: tuple[Sequence[int], str],
     strongest: Callable[[Trace], Look],
 ) -> tuple[Look, Trace, tuple[str, ...]]:
-    """A trace in which several queries, several keys or both are one, and the cell that is looked at.
+    """Merge several queries, several keys or both into one, and pick the cell to look at.
 
     Args:
-        trace: With weights; query, key and value where they are to be shown.
-        queries: Several; one or none is left as it is.
-        keys: The same.
-        strongest: Which cell of such a trace is looked at.
+        trace: With weights; also with query, key and value if they are to be shown.
+        queries: Positions to merge; one or none is left as it is.
+        keys: Likewise.
+        strongest: Picks the cell of such a trace to look at.
 
     Returns:
-        That cell; the trace; and what is to be said of it.
+        That cell, the trace, and notes for the user.
     """
     notes = []
     if len(queries[0]) > 1:
@@ -132,7 +132,7 @@ def taken_together(
             f"to {len(keys[0])} tokens together: the sum of their keys and of their columns; v is the mean of their "
             "values by weight"
         )
-    if notes:  # a largest score is not their masked one
+    if notes:  # the largest score is not the merged token's masked score
         trace = replace(trace, attentions=tuple(replace(a, masked=None) for a in trace.attentions))
     return at, trace, tuple(notes)
 

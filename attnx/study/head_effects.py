@@ -1,4 +1,4 @@
-"""What each head does to what the model says: ablated by itself, beside the measures of where it looks."""
+"""What each head does to the model's output when ablated alone, next to the measures of where it looks."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NAME = "effect"
 def effects(
     model: OpenModel, prompt: Prompt, trace: Trace, like: Measurement, tell: Callable[[int], None] | None = None
 ) -> tuple[Measurement, tuple[str, ...]]:
-    """How far the model's answer moves when each head is ablated (its output set to 0) by itself.
+    """How far the model's answer moves when each head alone is ablated (its output set to 0).
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        trace: Its sites, in the order of the rows of `like`.
-        like: A measure [S,H] beside which it stands.
-        tell: Called with how many heads have been ablated.
+        prompt: The prompt to run it on.
+        trace: A trace with its sites in the order of the rows of `like`.
+        like: A measure [S,H] to show it beside.
+        tell: Called with the number of heads ablated so far.
 
     Returns:
-        [S,H], with the axes of `like`; NaN for heads that are not there, whose attention is not over tokens, or that
+        [S,H], with the axes of `like`; NaN for heads that do not exist, whose attention is not over tokens, or that
         cannot be ablated. Notes, why not among them.
 
     Raises:
-        UnsupportedError: There is none that could be ablated, or the model takes several runs.
+        UnsupportedError: No head could be ablated, or the model takes several runs.
     """
     planned = plan_run(model, prompt)
     running = Intervening(model, {"inputs": planned.feed})

@@ -1,4 +1,4 @@
-"""Matrices of all heads of a site made into one inside the graph: their mean, or the largest of each cell."""
+"""Reduce the matrices of all heads of a site to one inside the graph: their mean, or the largest of each cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnx.study.head_stats import checked_rows, read_stats, rows_sum_to_one, sa
 from attnx.taps.reductions import ROWS, fits
 
 MEANS = ("total", "mean", "most_masked", "masked", "weights")
-"""What is reduced and gathered for means; for the largest, "most" stands in the place of "mean"."""
+"""What is reduced and gathered for means; for the largest, "most" replaces "mean"."""
 
 
 def over_heads(

@@ -1,7 +1,7 @@
 """Measures of heads from reductions inside the graph: no matrix leaves the session.
 
-The numbers are those of attnx.measure on the whole matrices, to float32's rounding; where a model or a site does not
-allow the reduction, the matrices are fetched and measured there.
+The numbers equal those of attnx.measure on whole matrices up to float32 rounding; if a model or a site does not
+allow the reduction, its matrices are fetched and measured instead.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from attnx.run.batch import Batch  # threads and their logging: for a corpus
 
 CHECKED = ("masked", "weights")
-"""Of what a few rows are gathered, to hold against one another."""
+"""The quantities of which a few rows are gathered and checked against one another."""
 SAMPLED = 4
-"""How many rows these are."""
+"""How many rows are gathered for the checks."""
 TOGETHER = 512
-"""Tokens up to which distances are summed over all cells of a head at once: float32 was then off by 5e-5 of the sum at
-512 tokens and by 2e-6 at 128, and is by more in longer texts, which are summed row by row."""
+"""Up to this many tokens, distances are summed over all cells of a head at once: float32 was off by 5e-5 of the sum at
+512 tokens and by 2e-6 at 128. Longer texts, where the error would be larger, are summed row by row."""
 
 
 def heads(
@@ -45,17 +45,17 @@ def heads(
     layers: Collection[int] | None = None,
     choose: Callable[[Trace], Trace] = lambda trace: trace,
 ) -> tuple[HeadTable, Trace]:
-    """Every measure of every head, without a matrix leaving the session.
+    """Every measure of every head; no matrix leaves the session.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         layers: Only sites of these layers.
-        choose: Which sites of the trace are measured, such as those whose checks hold.
+        choose: Selects which sites of the trace are measured, such as those whose checks hold.
 
     Returns:
-        What `measure.describe_heads` gives of the whole matrices, and the trace, whose sites have no arrays but their
-        checks: that all rows sum to 1, and, of a few rows, that weights = softmax(masked).
+        What `measure.describe_heads` returns for the whole matrices, and the trace, whose sites have no arrays, only
+        checks: that all rows sum to 1 and, for a few rows, that weights = softmax(masked).
     """
     from attnx.measure import describe_heads
 
@@ -81,13 +81,13 @@ def reduced(
     more: Mapping[int, Collection[str]] = MappingProxyType({}),
     extra: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[Trace, Mapping[int, Mapping[str, Array]], Cells] | None:
-    """The trace without arrays, and statistics by site; None where the graph or the text does not allow it.
+    """The trace without arrays, and statistics by site; None if the graph or the text does not allow it.
 
     Args:
         model: The model.
         planned: The run.
         sites: The sites.
-        more: By a site's index, statistics besides those that the measures need.
+        more: By a site's index, statistics in addition to those that the measures need.
         extra: The arrays that these need.
     """
     tokens = planned.tokens
@@ -111,14 +111,14 @@ def reduced(
 
 
 def sample(count: int) -> Array:
-    """A few rows of a matrix, from the first to the last, int64: what its checks are made on."""
+    """A few row numbers of a matrix, from the first to the last, int64: the rows that are checked."""
     return np.unique(np.linspace(0, count - 1, SAMPLED).astype(np.int64))
 
 
 def checked_rows(
     sites: Sequence[Site], tapped: Tapped, values: Mapping[str, Array], rows: Array
 ) -> tuple[Attention, ...]:
-    """The rows gathered of what is `CHECKED`, checked against one another."""
+    """Check the gathered rows of the quantities `CHECKED` against one another."""
     return checked(read(sites, stages_of(tapped), values, CHECKED, rows.tolist()), CHECKED)
 
 
@@ -129,7 +129,7 @@ def stages_of(tapped: Tapped) -> Tapped:
 
 
 def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
-    """The statistics that are needed; None where a site cannot be reduced in the graph."""
+    """The statistics that are needed; None if a site cannot be reduced in the graph."""
     plan = ["total", "entropy", "largest", "marks", "cells"]
     if any(tokens.special):
         plan.append("kept")
@@ -179,13 +179,13 @@ def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[
 
 
 def rows_sum_to_one(some: Attention, total: Array) -> Check:
-    """That all rows sum to 1, to the tolerance that the check of a few rows has."""
+    """Check that all rows sum to 1, with the same tolerance as the check of a few rows."""
     over = total - 1.0 if some.site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
     return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
 
 
 def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:
-    """As `heads` for each text of a batch whose matrices were fetched: measured together where they can be."""
+    """Like `heads` for each text of a batch whose matrices were fetched; measured together if possible."""
     from attnx.measure import describe_heads
     from attnx.study.batch_head_stats import REST_NAMES, measure
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
 
 REST = "rest: "
-"""What the name of a measure of what the first token leaves begins with, among those of a site."""
+"""Prefix of the names of a site's measures without the first token's weight."""
 TOGETHER = 1 << 18
-"""Numbers of one statistic up to which sites are measured together: of a short text numpy's calls take the time, of a
-long one their arrays the memory."""
+"""Up to this many numbers per statistic, sites are measured together: short texts are limited by numpy's call
+overhead, long ones by memory."""
 
 
 def table_of(trace: Trace, stats: Mapping[int, Mapping[str, Array]], cells: Cells) -> HeadTable:
@@ -63,7 +63,7 @@ def table(columns: Sequence[Mapping[str, Array]], axes: tuple[Axis, ...], repeat
 
 @cache
 def asked() -> tuple[Measurement, ...]:
-    """What the measures are called and what they mean: asked of the measures, over two tokens and one head."""
+    """Names and meanings of the measures, found by running them on two tokens and one head."""
     from attnx.measure import describe_heads
 
     two = Tokens(np.arange(2), ("a", "b"), ((0, 0),) * 2, (0, 1), (False,) * 2, (True,) * 2)
@@ -74,7 +74,7 @@ def asked() -> tuple[Measurement, ...]:
 
 
 def _columns(kept: Sequence[tuple[Site, Mapping[str, Array]]], tokens: Tokens, cells: Cells) -> list[dict[str, Array]]:
-    """The measures of each site; of sites alike, of several at once."""
+    """The measures of each site; sites of the same shape are computed together."""
     out = []
     for causal, run in groupby(kept, key=lambda one: bool(one[0].causal)):
         found = [stats for _, stats in run]
@@ -91,7 +91,7 @@ def _columns(kept: Sequence[tuple[Site, Mapping[str, Array]]], tokens: Tokens, c
 
 
 _READ = {"total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen"}
-"""The statistics that the measures are made of."""
+"""The statistics that the measures are computed from."""
 
 
 def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Cells) -> dict[str, Array]:
@@ -105,7 +105,7 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     entropy = np.log(safe) - stats["entropy"].astype(np.float64) / safe
     seen = stats.get("visible", np.broadcast_to(places + 1 if causal else np.full(count, count), total.shape))
     sees_first = stats["seen"] > 0 if "seen" in stats else np.ones(total.shape, bool)
-    marks = np.moveaxis(stats["marks"], -1, 0).astype(np.float64, order="C")  # a mark's rows side by side
+    marks = np.moveaxis(stats["marks"], -1, 0).astype(np.float64, order="C")  # the rows of a mark are contiguous
     best = stats["kept" if special.any() else "largest"].astype(np.float64)
     near = [cells.sums(stats["cells"], offset, count) for offset in range(-WITHIN, WITHIN + 1)]
     repeated = cells.sums(stats["cells"], "induction", count)

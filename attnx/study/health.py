@@ -33,31 +33,31 @@ OPTIONAL = {
     "textual": "explore", "matplotlib": "figures", "pillow": "vision", "jinja2": "chat", "pyarrow": "parquet",
     "ray": "scan",
 }  # fmt: skip
-"""Distribution -> the extra that brings it."""
+"""Distribution -> the extra that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     part: str
     """versions, devices, processor, CUDA, cache, models, self-test."""
     name: str
     state: State
-    """good; note: nothing is wrong, but it may explain something; bad: mend it."""
+    """good; note: nothing is wrong, but it may explain something; bad: should be fixed."""
     said: str
     remedy: str = ""
 
 
 class TracesText(Protocol):
-    """What the self-test needs of an opened model."""
+    """What the self-test needs from an opened model."""
 
     def trace(self, text: str | None = None) -> Trace:
         """Run the model on a text."""
 
 
 def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
-    """Look at everything, one finding after the other.
+    """Check everything, yielding one finding after another.
 
     Args:
         open_model: Opens a model by its name, for the self-test.
@@ -72,7 +72,7 @@ def examine(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """What is installed; two onnxruntimes at once is bad, for each writes over files of the other."""
+    """What is installed; two onnxruntimes at once are bad, because they overwrite each other's files."""
     from attnx.version import __version__
 
     yield Finding("versions", "attnx", "good", __version__)
@@ -154,11 +154,11 @@ def _device(device: str) -> Finding:
 
 
 def processor(found: Processor | None = None) -> Iterator[Finding]:
-    """What a processor has (this one, for None), and how kernels for integers and own layouts behave on it."""
+    """A processor's features (None for this one), and how integer kernels and blocked layouts behave on it."""
     try:
         found = found or here()
     except ImportError:
-        return  # onnxruntime cannot be imported, which was said
+        return  # onnxruntime cannot be imported; reported above
     yield Finding("processor", "name", "good" if found.name else "note", found.name or "not known on this system")
     told = "not known on this system" if found.instructions is None else ", ".join(found.instructions) or "none of note"
     yield Finding("processor", "instructions", "note" if found.instructions is None else "good", told)
@@ -181,7 +181,7 @@ _PRODUCTS = {
 
 
 def cuda() -> Iterator[Finding]:
-    """The libraries that onnxruntime's CUDA provider loads: where each is, or what brings it."""
+    """The libraries that onnxruntime's CUDA provider loads: where each is, or what installs it."""
     from attnx.session.ort import built_in, cuda_version, has_driver
 
     if sys.platform == "darwin" or "CUDAExecutionProvider" not in built_in():
@@ -201,7 +201,7 @@ def cuda() -> Iterator[Finding]:
 
 
 def library(name: str, number: str) -> str | None:
-    """Where a CUDA library is: in an nvidia-* wheel, or where the system's loader finds it; None where nowhere."""
+    """Where a CUDA library is: in an nvidia-* wheel, or where the system's loader finds it; None if it is nowhere."""
     windows = sys.platform == "win32"
     patterns = [f"nvidia/**/{name}64_{number}*.dll"] if windows else [f"nvidia/**/lib{name}.so.{number}*"]
     for folder in map(Path, dict.fromkeys(sys.path)):
@@ -217,7 +217,7 @@ def library(name: str, number: str) -> str | None:
 
 
 def cache() -> Iterator[Finding]:
-    """Where the cache is, what it holds, and whether it can be written."""
+    """Where the cache is, what it contains, and whether it is writable."""
     from attnx.session import cache as kept
 
     where = kept.folder()
@@ -246,7 +246,7 @@ _ROW = re.compile(r"^\| (?P<name>[\w.]+) \| (?P<size>\d+) \| `(?P<sha>[0-9a-f]{6
 
 
 def models() -> Iterator[Finding]:
-    """Whether the files of the bundled models are those that were built, by the sha256 in their MODEL.md."""
+    """Whether the bundled models' files are unchanged since they were built, by the sha256 in their MODEL.md."""
     from attnx.catalog.models import bundled, bundled_root
 
     names = bundled()
@@ -283,7 +283,7 @@ def reference() -> dict[str, object]:
 
 
 def self_test(open_model: Callable[[str], TracesText]) -> Iterator[Finding]:
-    """Run the bundled model and hold rows of its attention against stored ones.
+    """Run the bundled model and compare rows of its attention with stored ones.
 
     Args:
         open_model: Opens a model by its name.

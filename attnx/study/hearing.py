@@ -1,4 +1,4 @@
-"""A listener and one sound: what it writes in each window, and where in the sound each token ends."""
+"""A speech model and one sound: its transcript of each window, and where in the sound each token ends."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from attnx.wording import Wording
 Result = TypeVar("Result")
 
 MARK = 0.02
-"""Seconds from one mark of time to the next. Source: Radford et al. 2022, section 2.3."""
+"""Seconds from one timestamp to the next. Source: Radford et al. 2022, section 2.3."""
 MOST = 4096
-"""Tokens that are written in a window at most, where nothing says how many the decoder takes."""
+"""The most tokens written per window if the decoder's limit is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What was written in one window."""
+    """The transcript of one window."""
 
     start: float
     """Seconds."""
     ids: tuple[int, ...]
     ends: Array
-    """float64 [T], seconds from the window's beginning."""
+    """float64 [T], seconds from the start of the window."""
 
 
 class Ear:
@@ -57,15 +57,15 @@ class Ear:
         target: str | None = None,
         count: int | None = None,
     ) -> None:
-        """Nothing is run yet.
+        """Prepare; nothing is run yet.
 
         Args:
-            model: The listener.
+            model: The speech model.
             sound: The sound.
-            heads: Layer and head each, whose weights are read.
+            heads: Layer and head of each head whose weights are read.
             prompt: The text that came before the sound.
-            target: The transcript, where it is known.
-            count: The most tokens that are written in a window.
+            target: The transcript, if it is known.
+            count: The most tokens to write per window.
         """
         self.model, self.sound = model, sound
         self.prompt, self.target, self.count = prompt, target, count
@@ -84,7 +84,7 @@ class Ear:
 
     @cached_property
     def width(self) -> int:
-        """Frames that the median is taken over."""
+        """How many frames the median is taken over."""
         told = self.config.whole("median_filter_width", warping.WIDTH, 1, 1 << 16)
         if told % 2 == 0:
             raise self.config.wrong("median_filter_width", "an odd whole number")
@@ -97,12 +97,12 @@ class Ear:
 
     @cached_property
     def limit(self) -> int | None:
-        """The most tokens that the decoder takes."""
+        """The decoder's maximum number of tokens."""
         limits = [self.config.maybe_whole("max_target_positions", 1), self.model.tokenizer.limit]
         return min((n for n in limits if n is not None), default=None)
 
     def windows(self) -> Iterator[Part]:
-        """What is written in each window, in order."""
+        """Yield the transcript of each window, in order."""
         sound = self.sound
         if not sound.is_long:
             frames = None if sound.length is None else -(-len(sound.samples) // sound.hop)
@@ -137,20 +137,20 @@ class Ear:
 
     @cached_property
     def begin(self) -> int | None:
-        """The id of the mark of 0.00 s; None where the vocabulary has no marks of time."""
+        """The id of the timestamp 0.00 s; None if the vocabulary has no timestamps."""
         silent, size = (self.config.maybe_whole(name) for name in ("no_timestamps_token_id", "vocab_size"))
         if silent is None:
             return None
         tokenizer = self.model.tokenizer
-        if silent + 1 >= tokenizer.size:  # older tokenizers leave the marks out, and the model has them all the same
+        if silent + 1 >= tokenizer.size:  # older tokenizers lack the timestamps, though the model has them
             return silent + 1 if size is not None and silent + 1 < size else None
         return silent + 1 if tokenizer.piece(silent + 1) == "<|0.00|>" else None
 
     def _cut(self, part: Part, spectra: int) -> tuple[Part, int]:
-        """What of a window of so many spectra is kept, and how many spectra later the next one begins.
+        """Which part of a window's transcript is kept, and how many spectra later the next window begins.
 
-        A pair of marks ends a stretch of speech: what is behind the last pair is heard again in the next window, unless
-        a single mark at the very end says that nothing follows.
+        A pair of timestamps ends a stretch of speech: what follows the last pair is repeated in the next window, unless
+        a single timestamp at the very end says that nothing follows.
         """
         ids = part.ids[:-1] if part.ids and part.ids[-1] in self.stops else part.ids
         kept, moved = len(ids), spectra
@@ -164,13 +164,13 @@ class Ear:
         return Part(part.start, ids[:kept], part.ends[:kept]), moved
 
     def _part(self, array: Array, start: float, frames: int | None, *, timed: bool) -> Part:
-        """Listen to one window.
+        """Transcribe one window.
 
         Args:
-            array: What the encoder is fed.
-            start: Seconds at which it begins.
-            frames: Spectra of it that are sound and not silence added; all where None.
-            timed: Let marks of time be written.
+            array: The encoder's input.
+            start: Start of the window in seconds.
+            frames: How many of its spectra are sound rather than added silence; None for all.
+            timed: Whether timestamps are written.
         """
         inputs = {self.sound.slot.name: array}
         nothing = Wanted((), (), verify=False, required=False)
@@ -180,7 +180,7 @@ class Ear:
             ids = [*first, *self._ids(self.target)]
             ends = self._ends(ids, len(first), encoded, inputs, frames)
         else:
-            # Nothing is written behind the last token, so it has no row; it ends with the one before it.
+            # Nothing is written after the last token, so it has no row; it ends with the one before it.
             ids = self._write(first, encoded, inputs, timed=timed)
             ends = self._ends(ids[:-1], len(first), encoded, inputs, frames)
             ends = np.append(ends, ends[-1:] if len(ends) else 0.0)
@@ -189,7 +189,7 @@ class Ear:
     def _ends(
         self, ids: Sequence[int], first: int, encoded: Encoded, inputs: Mapping[str, Array], frames: int | None
     ) -> Array:
-        """Where each written token ends, in seconds: where the path reaches the row that reads it."""
+        """Where each written token ends, in seconds: where the alignment path reaches the row that reads it."""
         run = self._execute(decoder_steps(self.model, ids, Plan(0), self.wanted, encoded, inputs)).run
         self.device = run.device
         trace, doubts = trusted(Trace(self.model.name, run.device, from_ids(ids), None, run.attentions))
@@ -203,7 +203,7 @@ class Ear:
         return np.asarray(warping.frames(weights[:, first:], self.width) * frame)
 
     def _opening(self, encoded: Encoded, inputs: Mapping[str, Array], *, timed: bool) -> list[int]:
-        """What the decoder starts from: the prompt, the start, language, task, and whether marks are written."""
+        """The decoder's initial tokens: prompt, start, language, task, and whether timestamps are written."""
         rules = read_rules(self.config)
         ids, note = decoder_start(self.model)
         if note:
@@ -222,7 +222,7 @@ class Ear:
         return [*self._prompt(), *ids]
 
     def _known_language(self, among: frozenset[int]) -> int | None:
-        """The language that an earlier window was in: it is recognised once."""
+        """The language of an earlier window: it is detected only once."""
         if self.language is None:
             return None
         number = self.model.tokenizer.token_id(f"<|{self.language}|>")
@@ -252,7 +252,7 @@ class Ear:
         return [mark, *self._ids(self.prompt)]
 
     def _ids(self, text: str) -> list[int]:
-        """The ids of a text as it is said, with a space before it."""
+        """The ids of a spoken text, with a space before it."""
         return [int(number) for number in self.model.tokenizer.encode(f" {text.strip()}", add_special=False).ids]
 
     def _write(self, first: list[int], encoded: Encoded, inputs: Mapping[str, Array], *, timed: bool) -> list[int]:
@@ -262,7 +262,7 @@ class Ear:
             latest = self.config.maybe_whole("max_initial_timestamp_index")
             end = min(numbers(self.config, "eos_token_id") or self.stops or {0})
             marks = Marks(self.begin or 0, end, len(first), latest)
-        # What is forced stands already; the last of it says where the free ones begin.
+        # The forced tokens are given already; the last of them marks where the free ones begin.
         rules = replace(rules, forced={len(first) - 1: first[-1]}, among={}, marks=marks)
         room = (self.limit or 1 << 30) - len(first)
         if room < 1:

@@ -1,4 +1,4 @@
-"""A run -> its page: the measures of every head, what pronouns stand for, and where to look first."""
+"""A run -> its page: the measures of every head, what pronouns refer to, and where to look first."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
 
 CELLS = 1 << 20
-"""Weights of one layer that are measured at once."""
+"""How many weights of one layer are measured at once."""
 PRONOUNS = 3
-"""Pronouns that are looked from where none is named: the first so many."""
+"""How many pronouns are used if none is named: the first ones."""
 CANDIDATES = 24
-"""Candidates where none are named: the nearest so many before and after the pronoun."""
+"""How many candidates are used if none are named: the nearest before and after the pronoun."""
 
 
 def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
-    """The quantities that a page needs: query and key give the rest; where a site's graph lacks them, the scores."""
+    """The quantities that a page needs: query and key give the rest; if a site's graph lacks them, the scores."""
     whole = all("query" in s.places and "key" in s.places for s in sites if s.kind in ("self", "cross"))
     return ("query", "key", *(() if whole else ("scores", "scaled", "capped")), "masked", "weights")
 
 
 def fewer(sites: Sequence[Site]) -> tuple[str, ...]:
-    """The quantities that do where nothing is masked or added: half the memory. What is rebuilt tells whether so."""
+    """The quantities that suffice if nothing is masked or added: half the memory. Rebuilt weights show if they do."""
     open_ = all(
         s.kind == "self" and s.causal is False and s.window is None and s.bias is None and not s.sink
         and "query" in s.places and "key" in s.places
@@ -66,23 +66,23 @@ def compose(
     causal: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> tuple[Page, Report]:
-    """Run the model and put its page together.
+    """Run the model and compose its page.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         layers: Only these layers.
-        site: Only this sort of attention.
+        site: Only this kind of attention.
         from_, to, head, query: See `contents`.
-        causal: Ablate every head by itself, and show how far the model's answer moves beside what the head does.
-        tell: Called with how many heads have been ablated.
+        causal: Ablate every head alone, and show how far the model's answer moves next to what the head does.
+        tell: Called with the number of heads ablated so far.
 
     Returns:
-        The page, and the report that it shows.
+        The page and the report that it shows.
     """
     sites = model.find(prompt.inputs).sites
-    # A mask may come in as an input; where none does and no token is padding, it is not read unless it turns out that
-    # weights do not follow without it.
+    # A mask may come in as an input. If none does and no token is padding, it is only read if it turns out that the
+    # weights cannot be rebuilt without it.
     effect: Measurement | None = None
     said: tuple[str, ...] = ()
     for quantities in dict.fromkeys((fewer(sites) if prompt.inputs is None else wanted(sites), wanted(sites))):
@@ -105,14 +105,14 @@ def compose(
 def contents(
     trace: Trace, *, from_: str | None = None, to: str | None = None, head: str | None = None, query: str | None = None
 ) -> Report:
-    """Measure what the page shows, and choose what is open first.
+    """Measure what the page shows, and choose what is open at first.
 
     Args:
         trace: With `wanted` quantities.
-        from_: The word to look from; else the first pronouns.
-        to: The candidates, by commas; else content words near the pronoun.
-        head: The head that is open first, L.H; else the one worth opening.
-        query: The token that is open first; else the word looked from, where it is named, else the head's own.
+        from_: The word to look from; by default the first pronouns.
+        to: The candidates, separated by commas; by default content words near the pronoun.
+        head: The head that is open at first, L.H; by default the one worth opening.
+        query: The token that is open at first; by default `from_` if it is named, otherwise the head's own.
 
     Raises:
         InputError: A word that is not in the text.
@@ -139,13 +139,13 @@ def contents(
 
 
 def _axes(trace: Trace) -> Measurement:
-    """A measure [S,H] of nothing yet."""
+    """An empty measure [S,H]."""
     axes = head_axes(trace, [attention.site.heads or 1 for attention in trace.attentions])
     return Measurement("", "", axes, np.full([len(axis.labels) for axis in axes], np.nan))
 
 
 def _heads(trace: Trace) -> HeadTable:
-    """`describe_heads`, of a long text a few heads at a time, so that what it makes on the way stays small."""
+    """`describe_heads`, a few heads at a time for a long text, so that intermediate arrays stay small."""
     shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
     if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
         return describe_heads(trace, rest=False)
@@ -184,7 +184,7 @@ def _some(trace: Trace, heads: slice) -> Trace:
 
 
 def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
-    """What the heads say of the pronouns; none where the text has none and none is named."""
+    """Where the heads point from the pronouns; empty if the text has none and none is named."""
     text = trace.memory or trace.tokens
     named = from_ is not None or to is not None
     try:
@@ -227,7 +227,7 @@ def _reference(one: Coreference) -> Reference:
 
 
 def _first(trace: Trace, head: str | None) -> tuple[int, int, int]:
-    """The head that is open first, and the query of its largest weight between two words."""
+    """The head that is open at first, and the query of its largest weight between two words."""
     if head is None:
         try:
             found = opening(trace)
@@ -240,7 +240,7 @@ def _first(trace: Trace, head: str | None) -> tuple[int, int, int]:
 
 
 def _query(trace: Trace, site: int, at: int, query: str | None, found: Sequence[Coreference]) -> int:
-    """The query that is open first, on the axis of that site."""
+    """The query that is open at first, on the axis of that site."""
     attention = trace.attentions[site]
     tokens = trace.queries_of(attention)
     count = int(attention.need("weights").shape[2])

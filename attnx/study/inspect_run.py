@@ -1,4 +1,4 @@
-"""One prompt -> what is shown of its attention: whole matrices, or one token's row where no more is shown."""
+"""One prompt -> what is shown of its attention: whole matrices, or only one token's row if that is enough."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from attnx.study.selection import positions_of
 
 
 def inspect_prompt(model: OpenModel, prompt: Prompt, request: Request, *, matrices: bool, rows: bool) -> Inspection:
-    """Run a model on one prompt, and put together what is shown.
+    """Run a model on one prompt and assemble what is shown.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         request: Which layers, heads, token, stage and view.
-        matrices: Give the matrices of all heads even where the view is drawn without them.
-        rows: Fetch one token's row alone where no more is shown.
+        matrices: Return the matrices of all heads even if the view is drawn without them.
+        rows: Fetch only one token's row if no more is shown.
     """
     sort, others = choose_sort(all_sites(model, prompt.inputs), request)
     if not others and not rows and request.combines_heads and (planned := dry_run(model, prompt)) is not None:
@@ -47,13 +47,13 @@ def inspect_prompt(model: OpenModel, prompt: Prompt, request: Request, *, matric
 
 
 def all_sites(model: OpenModel, inputs: Mapping[str, Array] | None = None) -> tuple[Site, ...]:
-    """The sites of the encoder, where it is a file of its own, and those of the model."""
+    """The sites of the encoder, if it is a separate file, and those of the model."""
     encoder = model.encoder.sites if model.encoder is not None else ()
     return (*encoder, *model.find(inputs).sites)
 
 
 def _is_long(model: OpenModel, planned: DryRun, request: Request) -> bool:
-    """Whether the matrices of a run take so much memory that they are better reduced in the graph."""
+    """Whether the matrices of a run take so much memory that reducing them in the graph is better."""
     sites = planned.sites(model, request.traced_layers)
     return memory.needed(sites, planned.feed, request.quantities) > memory.LARGE
 

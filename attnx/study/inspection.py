@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnx.study.overview_stats import Glance
 
 WHOLE = ("overview", "grid", "ranking")
-"""Views of many sites at once: there a site that cannot be trusted is left out, elsewhere it is marked."""
+"""Views of many sites at once. They leave out a site that cannot be trusted; other views mark it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Pick:
     label: str
     """ "L5 H11", "L5 mean of 12 heads"."""
     site: Site | None
-    """None where it is put together from several."""
+    """None if it is combined from several."""
     head: int | None
-    """None where it is put together from several."""
+    """None if it is combined from several."""
     trusted: bool
     matrix: Matrix
 
@@ -48,37 +48,37 @@ class Inspection:
 
     request: Request
     trace: Trace
-    """The sites of one sort that are shown; by words, and muted, where the request says so."""
+    """The displayed sites, of one kind; by words, and muted, if the request says so."""
     sort: str
     """ "encoder", "decoder", "cross", ..."""
     others: tuple[str, ...]
-    """Sorts that the model has besides."""
+    """The other kinds that the model has."""
     picks: tuple[Pick, ...]
     query: int | None
     muted: tuple[int, ...]
-    """Key positions that are left out."""
+    """Key positions to leave out."""
     notes: tuple[str, ...]
-    """What must be known to read it right."""
+    """What the reader must know to read it correctly."""
     glance: Glance | None = None
-    """What an overview shows, where it was reduced in the graph; the trace has no arrays then."""
+    """What an overview shows if it was reduced in the graph; the trace then has no arrays."""
     group: tuple[int, ...] = ()
-    """The positions that the query stands for: its own, or those of several tokens whose mean stands at the first."""
+    """The query's positions: its own, or those of several tokens whose mean is at the first."""
 
     @property
     def about(self) -> Attention:
-        """The site whose tokens are meant where one is: the last, of which the overview tells, or the first of those
+        """The site whose tokens are meant if only one can be: the last, as in the overview, or the first of those
         that lie over the same tokens.
         """
         return self.trace.attentions[-1 if self.request.view == "overview" else 0]
 
     @property
     def queries(self) -> Tokens:
-        """The tokens that look."""
+        """The tokens on the query axis."""
         return self.trace.queries_of(self.about)
 
     @property
     def keys(self) -> Tokens:
-        """The tokens that are looked at."""
+        """The tokens on the key axis."""
         return self.trace.keys_of(self.about)
 
 
@@ -91,19 +91,19 @@ def inspect(
     matrices: bool = False,
     combined: Mapping[int, int] = MappingProxyType({}),
 ) -> Inspection:
-    """Put together what is shown.
+    """Assemble what is shown.
 
     Args:
-        trace: With `request.quantities` of the layers that are shown, checked.
+        trace: With `request.quantities` of the displayed layers, checked.
         request: What to show.
         sort: From `choose_sort`.
         others: From `choose_sort`.
-        matrices: Give the matrices of all heads even where the view is drawn without them, for JSON and files.
-        combined: By a site's index, of how many heads its single matrix is the mean or maximum already.
+        matrices: Return the matrices of all heads even if the view is drawn without them, for JSON and files.
+        combined: By a site's index, how many heads its single matrix already is the mean or maximum of.
 
     Raises:
         UsageError: No such token or head.
-        UnsupportedError: No site has the stage, or none can be trusted.
+        UnsupportedError: No site has the stage, or no site can be trusted.
     """
     trace = replace(trace, attentions=tuple(a for a in trace.attentions if sort_of(a.site) == sort))
     doubts = {
@@ -137,10 +137,10 @@ def inspect(
 
 
 def _everywhere(trace: Trace, request: Request) -> list[str]:
-    """What a head without a layer stands for, where that is more than one head."""
+    """What a head without a layer refers to, if that is more than one head."""
     bare = list(dict.fromkeys(str(head.head) for head in request.heads if head.layer is None))
     count = len(trace.attentions)
-    if not bare or request.layers is not None or request.how or count < 2:  # a mean says of what it is
+    if not bare or request.layers is not None or request.how or count < 2:  # a mean names what it combines
         return []
     named = ", ".join(f"H{head}" for head in bare)
     every = "layers" if len({a.site.layer for a in trace.attentions}) == count else "sites"
@@ -182,7 +182,7 @@ def _reshaped(trace: Trace, request: Request, notes: list[str]) -> tuple[Trace, 
 
 
 def _group(trace: Trace, request: Request) -> tuple[int, ...]:
-    """The query's position on the query axis, or those of several tokens; none where there is no query."""
+    """The query's position on the query axis, or those of several tokens; empty if there is no query."""
     if request.query is None:
         return ()
     return positions_of(trace.queries_of(trace.attentions[0]) if trace.rows is None else trace.tokens, request)
@@ -230,7 +230,7 @@ def _without(matrix: Matrix, muted: tuple[int, ...]) -> Matrix:
 
 
 def _combined(picks: Sequence[Pick], request: Request, trace: Trace, combined: Mapping[int, int]) -> tuple[Pick, ...]:
-    """Means or maxima over heads of a layer, over layers of a head, or over all; named for what they are."""
+    """Means or maxima over heads of a layer, over layers of a head, or over all; named after what they combine."""
     groups: dict[int | str, list[Pick]] = {}
     for pick in picks:
         assert pick.site is not None

@@ -1,4 +1,4 @@
-"""A coreference dataset put to a model: every example run, and what each head and method makes of it."""
+"""Run a model on a coreference dataset, and score each head and method on every example."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def judge(
     Args:
         model: With a tokenizer.
         examples: At least two groups.
-        tell: Called with the number of examples that are done, after each.
+        tell: Called with the number of finished examples after each.
 
     Returns:
-        The accuracies; notes on the maps, and for each example that was left out, why.
+        The accuracies; notes on the maps; and the reason for each example that was left out.
 
     Raises:
-        InputError: None is left.
+        InputError: No example is left.
     """
     judged: list[Judged] = []
     skipped: list[str] = []

@@ -1,4 +1,4 @@
-"""Cells of a matrix that measures of heads pick out of it: their weights leave a session, not the matrix."""
+"""The cells of a matrix that measures of heads need: only their weights leave the session, not the matrix."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from attnx.records import Array, Tokens
 
 WITHIN = 2
-"""Distance that `locality` counts as near."""
+"""The largest distance that `locality` counts as near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells of a matrix that are picked out, by what they are picked for."""
+    """Selected cells of a matrix, grouped by purpose."""
 
     flat: Array
     """int64 [P]: i x K + j."""
     row: Array
     """int64 [P]: i, from the first to the last within each part."""
     parts: Mapping[object, slice]
-    """Offset -2 to 2, "duplicate", "induction" -> its part of them."""
+    """Offset -2 to 2, "duplicate", "induction" -> its part of the cells."""
     starts: Mapping[object, Array]
-    """Where in each part a row begins."""
+    """Where each row begins in each part."""
 
     def sums(self, values: Array, part: object, count: int) -> Array:
         """Sum over the cells of each row, float64 [H,Q]; NaN for rows without any."""
@@ -39,7 +39,7 @@ class Cells:
 
 
 def cells_of(tokens: Tokens) -> Cells:
-    """The cells that measures of heads look at: near the diagonal, earlier copies, and what followed them."""
+    """The cells that measures of heads need: near the diagonal, earlier copies, and what followed them."""
     count = len(tokens)
     ids = np.asarray(tokens.ids).reshape(-1)
     plain = ~np.asarray(tokens.special, bool)
@@ -50,7 +50,7 @@ def cells_of(tokens: Tokens) -> Cells:
     earlier = np.tri(count, k=-1, dtype=bool) & (ids[:, None] == ids[None, :])
     earlier &= plain[:, None] & plain[None, :]
     row, column = np.divmod(np.flatnonzero(earlier), max(count, 1))
-    followed = column < row - 1  # a copy's next token stands before the query
+    followed = column < row - 1  # the token after a copy comes before the query
     found["duplicate"] = (row, column)
     found["induction"] = (row[followed], column[followed] + 1)
     parts: dict[object, slice] = {}
@@ -65,5 +65,5 @@ def cells_of(tokens: Tokens) -> Cells:
 
 
 def repeats(cells: Cells) -> int:
-    """How many queries have a key to look at for induction."""
+    """How many queries have an induction target."""
     return len(np.unique(cells.row[cells.parts["induction"]]))

@@ -1,4 +1,4 @@
-"""Layers counted from the end: "last" and "-1" become the numbers that they have in a model."""
+"""Layers counted from the end: resolve "last" and "-1" to a model's layer numbers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def from_end(text: str) -> bool:
 
 
 def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
-    """Layers, or a head, with every layer as its number.
+    """Resolve layers, or a head, to layer numbers.
 
     Args:
-        text: "last", "-2--1", "0,last", "last.3", "-1H3"; what is none of these comes back as it is.
-        sites: Those of the model.
-        sort: The sort of attention that is meant, where one was asked for.
+        text: "last", "-2--1", "0,last", "last.3", "-1H3"; anything else is returned unchanged.
+        sites: The sites of the model.
+        sort: The requested kind of attention, if any.
 
     Raises:
-        UsageError: The model's layers are not known, differ between its parts, or are fewer than that.
+        UsageError: The model's layers are not known, differ between its parts, or are too few.
     """
     if not from_end(text):
         return text
@@ -46,15 +46,15 @@ def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
 
 
 def from_the_end(layers: Collection[int], sites: Sequence[Site], sort: str | None = None) -> list[int]:
-    """Layers as their numbers, those below 0 counted from the end: -1 is the last.
+    """Layer numbers, with negative ones counted from the end: -1 is the last.
 
     Args:
         layers: Whole numbers.
-        sites: Those of the model.
-        sort: The sort of attention that is meant, where one was asked for.
+        sites: The sites of the model.
+        sort: The requested kind of attention, if any.
 
     Raises:
-        UsageError: The model's layers are not known, differ between its parts, or are fewer than that.
+        UsageError: The model's layers are not known, differ between its parts, or are too few.
     """
     if min(layers, default=0) >= 0:
         return list(layers)
@@ -64,12 +64,12 @@ def from_the_end(layers: Collection[int], sites: Sequence[Site], sort: str | Non
 def layers_and_heads(
     heads: Sequence[tuple[int, int]], sites: Callable[[], Sequence[Site]], sort: str | None = None
 ) -> list[tuple[int, int]]:
-    """Pairs of layer and head, the layers as their numbers; see `from_the_end`.
+    """Pairs of layer and head, with layers resolved to their numbers; see `from_the_end`.
 
     Args:
         heads: Layer and head of each.
-        sites: Gives those of the model; called only where a layer counts from the end.
-        sort: The sort of attention that is meant, where one was asked for.
+        sites: Returns the sites of the model; called only if a layer counts from the end.
+        sort: The requested kind of attention, if any.
 
     Raises:
         UsageError: As for `from_the_end`.

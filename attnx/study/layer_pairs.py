@@ -1,4 +1,4 @@
-"""Which layers of two models are compared: as asked, "3=7", or in execution order where they have as many."""
+"""Which layers of two models are compared: as requested, "3=7", or in execution order if they have equally many."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ def parse_pairs(texts: Sequence[str]) -> Pairs:
 
 
 def check(names: Sequence[str], sites: Sequence[Sequence[Site]], sort: str | None, pairs: Pairs | None) -> None:
-    """Hold what is asked against the sites of two models, before either is run.
+    """Check the request against the sites of two models before either is run.
 
     Args:
-        names: The models, as they are shown.
+        names: The models' displayed names.
         sites: All sites of each.
-        sort: Only this sort of attention; all where None.
-        pairs: The layers that are compared; None for all, in execution order.
+        sort: Only this kind of attention; None for all.
+        pairs: The layers to compare; None for all, in execution order.
 
     Raises:
-        UsageError: A sort or layer that is not there, or sites of which nothing says how they are paired.
+        UsageError: A kind or layer that does not exist, or it is not clear how sites are paired.
     """
     chosen = []
     for name, all_of in zip(names, sites, strict=True):
         wanted = named_sort(all_of, sort, name) if sort is not None and all_of else None
         chosen.append([site for site in all_of if wanted in (None, sort_of(site))])
-    if all(chosen):  # a model without attention is told of where it is run
+    if all(chosen):  # a model without attention is reported when it is run
         _places(names, chosen, pairs)
 
 
 def aligned(names: Sequence[str], one: Trace, two: Trace, pairs: Pairs | None) -> tuple[Trace, Trace]:
-    """Two traces whose attentions stand in the order in which they are compared.
+    """Two traces with their attentions in the order of comparison.
 
     Raises:
         UsageError: See `check`.
@@ -84,7 +84,7 @@ def aligned(names: Sequence[str], one: Trace, two: Trace, pairs: Pairs | None) -
 
 
 def _places(names: Sequence[str], sites: Sequence[Sequence[Site]], pairs: Pairs | None) -> list[tuple[int, int]]:
-    """The positions of the sites that are compared with one another."""
+    """The positions of the sites to compare with one another."""
     one, two = sites
     if pairs is None:
         if [sort_of(site) for site in one] == [sort_of(site) for site in two] or (
@@ -154,7 +154,7 @@ def _unpaired(names: Sequence[str], sites: Sequence[Sequence[Site]]) -> UsageErr
 
 
 def _evenly(one: Sequence[int], two: Sequence[int]) -> list[tuple[int, int]]:
-    """Every layer of the shorter with one of the longer, at even steps, the last with the last.
+    """Pair every layer of the shallower model with one of the deeper, at even steps, the last with the last.
 
     Source: Jiao et al. 2020 (TinyBERT), section 3.2: the uniform mapping, layers counted from 1.
     """
@@ -168,7 +168,7 @@ def _numbers(sites: Sequence[Site], sort: str | None) -> list[int]:
 
 
 def _layers(sites: Sequence[Site]) -> str:
-    """The layers that there are, by the sort of attention where there are several: "encoder layers 0 to 5, ..."."""
+    """The existing layers, by kind of attention if there are several: "encoder layers 0 to 5, ..."."""
     there = sorts(sites)
     out = []
     for sort in there:

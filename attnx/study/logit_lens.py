@@ -1,4 +1,4 @@
-"""What a model would say after each of its layers: first choice, probability, rank and entropy, position by position.
+"""What a model would predict after each layer: first choice, probability, rank and entropy, position by position.
 
 Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """
@@ -21,12 +21,12 @@ from attnx.study.readout import Kind, choice, masks_of, output_of, softmax
 from attnx.wording import Wording
 
 TOP = 5
-"""Tokens that are kept of each layer."""
+"""How many tokens are kept per layer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogitLens:
-    """What each layer would say at each position: L layers and the embeddings before them, P positions, K tokens."""
+    """Each layer's prediction at each position: L layers and the embeddings before them, P positions, K tokens."""
 
     kind: Kind
     output: str
@@ -35,25 +35,25 @@ class LogitLens:
     """L+1: "embeddings", "L0", ..."""
     positions: tuple[int, ...]
     places: tuple[str, ...]
-    """What stands at the positions."""
+    """The tokens at the positions."""
     names: Mapping[int, str]
-    """Token -> what it is called."""
+    """Token -> its name."""
     answers: tuple[int, ...]
-    """[P]: the token that is watched at each position."""
+    """[P]: the watched token at each position."""
     rank: Array
-    """int [L+1,P]: of the answer; 1 is the first choice."""
+    """int [L+1,P]: rank of the answer; 1 is the first choice."""
     probability: Array
-    """float [L+1,P]: of the answer."""
+    """float [L+1,P]: probability of the answer."""
     entropy: Array
-    """float [L+1,P]: of all that the layer would say, nats."""
+    """float [L+1,P]: entropy of the layer's whole prediction, nats."""
     top: Array
-    """int [L+1,P,K]: its likeliest tokens."""
+    """int [L+1,P,K]: the most likely tokens."""
     shares: Array
     """float [L+1,P,K]: their probabilities."""
     notes: tuple[str, ...] = ()
 
     def name(self, token: int) -> str:
-        """What a token is called."""
+        """The name of a token."""
         return self.names.get(int(token), f"#{int(token)}")
 
     def map(self) -> Measurement:
@@ -67,7 +67,7 @@ class LogitLens:
         )  # fmt: skip
 
     def columns(self) -> dict[str, list[Any]]:
-        """One line for each layer and position, as files have it."""
+        """One row per layer and position, as written to files."""
         cells = [(layer, at) for layer in range(len(self.layers)) for at in range(len(self.positions))]
         return {
             "layer": [self.layers[layer] for layer, _ in cells],
@@ -92,21 +92,21 @@ def logit_lens(
     top: int = TOP,
     tell: Callable[[int], None] | None = None,
 ) -> LogitLens:
-    """Read what each layer of a model would say.
+    """Read what each layer of a model would predict.
 
     Args:
         model: The model.
-        running: The model with its feed, of a batch of one.
-        tokens: What stands at the query positions.
-        at: Positions; the last one of a decoder, and the masks of a masked model, where None.
-        answer: The token or label that is watched; at each position the model's own first choice where None.
-        top: Tokens that are kept of each layer.
-        tell: Called with how many layers have been read.
+        running: The model with its feed, a batch of one.
+        tokens: The tokens at the query positions.
+        at: Positions; None for a decoder's last one or a masked model's masks.
+        answer: The token or label to watch; None for the model's own first choice at each position.
+        top: How many tokens to keep per layer.
+        tell: Called with the number of layers read so far.
 
     Raises:
-        UnsupportedError: The model says nothing (no logits, no unembedding), or its residual stream was not found.
-        UsageError: A masked model without a mask and no position; an answer that is no token; a position that is not
-            there.
+        UnsupportedError: The model predicts nothing (no logits, no unembedding), or its residual stream was not found.
+        UsageError: A masked model without a mask or a position; an answer that is not a token; a position that does not
+            exist.
     """
     base = running.base("inputs")
     floats = {name: array for name, array in base.items() if array.dtype.kind == "f" and array.size}
@@ -148,7 +148,7 @@ def logit_lens(
 def _positions(
     model: OpenModel, outputs: Mapping[str, Array], tokens: Tokens, at: Sequence[int] | None
 ) -> list[int | None]:
-    """The positions that are read; one of None is where the model answers by itself."""
+    """The positions to read; None stands for where the model itself answers."""
     name = output_of(model, outputs)
     if name is None:
         if at:

@@ -1,4 +1,4 @@
-"""Who may look at whom, read off in the graph: one matrix of cells a site comes out of it, not one a head."""
+"""Which keys are visible to which queries, read in the graph: one matrix of cells per site, not one per head."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def masks(
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         layers: Only sites of these layers.
-        site: Only sites of this sort.
+        site: Only sites of this kind.
 
     Returns:
         The trace (whose sites may have no arrays), the masks of its sites, and notes on sites left out.
@@ -49,7 +49,7 @@ def masks(
 
 
 def _cells(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[Trace, list[Visibility]] | None:
-    """The masks by cells; None where a graph does not hold what it takes, heads differ, or a check does not hold."""
+    """The masks by cells; None if a graph lacks what this takes, heads differ, or a check fails."""
     count = len(planned.tokens)
     good = [s.kind == "self" and before_mask(s) is not None and fits(s, "total") and fits(s, ADDED[0]) for s in sites]
     if not sites or not all(good) or not planned.single:
@@ -78,7 +78,7 @@ def _cells(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[Tr
 
 
 def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
-    """Bool [Q,K], or None where that is not one answer for all heads, by the same measure as `formula.visible`."""
+    """Bool [Q,K] by the same rule as `formula.visible`, or None if the heads differ."""
     most, least = (stats[name] for name in ADDED)
     if most.ndim != 2 or most.shape[0] not in (1, count) or most.shape[1] not in (1, count):
         return None
@@ -88,8 +88,8 @@ def _seen(stats: Mapping[str, Array], count: int) -> Array | None:
 
 
 def _few_seen(attention: Attention, seen: Array, cells: Cells, rows: Array) -> Array | None:
-    """What the rows fetched show, bool [H,rows,K]; None unless the checks hold, the rows say the same as the mask, and
-    there is a hidden cell among them where there is one.
+    """What the fetched rows show, bool [H,rows,K]; None unless the checks hold, the rows agree with the mask, and
+    they include a hidden cell if there is one.
     """
     if not attention.trusted or attention.masked is None or attention.capped is None or attention.weights is None:
         return None
@@ -99,7 +99,7 @@ def _few_seen(attention: Attention, seen: Array, cells: Cells, rows: Array) -> A
 
 
 def _with_causal(attention: Attention, cells: Cells) -> Attention:
-    """What the mask says where the graph left open whether a site looks back only."""
+    """The site with `causal` settled by the mask if the graph left it open."""
     site = attention.site
     if site.causal is not None or len(cells.union) < 2:
         return attention

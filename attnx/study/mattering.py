@@ -1,4 +1,4 @@
-"""Does it matter where heads point from a word? That edge of attention cut, a head at a time, against controls."""
+"""Does it matter where heads point from a word? Cut that edge of attention, one head at a time, against controls."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class Cutter:
             self._before.append(before)
 
     def _row(self, weights: Array) -> tuple[Array, int]:
-        """[H,K of the text]: weight from the word, the mean of its pieces; and the cached keys before the text."""
+        """[H,K of the text]: weight from the word, the mean of its tokens; and the cached keys before the text."""
         before = weights.shape[3] - len(self._text)
         if weights.shape[2] != len(self._text) or before < 0 or (before and not caches(self._running.model)):
             raise UnsupportedError("the model sees its text in other positions than it reads it in", "")
         return np.asarray(weights[0][:, list(self.word.pieces), before:].mean(axis=1), np.float64), before
 
     def weights(self, to: Sequence[int]) -> Array:
-        """[S,H]: the weight on some keys together; NaN for heads that a layer lacks."""
+        """[S,H]: the total weight on some keys; NaN for heads that a layer lacks."""
         return _stacked([row[:, list(to)].sum(axis=1) for row in self._rows])
 
     def others(self, at: tuple[int, int], to: Mention) -> list[int]:
-        """Keys of other words, with about as much weight of a head as a word has."""
+        """Keys of other words with about as much of a head's weight as the word has."""
         row = self._rows[at[0]][at[1]]
         allowed = ~np.asarray(self._text.special, bool)
         allowed[[*to.pieces, *self.word.pieces]] = False
@@ -76,7 +76,7 @@ class Cutter:
     def cut(
         self, plan: dict[str, tuple[tuple[int, int], Sequence[int]]], tell: Callable[[int], None] | None = None
     ) -> dict[str, Change]:
-        """Cut edges, each by itself: id -> (layer position, head), keys."""
+        """Cut edges, each alone: id -> (layer position, head), keys."""
         steps = []
         for name, ((at, head), keys) in plan.items():
             site, cut = self.sites[at], tuple(key + self._before[at] for key in keys)
@@ -113,8 +113,8 @@ def matter(cutter: Cutter, to: Mention, tell: Callable[[int], None] | None = Non
 
     Args:
         cutter: The text, and the word whose attention is cut.
-        to: The word that it is cut to.
-        tell: Called with how many cuts have been run.
+        to: The word to which attention is cut.
+        tell: Called with the number of cuts run so far.
     """
     plan: dict[str, tuple[tuple[int, int], Sequence[int]]] = {}
     for at in cutter.heads:
@@ -154,18 +154,18 @@ def matter(cutter: Cutter, to: Mention, tell: Callable[[int], None] | None = Non
 def matter_over(
     model: OpenModel, examples: Sequence[Example], tell: Callable[[int], None] = lambda _: None
 ) -> tuple[Mattered, tuple[str, ...]]:
-    """Over a dataset: the attention from each pronoun to what it stands for, cut in every head.
+    """Over a dataset: cut the attention from each pronoun to its antecedent in every head.
 
     Args:
         model: With a tokenizer.
-        examples: Of the dataset.
-        tell: Called with the number of examples that are done, after each.
+        examples: The examples of the dataset.
+        tell: Called with the number of finished examples after each.
 
     Returns:
-        What comes of it; notes, and for each example that was left out, why.
+        The effects; notes; and the reason for each example that was left out.
 
     Raises:
-        InputError: None is left.
+        InputError: No example is left.
     """
     cuts: list[Cut] = []
     skipped: list[str] = []
@@ -205,7 +205,7 @@ def matter_over(
 
 
 def _side(running: Intervening, planned: Planned) -> tuple[Where, Tokens]:
-    """The self-attention over the text that is read for pronouns, and that text."""
+    """The self-attention over the text that is searched for pronouns, and that text."""
     there = running.points.components()
     if planned.trace.memory is not None and "encoder" in there:
         return "encoder", planned.trace.memory

@@ -1,4 +1,4 @@
-"""The pronouns and candidates of a text: as they were asked for, else by stated word lists."""
+"""The pronouns and candidates of a text: as requested, otherwise from fixed word lists."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from attnx.wording import Wording
 
 
 def mentions(tokens: Tokens, said: str) -> tuple[Mention, ...]:
-    """Every place that a word, a phrase, "it@10" or a position means.
+    """Every place that a word, a phrase, "it@10" or a position refers to.
 
     Args:
-        tokens: The text's; ids without a text are searched by pieces and positions.
-        said: As it was asked for.
+        tokens: The text's tokens; ids without a text are searched by token strings and positions.
+        said: The request.
 
     Raises:
-        InputError: It stands nowhere in the text.
+        InputError: It does not occur in the text.
         UsageError: There is no such position.
     """
     from attnx.tokens.find import missing, places
@@ -36,10 +36,10 @@ def _mention(tokens: Tokens, pieces: tuple[int, ...]) -> Mention:
 
 
 def pronouns(tokens: Tokens, said: str | None) -> tuple[Mention, ...]:
-    """What is looked from: as asked, else every pronoun that is found.
+    """The words to look from: as requested, otherwise every pronoun in the text.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no pronoun.
     """
     if said is not None:
         return mentions(tokens, said)
@@ -55,10 +55,10 @@ def pronouns(tokens: Tokens, said: str | None) -> tuple[Mention, ...]:
 
 
 def candidates(tokens: Tokens, said: str | None, pronoun: Mention) -> tuple[Mention, ...]:
-    """What the pronoun could stand for: as asked ("animal,street"), else the content words of the text.
+    """What the pronoun could refer to: as requested ("animal,street"), otherwise the content words of the text.
 
     Raises:
-        InputError: One of them stands nowhere.
+        InputError: One of them does not occur in the text.
         UsageError: There are none.
     """
     if said is not None:

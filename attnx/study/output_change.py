@@ -1,4 +1,4 @@
-"""How far a model's own outputs moved from one run to another: cosine, KL, and whether the first choice is kept."""
+"""How far a model's own outputs move from one run to another: cosine, KL, and whether the first choice is kept."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from attnx.study.readout import readout
 
 @dataclass(frozen=True, slots=True)
 class OutputChange:
-    """How far what a model says moved."""
+    """How far a model's output moved."""
 
     kind: str
     """ "next token", "masked token", "label", "embedding" or "outputs"."""
     output: str
-    """The output that is read; "" where all are compared."""
+    """The output that is read; "" if all are compared."""
     cosine: float | None
-    """Of the vectors that are read: logits, the text's embedding; None where all outputs are compared."""
+    """Cosine of the vectors that are read (logits, the text's embedding); None if all outputs are compared."""
     kl: float | None
-    """KL(first || second) in nats, of a model that chooses."""
+    """KL(first || second) in nats, for a model that predicts tokens or labels."""
     first: tuple[str, str] | None
-    """Its first choice in each run, of a model that chooses."""
+    """The first choice in each run, for a model that predicts tokens or labels."""
     relative: float | None
-    """|second - first| / |first|, the largest over the outputs; where all are compared."""
+    """|second - first| / |first|, the largest over the outputs, if all are compared."""
 
     @property
     def kept(self) -> bool | None:
-        """Whether the first choice is the same; None of a model that chooses nothing."""
+        """Whether the first choice is the same; None for a model that predicts no tokens or labels."""
         return None if self.first is None else self.first[0] == self.first[1]
 
 
 def output_change(model: OpenModel, one: Trace, two: Trace) -> OutputChange | None:
-    """Hold the outputs of two runs against each other, in the terms of the first model.
+    """Compare the outputs of two runs, in the terms of the first model.
 
     Args:
         model: The first model.
@@ -44,7 +44,7 @@ def output_change(model: OpenModel, one: Trace, two: Trace) -> OutputChange | No
         two: The other run, with outputs.
 
     Returns:
-        None where no output of the one is like one of the other.
+        None if no output of one matches an output of the other.
     """
     read = readout(model, one.outputs, one.tokens)
     names = [read.output] if read.output else [name for name, array in one.outputs.items() if array.dtype.kind == "f"]
@@ -97,7 +97,7 @@ def _number(value: float, near_one: bool) -> str:
 
 
 def _partner(name: str, one: Mapping[str, Array], two: Mapping[str, Array]) -> str | None:
-    """The output of the other run that is like one of this: of its name, else the only one of its shape."""
+    """The other run's output that matches one of this run: by name, otherwise the only one of its shape."""
     shape = one[name].shape
     if name in two and two[name].shape == shape:
         return name

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _READ: WeakKeyDictionary[OpenModel, dict[object, Array | None]] = WeakKeyDictionary()
-"""What `output_projection` read, and products of it, for as long as its model is there."""
+"""Cache of what `output_projection` read, and its products, for as long as the model lives."""
 
 
 def projections_of(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Projections | None:
-    """The projections of a site of a trace; None where its graph is not at hand."""
+    """The projections of a site of a trace; None if its graph is not available."""
     from attnx.graph.axes.projections import projections
 
     return next((projections(graph, own) for graph, own in _graphs(model, site, inputs)), None)
 
 
 def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """W_O as [H,Dv,E]; None where it was not found with certainty. Read once for a model."""
+    """W_O as [H,Dv,E]; None if it was not found with certainty. Read once per model."""
     from attnx.graph.axes.projections import output_weights
 
     known, key = _READ.setdefault(model, {}), _key(model, site, inputs)
@@ -36,7 +36,7 @@ def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] 
 
 
 def output_gram(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """`gram_of` W_O, float64 [H,Dv,Dv]; None where W_O was not found. Worked out once for a model."""
+    """`gram_of` W_O, float64 [H,Dv,Dv]; None if W_O was not found. Computed once per model."""
     known, key = _READ.setdefault(model, {}), ("gram", *_key(model, site, inputs))
     if key not in known:
         output = output_projection(model, site, inputs)
@@ -49,7 +49,7 @@ def _key(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> tu
 
 
 def _graphs(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> Iterator[tuple[Graph, Site]]:
-    """The graph that a site of a trace is in, and the site as it is numbered there (an encoder may be its own file)."""
+    """The graph that holds a site of a trace, and the site as numbered there (an encoder may be a separate file)."""
     for one in (model, model.encoder):
         if one is None:
             continue

@@ -1,4 +1,4 @@
-"""The overview of a long text, reduced in the graph: what it points out, without a matrix of every head."""
+"""The overview of a long text, reduced in the graph: its findings without the matrices of every head."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LAST = ("pairs", "pairs_head")
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What the overview needs, as `findings.findings` takes it."""
+    """What the overview needs, in the form that `findings.findings` takes."""
 
     trace: Trace
     """Without arrays."""
     table: HeadTable
     columns: tuple[looks.Column, ...]
-    """By site, what its keys get."""
+    """By site, what its keys receive."""
     looks: tuple[tuple[Look, ...], ...]
     """Of the last site."""
     pairs: Mapping[tuple[int, int], Look | None]
@@ -44,7 +44,7 @@ def glance(model: OpenModel, planned: DryRun, request: Request) -> Glance | None
     """Make a run for the overview of a long text.
 
     Returns:
-        None where the graph or the text does not allow it, or where a check does not hold.
+        None if the graph or the text does not allow it, or a check fails.
     """
     sites = planned.sites(model, request.traced_layers)
     if not sites or not planned.single or not all(_fits(site) for site in sites):
@@ -72,7 +72,7 @@ def glance(model: OpenModel, planned: DryRun, request: Request) -> Glance | None
 
 
 def _fits(site: Site) -> bool:
-    """Whether a site's matrix has its heads as one axis: then where the largest stands names a head."""
+    """Whether the heads are one axis of a site's matrix, so that the position of the largest weight names a head."""
     place = site.places.get("weights")
     words = () if place is None else outer_words(place.layout)
     return site.kind == "self" and fits(site, "pair") and sum("h" in word for word in words) == 1 and len(words) <= 2

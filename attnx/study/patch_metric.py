@@ -1,4 +1,4 @@
-"""The number in which a patched run is held against the clean and the corrupt one.
+"""The metric that compares a patched run with the clean and the corrupt one.
 
 Source: Heimersheim and Nanda 2024, "How to use and interpret activation patching", section 4.
 """
@@ -20,18 +20,18 @@ from attnx.wording import Wording
 
 Metric = Literal["difference", "probability", "kl", "cosine", "distance"]
 CHOSEN: tuple[Metric, ...] = ("difference", "probability", "kl")
-"""Those that a model with logits can be held to."""
+"""The metrics of a model with logits."""
 BARELY: Mapping[Metric, float] = {
     "difference": 0.5, "probability": 0.05, "kl": 0.02, "cosine": 0.002, "distance": 0.01,
 }  # fmt: skip
 """Below this, clean and corrupt barely differ, and a share of that difference is mostly chance."""
 NOTHING = 1e-6
-"""Below this they do not differ, and there is no share."""
+"""Below this they do not differ, and the share is undefined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meter:
-    """One number for a run; the clean run's is what patching restores."""
+    """Computes one number for a run; patching restores the clean run's number."""
 
     metric: Metric
     readout: Readout
@@ -40,7 +40,7 @@ class Meter:
 
     @property
     def name(self) -> str:
-        """What the number is called."""
+        """The name of the number."""
         read = self.readout
         answer, foil = read.name(read.answer or 0), read.name(read.foil or 0)
         where = f", {read.name(read.position)}" if read.of_token else ", text"
@@ -90,25 +90,25 @@ def meter(
     foil: str | None = None,
     at: int | None = None,
 ) -> Meter:
-    """Choose the number.
+    """Choose the metric.
 
-    A model with logits is held to the difference of two: those of the answer and the foil, which are the first choices
-    of the two runs where they are not named. Where both runs choose alike: to the probability of an answer that is
-    named, else to the divergence from the clean run.
+    For a model with logits it is the difference of two logits: the answer's and the foil's, which default to the first
+    choices of the two runs. If both runs make the same choice, it is the probability of a named
+    answer, otherwise the divergence from the clean run.
 
     Args:
         model: The model.
-        clean: The outputs of the clean run, of a batch of one.
-        corrupt: Those of the corrupt run.
-        tokens: What stands at the positions of the clean text.
+        clean: The outputs of the clean run, a batch of one.
+        corrupt: The outputs of the corrupt run.
+        tokens: The tokens of the clean text.
         metric: difference, probability or kl.
-        answer: The token or label; the clean run's first choice where None.
-        foil: One that it is held against; the corrupt run's first choice where None.
-        at: The position that is read: of logits the last or the mask, of an embedding the whole text, where None.
+        answer: The token or label; None for the clean run's first choice.
+        foil: The token or label to compare it with; None for the corrupt run's first choice.
+        at: The position to read; None for the last or the mask (logits), or the whole text (an embedding).
 
     Raises:
-        UsageError: A metric that the model does not have; an answer or foil that is no token; a foil beside another
-            metric than the difference.
+        UsageError: A metric that the model does not have; an answer or foil that is not a token; a foil with another
+            metric than "difference".
     """
     if metric is not None and metric not in CHOSEN:
         raise UsageError(f"there is no metric {metric!r}", f"Choose from {', '.join(CHOSEN)}.")

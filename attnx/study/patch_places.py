@@ -1,4 +1,4 @@
-"""What can be patched in a model: its attentions, their heads, and what stands at the positions of a quantity."""
+"""What can be patched in a model: its attentions, their heads, and the positions of a quantity."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attnx.tokens.spans import axis_labels
 from attnx.wording import Wording
 
 BY_KEY = ("key", "value")
-"""Quantities whose positions are those of keys, and whose heads are key/value heads."""
+"""Quantities whose positions are key positions and whose heads are key/value heads."""
 
 
 def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -> tuple[tuple[str, ...], int]:
-    """What stands at each position of a quantity, and where the tokens begin: behind those that are cached."""
+    """The name of each position of a quantity, and where the tokens begin: after the cached ones."""
     point = running.points.of(site, quantity)[0]
     running.survey(RUN, [point])
     size = running.tensor(RUN, point).sizes["k" if quantity in BY_KEY else "q"]
@@ -33,21 +33,21 @@ def places_of(running: Intervening, site: Site, quantity: str, tokens: Tokens) -
 
 
 def caches(model: OpenModel) -> bool:
-    """Whether keys that are more than the tokens are cached ones, which stand before them."""
+    """Whether keys in excess of the tokens are cached ones, which come before them."""
     return any(is_past(slot) for slot in model.slots())
 
 
 def first_keys(running: Intervening, sites: Sequence[Site], looking: Tokens, seen: Tokens | None) -> dict[int, int]:
-    """Where the keys of tokens begin in each attention, by the site's index: behind those that are cached.
+    """Where the keys of tokens begin in each attention, by the site's index: after the cached ones.
 
     Args:
         running: The model with its feed.
-        sites: The attentions that are changed at tokens.
-        looking: Their query positions.
-        seen: Their keys; None where only queries are meant.
+        sites: The attentions to change at tokens.
+        looking: The tokens at their query positions.
+        seen: The tokens at their key positions; None if only queries are meant.
 
     Raises:
-        UnsupportedError: The rows or columns of one are not these tokens, so that none of them can be named.
+        UnsupportedError: The rows or columns of a site are not these tokens, so they cannot be named.
     """
     points = {site.index: running.points.of(site, "context" if seen is None else "masked")[0] for site in sites}
     running.survey(RUN, list(points.values()))
@@ -73,10 +73,10 @@ def first_keys(running: Intervening, sites: Sequence[Site], looking: Tokens, see
 def reachable(
     running: Intervening, sites: Sequence[Site], quantity: str, run: str = RUN
 ) -> tuple[list[Site], tuple[str, ...]]:
-    """The attentions in which a quantity can be changed, and for each of the others a note of why it cannot be.
+    """The attentions in which a quantity can be changed, and for each of the others a note that says why it cannot.
 
     Raises:
-        UnsupportedError: It can be changed in none of them; why not in the first.
+        UnsupportedError: It cannot be changed in any of them; the message gives the reason for the first.
     """
     kept: list[Site] = []
     refused: list[UnsupportedError] = []
@@ -102,14 +102,14 @@ def reachable(
 
 
 def count_of(site: Site, keyed: bool) -> int:
-    """The heads of a site; the key/value heads of a quantity that belongs to keys."""
+    """The number of a site's heads; of its key/value heads for a quantity that belongs to keys."""
     return (keyed and site.kv_heads) or site.heads or 1
 
 
 def tokens_of(
     running: Intervening, component: Where | None, quantity: str, tokens: Tokens, memory: Tokens | None
 ) -> Tokens:
-    """What stands at the positions of a quantity: of an encoder, and of the keys of a cross-attention, its own side."""
+    """The tokens at a quantity's positions: the encoder's for an encoder and for the keys of a cross-attention."""
     chosen = component_of(running, component)
     reads = chosen == "encoder" or (chosen == "cross" and quantity in BY_KEY)
     return memory if memory is not None and reads else tokens
@@ -118,7 +118,7 @@ def tokens_of(
 def sides_of(
     running: Intervening, component: Where | None, tokens: Tokens, memory: Tokens | None
 ) -> tuple[Tokens, Tokens]:
-    """What looks in an attention, and what it looks at."""
+    """The tokens on the query axis of an attention, and those on its key axis."""
     return (
         tokens_of(running, component, "query", tokens, memory),
         tokens_of(running, component, "key", tokens, memory),
@@ -126,11 +126,11 @@ def sides_of(
 
 
 def component_of(running: Intervening, component: Where | None) -> Where:
-    """The attention that is meant: the decoder's, of several that are not named.
+    """The attention that is meant: the decoder's if there are several and none is named.
 
     Raises:
         UsageError: The model has no such attention.
-        UnsupportedError: It has none over tokens.
+        UnsupportedError: The model has no attention over tokens.
     """
     there = running.points.components()
     if component is None and "decoder" in there:
@@ -149,7 +149,7 @@ def sites_of(
     """The attentions of these layers, of these heads' layers, or of all; by layer.
 
     Raises:
-        UsageError: A layer that is not there, or heads of other layers than those that are named.
+        UsageError: A layer that does not exist, or heads outside the named layers.
     """
     if layers is not None and (outside := [layer for layer in heads if layer not in layers]):
         raise UsageError(f"a head of layer {outside[0]} is named, and that layer is not", "Leave out one of them.")

@@ -1,4 +1,4 @@
-"""Where does it stand? Activations of one text patched into the run of another, place by place.
+"""Where is the information? Patch activations of one text into the run of another, place by place.
 
 Source: Vig et al. 2020; Meng et al. 2022; Heimersheim and Nanda 2024, "How to use and interpret activation patching".
 """
@@ -25,70 +25,70 @@ BY: tuple[By, ...] = ("head", "position", "layer")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What is patched at once."""
+    """What is patched in one run."""
 
     layer: int
     head: int | None = None
-    """None for all of the layer, and for quantities that have none."""
+    """None for the whole layer, and for quantities without heads."""
     position: int | None = None
-    """None for all, or for those that were named together."""
+    """None for all positions, or for several named together."""
 
     @property
     def label(self) -> str:
-        """As it is shown: "L0 H3", "L0 @4"."""
+        """The displayed label: "L0 H3", "L0 @4"."""
         head = "" if self.head is None else f" H{self.head}"
         return f"L{self.layer}{head}" + ("" if self.position is None else f" @{self.position}")
 
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """A spot, and what the model says once it is patched."""
+    """A spot, and the model's output once it is patched."""
 
     spot: Spot
     value: float
-    """In the metric."""
+    """The value of the metric."""
     share: float
-    """(patched - corrupt) / (clean - corrupt): 0 as corrupt, 1 as clean; NaN where the two do not differ."""
+    """(patched - corrupt) / (clean - corrupt): 0 is corrupt, 1 is clean; NaN if the two do not differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patching:
-    """What each patch restores, or with noising what it breaks."""
+    """What each patch restores or, with noising, breaks."""
 
     quantity: str
     by: By
     component: Where
     noising: bool
-    """Whether corrupt activations go into the clean run; else clean ones into the corrupt run."""
+    """Whether corrupt activations go into the clean run instead of clean ones into the corrupt run."""
     meter: Meter
     clean: float
     corrupt: float
     effects: tuple[Patched, ...]
     """In the order of the model."""
     places: tuple[str, ...]
-    """What stands at the positions of the quantity."""
+    """The tokens at the positions of the quantity."""
     path: str = ""
-    """Of path patching: where to ("the query of L3 H1")."""
+    """For path patching: the receiver ("the query of L3 H1")."""
     notes: tuple[str, ...] = ()
 
     @property
     def ranked(self) -> tuple[Patched, ...]:
-        """Those that move the metric furthest from the run that was patched first."""
+        """The patches, those that move the metric furthest from the unpatched run first."""
         begin = self.clean if self.noising else self.corrupt
         return tuple(sorted(self.effects, key=lambda one: -abs(one.value - begin)))
 
     @property
     def heading(self) -> str:
-        """What the share is called."""
+        """The name of the share."""
         return "kept" if self.noising else "restored"
 
     def place(self, position: int) -> str:
-        """A position and what stands there, where that is more than its number."""
+        """A position and its token, if it has one."""
         piece = self.places[position]
         return str(position) if piece == str(position) else f"{position} {piece}"
 
     def map(self) -> Measurement | None:
-        """The share by layer and head, or by layer and position; None where there is no such map."""
+        """The share by layer and head, or by layer and position; None if there is no such map."""
         across = [one.spot.head if self.by == "head" else one.spot.position for one in self.effects]
         if self.by == "layer" or (len({one.spot.head for one in self.effects}) > 1 and self.by == "position"):
             return None
@@ -107,7 +107,7 @@ class Patching:
         return Measurement(self.heading, "share", axes, values, formula=FORMULA, source=SOURCE)
 
     def columns(self) -> dict[str, list[Any]]:
-        """One line for each patch, as files have it."""
+        """One row per patch, as written to files."""
         spots = [one.spot for one in self.effects]
         return {
             "quantity": [self.quantity] * len(spots),
@@ -142,22 +142,22 @@ def patch(
     """Patch activations of one text into the run of the other, one spot at a time.
 
     Args:
-        running: The model with both feeds, of a batch of one: "inputs" is the clean one, "other" the corrupt one.
-        meter: The number in which runs are compared.
+        running: The model with both feeds, each a batch of one: "inputs" is the clean one, "other" the corrupt one.
+        meter: The metric that compares runs.
         quantity: context, value, query, key, weights (of heads), attention, mlp or residual (of layers).
-        by: What is patched by itself: each head, each position (of a layer, or of each head that is named), each layer.
+        by: The unit of a patch: each head, each position (of a layer, or of each named head), or each layer.
         component: The encoder, the decoder or the cross-attention; None where there is one.
-        heads: Layer and head of those that are patched, each by itself; all where there are none.
+        heads: Layer and head of the heads to patch, each alone; empty for all.
         layers: Only these layers.
-        at: Only these positions: each by itself `by` position, else together.
-        tokens: What stands at the query positions.
-        memory: What the encoder reads, where there is one.
-        noising: Whether corrupt activations go into the clean run, in place of clean ones into the corrupt run.
-        tell: Called with how many patches have been run.
+        at: Only these positions: each alone if `by` is "position", otherwise together.
+        tokens: The tokens at the query positions.
+        memory: The encoder's tokens, if there is an encoder.
+        noising: Whether corrupt activations go into the clean run, instead of clean ones into the corrupt run.
+        tell: Called with the number of patches run so far.
 
     Raises:
-        UsageError: No such quantity, layer, head or position; heads of a quantity that has none.
-        UnsupportedError: What cannot be reached in this model; by name, with the reason.
+        UsageError: No such quantity, layer, head or position; heads given for a quantity that has none.
+        UnsupportedError: Something that cannot be reached in this model; the message names it and the reason.
     """
     if quantity not in PATCHED:
         raise UsageError(f"there is no quantity {quantity!r}", f"Choose from {', '.join(PATCHED)}.")
@@ -213,7 +213,7 @@ def told(
     places: tuple[str, ...] = (),
     path: str = "",
 ) -> Patching:
-    """Hold what patched runs gave against the clean and the corrupt run."""
+    """Compare the patched runs' values with those of the clean and the corrupt run."""
     clean, corrupt = meter(running.base(RUN)), meter(running.base(OTHER))
     apart = clean - corrupt
     notes = list(running.notes)
@@ -234,7 +234,7 @@ def told(
 def _spots(
     sites: Sequence[Site], by: By, keyed: bool, heads: Sequence[tuple[int, int]], places: Sequence[int]
 ) -> list[Spot]:
-    """What is patched, each by itself, in the order of the model."""
+    """What is patched, each alone, in the order of the model."""
     whole: list[Spot] = []
     for site in sites:
         layer, count = site.layer or 0, count_of(site, keyed)

@@ -19,7 +19,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def key_grid(shown: Inspection) -> Grid | None:
-    """How the keys lie on a picture; None where they are no patches, or were merged or left out."""
+    """How the keys are laid out on a picture; None if they are not patches, or were merged or left out."""
     if not shown.trace.attentions or shown.request.words or shown.muted:
         return None
     return grid_of(shown.keys)
@@ -28,7 +28,7 @@ def key_grid(shown: Inspection) -> Grid | None:
 def patch_matrix(matrix: Matrix, query: int, grid: Grid) -> Matrix:
     """One row of a matrix as a map: row r0, r1, ... by column c0, c1, ... of the picture.
 
-    What stands before the patches ([CLS]) has no place on the map; its share is said below.
+    Tokens before the patches ([CLS]) have no place on the map; their share is given below it.
     """
     row = matrix.shown[query]
     apart = [
@@ -53,13 +53,13 @@ def patch_matrix(matrix: Matrix, query: int, grid: Grid) -> Matrix:
 
 
 def laid_out(shown: Inspection, grid: Grid) -> tuple[Array, str]:
-    """The weights that an overlay shows, [K], and what they are, in words.
+    """The weights that an overlay shows, [K], and a description of them.
 
-    Those of the heads that were chosen, averaged; of the last layer where none was. Of the query that was chosen, else
-    of the token before the patches ([CLS]), else averaged over all.
+    They are averaged over the chosen heads, or the last layer's if none is chosen, and belong to the chosen query,
+    otherwise to the token before the patches ([CLS]); without one they are averaged over all queries.
 
     Raises:
-        UsageError: Another stage than the weights: scores have no zero to fade to.
+        UsageError: A stage other than the weights: scores have no zero to fade to.
     """
     if shown.request.stage != "weights":
         raise UsageError(f"an overlay shows weights, not {shown.request.stage}", Wording("Leave out <stage>."))
@@ -80,10 +80,10 @@ def laid_out(shown: Inspection, grid: Grid) -> tuple[Array, str]:
 
 
 def save_overlay(shown: Inspection, model: OpenModel, picture: Path, path: Path, *, force: bool = False) -> str:
-    """Write the picture with the weights of its patches over it; says what they are.
+    """Write the picture with the weights of its patches over it; returns what they are.
 
     Raises:
-        UsageError: The keys are no patches of the picture, or the file exists.
+        UsageError: The keys are not patches of the picture, or the file exists.
     """
     from attnx.feed.recipes import read_recipe
     from attnx.feed.vision import load_picture, picture_slot

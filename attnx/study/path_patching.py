@@ -1,4 +1,4 @@
-"""Path patching: what one head tells later heads, or the answer, by itself and through no head between.
+"""Path patching: what one head sends to later heads, or to the answer, directly and through no head in between.
 
 Source: Wang et al. 2022, "Interpretability in the Wild" (IOI), section 3.1 and appendix B.
 """
@@ -37,28 +37,28 @@ def patch_paths(
     noising: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> Patching:
-    """Patch what a head sends to later heads, and nothing else that it does.
+    """Patch what a head sends to later heads, and none of its other effects.
 
-    Two runs for each sender. In the first, every head gives what it gave unedited, but for the sender, which gives what
-    it gave on the other text; the receivers' query, key or value is taken from it. In the second, these alone are
-    patched in. Without receivers the first run's answer is read: what the sender tells the answer directly.
+    There are two runs per sender. In the first, every head keeps its unedited output except the sender, which has its
+    output on the other text; the receivers' query, key or value is taken from this run. In the second, only these are
+    patched in. Without receivers, the first run's answer is read: the sender's direct effect on the answer.
 
     Args:
-        running: The model with both feeds, of a batch of one: "inputs" is the clean one, "other" the corrupt one.
-        meter: The number in which runs are compared.
-        from_: Layer and head of each sender; every head before the last receiver where there are none.
-        to: Layer and head of the receivers (key/value heads, where `into` is key or value); the answer where there are
+        running: The model with both feeds, each a batch of one: "inputs" is the clean one, "other" the corrupt one.
+        meter: The metric that compares runs.
+        from_: Layer and head of each sender; empty for every head before the last receiver.
+        to: Layer and head of the receivers (key/value heads if `into` is key or value); the answer if there are
             none.
-        into: What of the receivers takes the message.
-        component: Which attention; None where there is one.
-        freeze_mlps: Whether MLPs between them are held as well: the residual stream is the only path then. Wang et
-            al. let them be computed anew.
-        noising: Whether corrupt activations go into the clean run, in place of clean ones into the corrupt run.
-        tell: Called with how many runs have been made.
+        into: Which input of the receivers is patched.
+        component: Which attention; None if there is only one.
+        freeze_mlps: Whether MLPs between them are frozen too, so that the residual stream is the only path. Wang et
+            al. recompute them.
+        noising: Whether corrupt activations go into the clean run, instead of clean ones into the corrupt run.
+        tell: Called with the number of runs made so far.
 
     Raises:
-        UsageError: A head that is not there, or that is not before any receiver.
-        UnsupportedError: What cannot be reached in this model; by name, with the reason.
+        UsageError: A head that does not exist, or that is not before any receiver.
+        UnsupportedError: Something that cannot be reached in this model; the message names it and the reason.
     """
     if into not in INTO:
         raise UsageError(f"there is no part {into!r} of a head to patch", f"Choose from {', '.join(INTO)}.")
@@ -115,7 +115,7 @@ def patch_paths(
 
 
 def _frozen(running: Intervening, run: str, mlps: bool) -> list[Edit]:
-    """Edits that hold every head at what it gave in the unedited run; `mlps`: every MLP too."""
+    """Edits that freeze every head at its output in the unedited run; `mlps`: every MLP too."""
     held = [
         Edit("patch", component=name, quantity="context", source=run) for name in running.points.components()
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def _context(spot: Spot, component: Where, source: str) -> Edit:
 
 
 def _taken(point: Point, taken: Mapping[str, Sequence[Array]]) -> Array:
-    """A receiver's query, key or value as attnx writes it."""
+    """A receiver's query, key or value in attnx's layout."""
     (raw,) = taken[point.title]
     values = np.asarray(raw, np.float32)
     if point.place.window is not None:

@@ -1,4 +1,4 @@
-"""How a model file holds its numbers: the precision of its weights, and the operators that a quantiser left in it."""
+"""How a model file stores its numbers: the precision of its weights, and the operators that a quantiser added."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ QUANTISED = (
     "QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "QLinearAdd", "QLinearMul", "QLinearSoftmax",
     "QGemm", "QAttention", "QMoE", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized",
 )  # fmt: skip
-"""Operators that compute with quantised numbers, or turn numbers into such and back."""
+"""Operators that compute with quantised numbers, or convert numbers to and from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How one file holds its numbers."""
+    """How one file stores its numbers."""
 
     file: str
     """Its name, without the folder."""
     weights: str
-    """What most bytes of its weights are: "fp32", "fp16", "int8", "int4"; "" where it has none."""
+    """The type of most bytes of its weights: "fp32", "fp16", "int8", "int4"; "" if it has no weights."""
     quantised: Mapping[str, int]
-    """How many nodes there are of each operator of `QUANTISED`, the most frequent first; empty where none is."""
+    """How many nodes there are of each operator of `QUANTISED`, the most frequent first; empty if there are none."""
 
     def __str__(self) -> str:
-        """In a line: "model.onnx · int8 weights · 36 MatMulInteger, 25 DynamicQuantizeLinear"."""
+        """In one line: "model.onnx · int8 weights · 36 MatMulInteger, 25 DynamicQuantizeLinear"."""
         parts = [self.file, *([f"{self.weights} weights"] if self.weights else [])]
         if self.quantised:
             parts.append(", ".join(f"{count} {name}" for name, count in self.quantised.items()))
@@ -40,7 +40,7 @@ class Written:
 
 
 def written(path: Path) -> Written:
-    """Read it off the graph; weights are not read.
+    """Read this from the graph, without its weights.
 
     Raises:
         ModelError: The file cannot be read as an ONNX model.

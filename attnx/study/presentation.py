@@ -1,4 +1,4 @@
-"""What was put together -> how it is shown: renderables, or one JSON document."""
+"""An inspection -> how it is shown: renderables, or one JSON document."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from attnx.view.matrix import Matrix
 from attnx.view.page import SCREEN
 
 TALL, FEW = 32, {"most on one token": 1, "most confident": 1, "parked": 1}
-"""Screens of fewer lines than that get only so many heads of each sort in the overview."""
+"""On screens with fewer lines than this, the overview limits the number of heads of each kind."""
 MANY = 16
 """Heads that get a line each where more do not fit on a screen."""
 NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
-"""Kinds of heads that say more than the pair of tokens that a head joins hardest."""
+"""Kinds of heads that are more informative than the pair of tokens that a head connects most strongly."""
 
 
 def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: bool = False, said: int = 0) -> list[Any]:
-    """Renderables, in order; a first screen ends in what to ask next. A view is imported when it is drawn.
+    """Renderables, in order; a first screen ends with a next step. A view is imported only when it is drawn.
 
     Args:
         shown: What is shown.
-        next_step: What to ask next.
-        rest: How what does not fit on a first screen is seen.
-        every: Whether everything is listed, however many lines that takes.
-        said: Lines that stderr has said besides.
+        next_step: The suggested next step.
+        rest: How to see what does not fit on a first screen.
+        every: Whether the first screen lists everything, however many lines that takes.
+        said: How many lines have gone to stderr, which share the screen.
     """
     view, asked = shown.request.view, shown.request
     if view == "overview":
@@ -98,7 +98,7 @@ def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:
 
 
 def _spaced(renderables: Sequence[Any]) -> list[Any]:
-    """An empty line between any two."""
+    """Put an empty line between any two."""
     out: list[Any] = []
     for renderable in renderables:
         out += ["", renderable] if out else [renderable]
@@ -150,7 +150,7 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool, said: i
 
 
 def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
-    """The kind of head where it has a telling one, else the two tokens that it joins hardest, or the one it is on."""
+    """The kind of head if it is informative, otherwise the two tokens it connects most strongly, or its one token."""
     if look.key >= 0:
         return f"→ {key_name(shown, look.key, look.site)}"
     kind: str = found["kinds"][look.site][look.head]

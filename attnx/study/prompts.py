@@ -1,4 +1,4 @@
-"""A prompt and what is written behind it, and the spans that the prompt is cut into."""
+"""A prompt and the answer after it, and the spans that the prompt is cut into."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnx.tokens.sentences import paragraphs, sentences
 from attnx.tokens.text_file import read_text
 
 CUTS = ("sentence", "paragraph")
-"""How a prompt is cut where no file says."""
+"""How a prompt is cut if no file is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Span:
 
 
 def with_text(tokens: Tokens) -> Tokens:
-    """Tokens with a text of their pieces, where they came without one (from ids)."""
+    """Tokens with a text joined from their pieces if they came without one (from ids)."""
     if tokens.text:
         return tokens
     text, offsets = "", []
@@ -50,12 +50,12 @@ def with_text(tokens: Tokens) -> Tokens:
 
 
 def answered(model: OpenModel, prompt: Tokens, text: str | None, target: str) -> tuple[Tokens, int]:
-    """A prompt with an answer behind it, as if the model had written it; and how many tokens the prompt has.
+    """A prompt followed by an answer, as if the model had written it; and how many tokens the prompt has.
 
     Args:
-        model: Its tokenizer cuts the answer.
+        model: Its tokenizer tokenizes the answer.
         prompt: The prompt's tokens.
-        text: The prompt, where it is plain text: then both are cut as one; else (a chat) the answer is cut by itself.
+        text: The prompt if it is plain text: then both are tokenized as one; otherwise (a chat) the answer separately.
         target: The answer.
 
     Raises:
@@ -79,7 +79,7 @@ def answered(model: OpenModel, prompt: Tokens, text: str | None, target: str) ->
 
 
 def _unended(tokens: Tokens) -> Tokens:
-    """Tokens without the special ones that a tokenizer puts at the end."""
+    """Tokens without the special ones that a tokenizer appends."""
     from attnx.run.query_rows import pick
 
     count = len(tokens)
@@ -93,11 +93,11 @@ def cut(tokens: Tokens, prompt: int, how: str) -> tuple[Span, ...]:
 
     Args:
         tokens: With a text.
-        prompt: How many of them are the prompt's.
+        prompt: How many of them belong to the prompt.
         how: "sentence", "paragraph", or the name of a file of spans.
 
     Raises:
-        InputError: The file cannot be read, or a span is not of the prompt.
+        InputError: The file cannot be read, or a span is outside the prompt.
     """
     end = max((stop for _, stop in tokens.offsets[:prompt]), default=0)
     text = tokens.text[:end]
@@ -128,7 +128,7 @@ def read_spans(path: Path) -> list[tuple[int, int, str]]:
     """Start, end and name of each line of a file: JSON Lines, or columns with commas or tabs between them.
 
     Raises:
-        InputError: It cannot be read, or a line has no two whole numbers in front.
+        InputError: It cannot be read, or a line does not start with two whole numbers.
     """
     lines = read_text(path, f"Spans are {', '.join(CUTS)}, or a file with start, end and name.").splitlines()
     out: list[tuple[int, int, str]] = []

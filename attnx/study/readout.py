@@ -1,7 +1,7 @@
-"""What a model says with its own outputs, in the terms of that model, and how far a changed run moves it.
+"""What a model's own outputs predict, in the terms of that model, and how far a changed run moves them.
 
-A language model says what comes next, a masked model what stands at its mask, a classifier which label, an embedding
-model where the text lies; of any other model the outputs themselves are compared.
+A language model predicts the next token, a masked model the token at its mask, a classifier a label; an embedding
+model gives the text's vector; for any other model the outputs themselves are compared.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ _OF_TEXT = "1 - cosine, text"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one run says."""
+    """The prediction of one run."""
 
     scores: Mapping[str, float]
-    """Name of a number -> its value: "p(mat)", "mat - rug", ...; what a changed run is compared in."""
+    """Name of a number -> its value: "p(mat)", "mat - rug", ...; the numbers in which a changed run is compared."""
     first: str = ""
-    """The first choice of a model that chooses; "" of one that does not."""
+    """The first choice of a model that predicts tokens or labels; "" for any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How far a run lies from the unedited one."""
+    """How far a run is from the unedited one."""
 
     reading: Reading
     moved: float
-    """What interventions are ranked by: see `Readout.heading`."""
+    """The number that interventions are ranked by: see `Readout.heading`."""
     kept: bool | None
-    """Whether the first choice is the same; None where the model chooses nothing."""
+    """Whether the first choice is the same; None if the model predicts no tokens or labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Where a model's answer stands in its outputs, and in which numbers it is told."""
+    """Where a model's answer is in its outputs, and which numbers report it."""
 
     kind: Kind
     output: str
-    """The output that is read; "" where all are compared."""
+    """The output that is read; "" if all are compared."""
     position: int = 0
-    """The position that is read, of outputs by position."""
+    """The position that is read, for outputs by position."""
     answer: int | None = None
     foil: int | None = None
     names: Mapping[int, str] = field(default_factory=dict)
-    """Entry of the output -> what it is called, for those that are named."""
+    """Entry of the output -> its name, for the named ones."""
     unpadded: tuple[int, ...] = ()
-    """Positions that an embedding's mean is taken over."""
+    """Positions over which an embedding's mean is taken."""
     of_token: bool = False
-    """Of an embedding: whether changes are ranked by the vector at `position`, not by the text's."""
+    """For an embedding: whether changes are ranked by the vector at `position` instead of the text's."""
 
     @property
     def heading(self) -> str:
-        """What `Change.moved` is called."""
+        """The name of `Change.moved`."""
         if self.kind in ("next token", "masked token", "label"):
             return "KL" if self.foil is None else "change of the logit difference"
         if self.kind == "outputs":
@@ -76,7 +76,7 @@ class Readout:
 
     @property
     def formula(self) -> str:
-        """How `Change.moved` is computed, and whose measure it is."""
+        """How `Change.moved` is computed, and its source."""
         if self.heading == "KL":
             return "KL(unedited || edited) of the model's answer, in nats"
         if self.kind in ("next token", "masked token", "label"):
@@ -87,10 +87,10 @@ class Readout:
         return "|edited - unedited| / |unedited|, the largest over the model's outputs (Euclidean norms)"
 
     def read(self, outputs: Mapping[str, Array]) -> Reading:
-        """What a run says.
+        """Read a run's prediction.
 
         Args:
-            outputs: The model's own outputs, of a batch of one.
+            outputs: The model's own outputs, a batch of one.
         """
         if self.kind in ("embedding", "outputs"):
             return Reading({})
@@ -104,7 +104,7 @@ class Readout:
         return Reading(scores, self.name(best))
 
     def change(self, base: Mapping[str, Array], edited: Mapping[str, Array]) -> Change:
-        """How far an edited run lies from the unedited one."""
+        """How far an edited run is from the unedited one."""
         if self.kind == "outputs":
             moved = {name: _relative(base[name], edited[name]) for name in base if base[name].dtype.kind == "f"}
             return Change(Reading(moved), max(moved.values(), default=0.0), None)
@@ -129,11 +129,11 @@ class Readout:
         return Change(after, max(moved_by, 0.0), before.first == after.first)
 
     def name(self, entry: int) -> str:
-        """What an entry of the output is called."""
+        """The name of an entry of the output."""
         return self.names.get(entry, f"#{entry}")
 
     def logits(self, outputs: Mapping[str, Array]) -> Array:
-        """The logits that are read, of a model that chooses: [tokens or labels], float64."""
+        """The logits that are read, for a model that predicts: [tokens or labels], float64."""
         return logits_at(outputs[self.output], self.position, self.output)
 
     def share(self, outputs: Mapping[str, Array], entry: int) -> float:
@@ -151,19 +151,19 @@ def readout(
     position: int | None = None,
     at: int | None = None,
 ) -> Readout:
-    """Find where a model's answer stands.
+    """Find where a model's answer is in its outputs.
 
     Args:
         model: The model.
-        outputs: The outputs of its unedited run, of a batch of one.
-        tokens: What stands at the positions.
-        answer: The token or label whose share is told; the model's own first choice where None.
-        foil: One that the answer is held against.
-        position: The token whose own vector is told of an embedding, and which of several masks is read.
-        at: The position whose logits are read, in place of the last one or the mask's.
+        outputs: The outputs of its unedited run, a batch of one.
+        tokens: The tokens at the positions.
+        answer: The token or label whose probability is reported; None for the model's own first choice.
+        foil: The token or label to compare the answer with.
+        position: For an embedding, the token whose own vector is reported; otherwise, which of several masks is read.
+        at: The position whose logits are read, instead of the last one or the mask's.
 
     Raises:
-        UsageError: An answer or foil to a model that chooses nothing, or of several tokens; several masks.
+        UsageError: An answer or foil for a model that predicts none, or one of several tokens; several masks.
     """
     floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
     real = tuple(index for index, is_real in enumerate(tokens.mask) if is_real)
@@ -202,7 +202,7 @@ def readout(
         raise UsageError(
             f"{model.name} gives no logits, so that it has no answer", Wording("Leave out <answer>[ and <foil>].")
         )
-    vectors = {n: a for n, a in floats.items() if "logit" not in n.lower()}  # logits of labels, token by token
+    vectors = {n: a for n, a in floats.items() if "logit" not in n.lower()}  # per-token label logits
     states = [n for n, a in vectors.items() if a.ndim in (2, 3) and (a.ndim == 2 or a.shape[1] == len(tokens))]
     if (len(floats) == 1 and states) or any("hidden_state" in n or "embedding" in n for n in states):
         best = next((n for n in states if "hidden_state" in n or "embedding" in n), states[0])
@@ -230,11 +230,11 @@ def choice(
     foil: str | None = None,
     at: int | None = None,
 ) -> Readout:
-    """As `readout`, of a model that chooses among tokens or labels.
+    """Like `readout`, for a model that predicts tokens or labels.
 
     Raises:
-        UsageError: An answer or foil that is no token or label; a masked model without a mask, and no position.
-        UnsupportedError: The model chooses nothing.
+        UsageError: An answer or foil that is not a token or label; a masked model without a mask or a position.
+        UnsupportedError: The model predicts no tokens or labels.
     """
     if at is None and not masks_of(tokens) and output_of(model, outputs) is not None and not is_causal(model):
         raise UsageError(
@@ -263,23 +263,23 @@ def _with_head(model: OpenModel) -> Wording:
 
 
 def output_of(model: OpenModel, outputs: Mapping[str, Array]) -> str | None:
-    """The output that says which token stands or comes at a position; None of a model that says none."""
+    """The output that predicts the token at or after a position; None if the model has no such output."""
     sizes = vocabulary(model)
     try:
         name = logits_output(outputs, sizes)
     except UnsupportedError:
         return None
-    # Two axes: of the last position, where they are as wide as the vocabulary; else the labels of a classifier.
+    # Two axes: the last position's logits if as wide as the vocabulary; otherwise a classifier's labels.
     return name if outputs[name].ndim == 3 or outputs[name].shape[-1] in sizes else None
 
 
 def masks_of(tokens: Tokens) -> list[int]:
-    """Where a text has the mask token of a masked model."""
+    """The positions of a masked model's mask token in a text."""
     return [at for at, piece in enumerate(tokens.pieces) if piece.strip().lower() in _MASKS]
 
 
 def is_causal(model: OpenModel) -> bool:
-    """Whether a model says what comes next; one that sees both ways says what stands there."""
+    """Whether a model predicts the next token; a bidirectional one predicts the token at the position itself."""
     return not all(site.causal is False for site in model.sites)
 
 

@@ -17,7 +17,7 @@ SCALES = ("linear", "log", "row")
 VIEWS = ("overview", "grid", "heatmap", "table", "row", "lines", "ranking")
 """Ways to show attention."""
 OVER = ("heads", "layers", "all")
-"""What a mean or maximum is taken over."""
+"""What a mean or maximum can be taken over."""
 NEEDS: dict[str, tuple[Quantity, ...]] = {
     "scores": ("query", "key", "scores"),
     "scaled": ("query", "key", "scores", "scaled"),
@@ -26,7 +26,7 @@ NEEDS: dict[str, tuple[Quantity, ...]] = {
     "masked": ("masked", "weights"),
     "weights": ("masked", "weights"),
 }
-"""Stage -> what is traced for it: itself, and what it is checked against."""
+"""Stage -> the quantities traced for it: itself, and those it is checked against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Head:
     """A head as the user names it."""
 
     layer: int | None
-    """None: of every layer that is shown."""
+    """None: that head in every displayed layer."""
     head: int
 
 
@@ -54,10 +54,10 @@ class Request:
     mute: bool = False
     how: How | None = None
     over: str | None = None
-    """"heads", "layers" or "all", where `how` is not None."""
+    """"heads", "layers" or "all", if `how` is not None."""
     view: str = "overview"
     scale: ScaleKind = "linear"
-    """How values become colours."""
+    """How values are mapped to colours."""
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -73,19 +73,19 @@ class Request:
         return self.layers
 
     def wants_row(self, sites: Sequence[Site]) -> bool:
-        """Whether the query's own row is all that is needed: not where pieces are merged, or other rows stand by."""
+        """Whether only the query's own row is needed: not if pieces are merged or other rows are shown with it."""
         shown = [s.heads or 1 for s in sites if self.layers is None or s.layer in self.layers]
         many = self.view == "table" and not self.heads and self.how is None and sum(shown) > 1
         return self.query is not None and not self.words and (self.view in ("row", "ranking") or many)
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """What is reduced and gathered in the graph where `combines_heads`."""
+        """What is reduced and gathered in the graph if `combines_heads`."""
         return ("total", "mean" if self.how == "mean" else "most", "most_masked", "masked", "weights")
 
     @property
     def combines_heads(self) -> bool:
-        """Whether of each site's weights only the mean or the largest over all its heads is shown."""
+        """Whether only the mean or the largest over all heads of each site's weights is shown."""
         as_they_are = self.stage == "weights" and not self.words and not self.mute
         return self.how is not None and self.over == "heads" and not self.heads and as_they_are
 
@@ -110,10 +110,10 @@ def ask(
     view: str | None = None,
     scale: str = "linear",
 ) -> Request:
-    """Read the options of a command.
+    """Parse the options of a command.
 
     Raises:
-        UsageError: One that cannot be read, or two that exclude each other.
+        UsageError: An option that cannot be parsed, or two that exclude each other.
     """
     if stage not in SHOWN:
         raise UsageError(f"there is no stage {stage!r}", f"Choose from {', '.join(SHOWN)}.")
@@ -152,7 +152,7 @@ def agree(heads: Sequence[Head], layers: Sequence[int] | None) -> None:
     """Check heads that name their layer against the requested layers.
 
     Raises:
-        UsageError: A head of another layer: one of the two would be passed over.
+        UsageError: A head of another layer: one of the two requests would be ignored.
     """
     for head in heads:
         if layers is not None and head.layer is not None and head.layer not in layers:
@@ -167,10 +167,10 @@ def agree(heads: Sequence[Head], layers: Sequence[int] | None) -> None:
 
 
 def parse_quantities(text: str | None) -> tuple[Quantity, ...]:
-    """Read "weights,scores": quantities in the order in which they are computed; all where None.
+    """Read "weights,scores": quantities in the order in which they are computed; None for all.
 
     Raises:
-        UsageError: One that does not exist.
+        UsageError: A quantity that does not exist.
     """
     if text is None:
         return QUANTITIES

@@ -27,12 +27,12 @@ from attnx.wording import Wording
 ARRAYS = ("masked", "weights", "value")
 SIDES = ("encoder", "decoder", "cross")
 QUICK = 4_000_000
-"""Exact flow is worked out where it takes no more than that: a few seconds. See `flow.FLOW_LIMIT`."""
+"""Exact flow is only computed up to this cost: a few seconds. See `flow.FLOW_LIMIT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What was followed."""
+    """The results of following attention through the layers."""
 
     side: str
     queries: tuple[str, ...]
@@ -43,18 +43,18 @@ class Streams:
     last: Measurement
     """[Q,K]: the rollout after the last layer."""
     attention: Measurement
-    """[K]: the last layer's attention from the query, mean over heads; from all queries without one."""
+    """[K]: the last layer's attention from the query (all queries if there is none), mean over heads."""
     norms: Measurement | None
     """[K]: the same weighted by norms."""
     flow: Measurement | None
     """[1,K]."""
     notes: tuple[str, ...]
     group: tuple[int, ...] = ()
-    """The positions that `query` stands for, where the means of several tokens stand at the first."""
+    """The positions that `query` covers: means of several tokens are at the first."""
 
     @property
     def largest(self) -> Array:
-        """[K]: the largest that any way gives each key, from the token that is followed."""
+        """[K]: the largest value that any method gives each key, from the followed token."""
         assert self.query is not None
         ways = [self.attention.values, self.rollout.values[-1, self.query]]
         ways += [self.norms.values] if self.norms is not None else []
@@ -76,16 +76,16 @@ def follow(
 
     Args:
         model: Gives W_O.
-        trace: With weights of all layers; value where norms are wanted.
-        query: The token that is followed, as the user names it.
-        side: "encoder", "decoder" or "cross"; cross, where there is one, by default.
+        trace: With weights of all layers, and value if norms are wanted.
+        query: The token to follow, as the user names it.
+        side: "encoder", "decoder" or "cross"; by default cross if the model has it.
         relative: Divide by what uniform attention gives.
-        inputs: What the model was fed, where a graph has branches.
-        row: The query's row at the last site, with value, where the trace has means over heads alone.
+        inputs: The model's inputs, if its graph has branches.
+        row: The query's row at the last site, with value, if the trace only has means over heads.
 
     Raises:
         UsageError: No such side or token.
-        UnsupportedError: Nothing flows there: no self-attention over the text, or its matrices are not square.
+        UnsupportedError: There is no self-attention over the text, or its matrices are not square.
     """
     there = [name for name in SIDES if _has(trace, name)]
     chosen = side if side is not None else there[-1] if there else "encoder"
@@ -138,10 +138,10 @@ def follow(
 
 
 def long(model: OpenModel, prompt: Prompt, query: str | None) -> tuple[Trace, Trace | None] | None:
-    """Of a long text the means over heads, made in the graph, and the query's row at the last site.
+    """For a long text: the means over heads, computed in the graph, and the query's row at the last site.
 
     Returns:
-        None where the text is short, or where the graph or the text does not allow it.
+        None if the text is short, or the graph or the text does not allow it.
 
     Raises:
         UsageError: There is no such token.
@@ -170,7 +170,7 @@ def _has(trace: Trace, side: str) -> bool:
 
 
 def _text(trace: Trace, side: str) -> Tokens:
-    """The tokens that the self-attentions of a side are over."""
+    """The tokens that a side's self-attentions are over."""
     for attention in trace.attentions:
         if attention.site.kind == "self" and attention.site.component == side:
             return trace.queries_of(attention)
@@ -188,7 +188,7 @@ def _last(trace: Trace, side: str, tokens: Tokens) -> int:
 
 
 def _together(measure: Measurement, group: Sequence[int]) -> Measurement:
-    """The mean of some rows, [...,Q,K], in place of the first of them."""
+    """Replace the first of some rows of [...,Q,K] by their mean."""
     values = measure.values.copy()
     values[..., group[0], :] = values[..., list(group), :].mean(axis=-2)
     return replace(measure, values=values)
@@ -197,7 +197,7 @@ def _together(measure: Measurement, group: Sequence[int]) -> Measurement:
 def _exact(
     trace: Trace, group: Sequence[int], tokens: Tokens, layers: int, relative: bool
 ) -> tuple[Measurement | None, str | None]:
-    """Exact flow where it takes seconds, the mean of several tokens' as one row; else why it is not there."""
+    """Exact flow if it takes seconds, averaged over several tokens as one row; otherwise why it is missing."""
     if layers * len(tokens) ** 3 * len(group) > QUICK:
         return (
             None,
@@ -209,7 +209,7 @@ def _exact(
 
 
 def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
-    """The last layer's weights from one query (or from all, their mean), mean over heads."""
+    """The last layer's weights from one query (or averaged over all queries), mean over heads."""
     attention = trace.attentions[site]
     matrix = head_mean(trace, attention)
     row = average(matrix if not group else matrix[list(group)], axis=0)
@@ -226,7 +226,7 @@ def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
 
 
 def _norms(trace: Trace, site: int, group: Sequence[int], output: Array | None) -> Measurement:
-    """The same weighted by norms: of the sum of the heads behind W_O, or without W_O the mean of the heads' shares."""
+    """The same weighted by norms: of the sum of the heads after W_O, or without W_O the mean of the heads' shares."""
     one = replace(trace, attentions=(trace.attentions[site],))
     found = value_norms(one, 0, output, together=False)
     row = average(found.shares.values[:, list(group)], axis=(0, 1))

@@ -1,4 +1,4 @@
-"""Sites of one model may lie over different tokens: which of them a query, a mean or a table can be about."""
+"""Sites of one model may be over different tokens: which of them a query, a mean or a table can cover."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Sides = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def together(trace: Trace, request: Request, notes: list[str]) -> Trace:
-    """The trace with those sites alone that can be shown together, and a note of the others.
+    """The trace with only those sites that can be shown together, and a note on the others.
 
-    Sites that are shown one by one stay as they are. Where a query is followed through several, or several are
-    averaged or laid beside one another, all must lie over the same tokens: those of the first that holds the query.
+    Sites that are shown one by one are unaffected. If a query is followed through several, or several are
+    averaged or shown side by side, all must be over the same tokens: those of the first that has the query.
 
     Raises:
         UsageError: No site has the query.
@@ -34,7 +34,7 @@ def together(trace: Trace, request: Request, notes: list[str]) -> Trace:
 
 
 def sides(trace: Trace, attention: Attention) -> Sides:
-    """What the axes of a site stand for."""
+    """The tokens on a site's axes."""
     return trace.queries_of(attention).pieces, trace.keys_of(attention).pieces
 
 

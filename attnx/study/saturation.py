@@ -1,4 +1,4 @@
-"""What integer products that saturate on this processor cost a model: its kernels held against exact products."""
+"""How much saturating integer products change a model on this processor: its kernels against exact products."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How far an output of a model is from what exact products give."""
+    """How far an output of a model is from its value with exact products."""
 
     name: str
     difference: float
     """Largest absolute difference; NaN where their shapes differ."""
     size: float
-    """Largest absolute number of the exact one."""
+    """Largest absolute value of the exact output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What saturation costs one model."""
+    """The effect of saturation on one model."""
 
     model: str
     fused: bool
-    """Whether products between DequantizeLinear are meant, which only onnxruntime by itself makes integer products."""
+    """Whether these are products between DequantizeLinear, which only onnxruntime makes integer products."""
     attention: Difference | None
-    """The kernels' attention against the exact; None for fused products, of whose matrices nothing is tapped."""
+    """The kernels' attention against the exact; None for fused products, whose matrices cannot be tapped."""
     outputs: tuple[Output, ...]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON data."""
         found = self.attention
         return {
             "model": self.model,
@@ -58,14 +58,14 @@ class Cost:
 
 
 def costs(model: OpenModel, prompt: Prompt, name: str, sort: str | None, notes: list[str]) -> Iterator[Cost]:
-    """Run a model with the kernels of this processor and with exact products, where these may differ.
+    """Run a model with this processor's kernels and with exact products, if these may differ.
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        name: What it is called.
-        sort: Only attention of this kind; all where None.
-        notes: A note on what could not be measured is added here.
+        prompt: The prompt to run it on.
+        name: The model's name.
+        sort: Only attention of this kind; None for all.
+        notes: Notes on what could not be measured are added here.
     """
     from attnx.session.processor import here
 

@@ -1,4 +1,4 @@
-"""What is shown -> a file: a figure, the terminal's look, the numbers, JSON; the ending of the name says as what."""
+"""Save what is shown: a figure, the terminal's output, numbers or JSON; the file's extension decides which."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from attnx.wording import Wording
 
 DRAWN = (".png", ".pdf", ".svg")
 MOST = 2_000_000
-"""Values that are written one per line; more would be a file that nothing opens."""
+"""The most values written one per line; a larger file could hardly be opened."""
 
 
 def save(shown: Inspection, path: Path, *, force: bool) -> tuple[str, ...]:
     """Write what is shown to a file.
 
     A head as a heatmap or a table, and the grid of heads, become figures with real axes, as .png, .pdf and .svg; every
-    other view is drawn as it looks in a terminal.
+    other view is drawn as in a terminal.
 
     Returns:
-        What the user should know of it.
+        What the user should know about the file.
 
     Raises:
-        UsageError: An ending that this cannot be saved as, or the file exists.
+        UsageError: An extension that this cannot be saved as, or the file exists.
         RunError: It cannot be written.
     """
     from rich.console import Group
@@ -105,7 +105,7 @@ def _all_heads(shown: Inspection) -> tuple[list[str], list[Matrix]]:
 
 
 def _together(labels: Sequence[str], matrices: Sequence[Matrix]) -> Measurement | None:
-    """Several heads as one array [heads,Q,K]; None where they have different sizes. Hidden cells are NaN."""
+    """Several heads as one array [heads,Q,K]; None if their sizes differ. Hidden cells are NaN."""
     if not matrices or any(m.values.shape != matrices[0].values.shape for m in matrices):
         return None
     first = matrices[0]

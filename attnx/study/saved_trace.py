@@ -1,4 +1,4 @@
-"""A run -> its arrays in a file: of a long text a stretch of layers at a time, each written before the next is run."""
+"""Save a run's arrays to a file; for a long text, some layers at a time, each written before the next are run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from attnx.study.stretches import Stretch, Stretches
 def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
     """Run a model, and write every array of the run to .npz or .safetensors.
 
-    A .safetensors file begins with the shapes of all its arrays, so that it is written once all are there.
+    A .safetensors file begins with the shapes of all its arrays, so it is written only when all are available.
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        wanted: What is wanted of it.
+        prompt: The prompt to run it on.
+        wanted: What to trace.
         path: The file.
-        force: Replace a file that is there.
+        force: Replace an existing file.
 
     Returns:
-        The run; where it was made in stretches its arrays have their shapes, and no numbers.
+        The run; if it was made in several parts, its arrays only have their shapes, not their numbers.
 
     Raises:
         AttnxError: A run failed, or the file cannot be written.
@@ -53,9 +53,9 @@ def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *
 
 
 def _written(archive: zipfile.ZipFile, model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch) -> Trace:
-    """Run some layers, and add their arrays to a file as numpy.savez does."""
+    """Run some layers, and add their arrays to a file in the format of numpy.savez."""
     trace = execute(model, prompt, replace(wanted, layers=part))
-    model.sessions.clear()  # each holds the weights, and what its runs took
+    model.sessions.clear()  # each holds the weights and its runs' memory
     for name, array in trace_arrays(trace).items():
         with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
@@ -63,7 +63,7 @@ def _written(archive: zipfile.ZipFile, model: OpenModel, prompt: Prompt, wanted:
 
 
 def _shapes(attention: Attention) -> Attention:
-    """An attention whose arrays have their shapes alone, and take no memory."""
+    """An attention whose arrays only have their shapes and take no memory."""
 
     def bare(array: Array | None) -> Array | None:
         return None if array is None else np.broadcast_to(np.zeros((), array.dtype), array.shape)

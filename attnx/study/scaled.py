@@ -1,4 +1,4 @@
-"""A run -> both softmaxes of every head, and the row to show: a stretch of layers at a time where a text is long."""
+"""A run -> both softmaxes of every head, and the row to show; for a long text, some layers at a time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Asked:
 
     layers: Sequence[int] | None = None
     sort: str | None = None
-    """Only this sort of attention."""
+    """Only this kind of attention."""
     head: str | None = None
-    """The head, L.H; else where scaling changes most."""
+    """The head, L.H; by default the one that scaling changes most."""
     query: str | None = None
-    """The token; else where scaling changes most."""
+    """The token; by default the one that scaling changes most."""
     as_if: AsIf = "site"
     similarity: Similarity = "dot"
     sweep: bool = False
@@ -41,29 +41,29 @@ class Scaled:
 
     table: scaling.ScalingTable
     trace: Trace
-    """Holds the site that is shown, and others where they fit."""
+    """Contains the displayed site, and others if they fit."""
     at: int
-    """Its position there."""
+    """The displayed site's position in it."""
     head: int
     queries: tuple[int, ...]
-    """The query's positions; several where a token is there several times."""
+    """The query's positions; several if the token occurs several times."""
     sweep: Measurement | None
     doubts: tuple[str, ...]
     """Notes on sites that were left out."""
     layers: Mapping[str, int | None]
-    """Label -> layer, of every site that was measured."""
+    """Label -> layer, for every measured site."""
 
 
 def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
-    """Measure both softmaxes of every head, and find the row that is shown.
+    """Measure both softmaxes of every head, and find the row to show.
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        asked: What is shown.
+        prompt: The prompt to run it on.
+        asked: What to show.
 
     Raises:
-        UsageError: No such head, token or sort of attention.
+        UsageError: No such head, token or kind of attention.
         UnsupportedError: No site can be measured or trusted, or no row is real.
     """
     read = Stretches(model, prompt, ARRAYS, asked.layers, asked.sort)
@@ -101,17 +101,17 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
 
 
 def _divisors(read: Stretches) -> list[float] | None:
-    """The same for all layers; None where they are run together."""
+    """The divisors, the same for all layers; None if the layers are run together."""
     sizes = [site.head_size for site in read.sites if site.kind in ("self", "cross")]
-    if None in sizes:  # known from their queries alone
+    if None in sizes:  # known only from their queries
         read.together()
     return None if len(read.parts) == 1 else scaling.steps_to([size for size in sizes if size is not None])
 
 
 def _moved(trace: Trace, table: scaling.ScalingTable, asked: Asked) -> tuple[float, int, int]:
-    """How far scaling moves the row that it moves most, and the site and head of that."""
+    """How far scaling moves the row that it moves most, and that row's site and head."""
     if asked.head is not None:
-        return -1.0, 0, 0  # it is known which
+        return -1.0, 0, 0  # the head is already chosen
     if asked.query is not None:
         group = positions(trace.queries_of(trace.attentions[-1]), asked.query)
         moved, where = scaling.largest_move_of(trace, group)
@@ -123,7 +123,7 @@ def _moved(trace: Trace, table: scaling.ScalingTable, asked: Asked) -> tuple[flo
 
 
 def _layer(sites: Sequence[Site], asked: Asked, index: int) -> tuple[int, ...] | None:
-    """The layer of the head that is shown."""
+    """The layer of the displayed head."""
     layer = next((s.layer for s in sites if s.index == index), None)
     if asked.head is not None:
         layer = parse_head(asked.head).layer
@@ -131,7 +131,7 @@ def _layer(sites: Sequence[Site], asked: Asked, index: int) -> tuple[int, ...] |
 
 
 def _place(trace: Trace, asked: Asked, chosen: tuple[int, int]) -> tuple[int, int, tuple[int, ...]]:
-    """Position of the site that is shown, head and queries."""
+    """Position of the displayed site, head and queries."""
     if asked.head is not None:
         at, head = head_of(trace, asked.head)
     else:

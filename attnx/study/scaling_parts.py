@@ -1,4 +1,4 @@
-"""Scaling of some layers at a time, put together: what `measure/scaling.py` gives of all of them at once."""
+"""Join the scaling tables of groups of layers: the same result as `measure/scaling.py` on all layers at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _BY_HEAD = ("spread", "entropy", "largest", "saturated", "gradient", "divergence
 
 
 def joined(tables: Sequence[ScalingTable], sites: Sequence[int]) -> ScalingTable:
-    """The tables of layers that follow one another, as one.
+    """Join the tables of consecutive layers.
 
     Args:
-        tables: At least one.
-        sites: How many sites each was made of.
+        tables: At least one table.
+        sites: How many sites each covers.
     """
     if len(tables) == 1:
         return tables[0]
@@ -39,10 +39,10 @@ def joined(tables: Sequence[ScalingTable], sites: Sequence[int]) -> ScalingTable
 
 
 def joined_sweeps(parts: Sequence[Measurement]) -> Measurement:
-    """Sweeps over the same divisors, of layers that follow one another, as one.
+    """Join sweeps over the same divisors of consecutive layers.
 
     Args:
-        parts: At least one; the last row of each, the mean of its layers, is made anew.
+        parts: At least one; the last row of each, the mean of its layers, is recomputed.
     """
     if len(parts) == 1:
         return parts[0]

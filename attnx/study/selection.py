@@ -1,4 +1,4 @@
-"""What a command that measures picks out of a run: sites that can be trusted, of one sort, one head, one token."""
+"""What a measuring command selects from a run: trusted sites, one kind of attention, one head, one token."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attnx.study.request import Head, Request, agree, parse_head
 from attnx.wording import Wording
 
 PIECES = 8
-"""Tokens that a message lists."""
+"""How many tokens a message lists."""
 
 
 def sorts(sites: Sequence[Site]) -> tuple[str, ...]:
-    """The sorts of attention that there are: "encoder", "decoder", "cross", ..., in execution order."""
+    """The kinds of attention present: "encoder", "decoder", "cross", ..., in execution order."""
     return tuple(dict.fromkeys(sort_of(site) for site in sites))
 
 
 def of_sort(trace: Trace, sort: str | None) -> Trace:
-    """The trace with the sites of one sort alone; all where None.
+    """The trace with only the sites of one kind; None for all.
 
     Raises:
         UsageError: The model has no such attention.
@@ -36,10 +36,10 @@ def of_sort(trace: Trace, sort: str | None) -> Trace:
 
 
 def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
-    """The trace without sites whose checks failed, and notes on those.
+    """The trace without the sites whose checks failed, and notes on those.
 
     Raises:
-        UnsupportedError: None is left.
+        UnsupportedError: No site is left.
     """
     left, doubts = doubted(trace)
     if doubts and not left.attentions:
@@ -48,7 +48,7 @@ def trusted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
 
 
 def doubted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
-    """As `trusted`, and nothing where no site is left."""
+    """Like `trusted`, but without an error if no site is left."""
     doubts = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         failed = [check for check in attention.checks if not check.holds]
@@ -58,7 +58,7 @@ def doubted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
 
 
 def untrusted(doubts: Sequence[str]) -> UnsupportedError:
-    """What is raised where no site is left, given the notes on all."""
+    """The error to raise if no site is left, given the notes on all."""
     return UnsupportedError(
         f"no site of this model can be trusted, so nothing is measured: {doubts[0]}",
         Wording("<model.trace()> shows every check."),
@@ -73,14 +73,14 @@ def run_trusted(
     layers: Collection[int] | None = None,
     site: str | None = None,
 ) -> tuple[Trace, tuple[str, ...]]:
-    """Run a model, and keep the sites of one sort that can be trusted.
+    """Run a model, and keep the trusted sites of one kind.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         quantities: Which arrays to keep.
         layers: Only sites of these layers.
-        site: Only sites of this sort.
+        site: Only sites of this kind.
 
     Returns:
         The trace, and notes on the sites that were left out.
@@ -93,12 +93,12 @@ def run_trusted(
 
 
 def head_of(trace: Trace, text: str, *, argument: str = "heads") -> tuple[int, int]:
-    """A head as the user names it, "5.11" or, where there is one layer, "11": site's position and head.
+    """Resolve a head as the user names it ("5.11" or, with one layer, "11") to the site's position and the head.
 
-    Where several sorts of attention have such a layer, the last one is meant: the cross-attention of a decoder.
+    If several kinds of attention have such a layer, the last one is meant: the cross-attention of a decoder.
 
     Raises:
-        UsageError: It cannot be read, or is not there.
+        UsageError: It cannot be parsed, or does not exist.
     """
     asked = parse_head(text, argument)
     fits = [at for at, a in enumerate(trace.attentions) if asked.layer in (None, a.site.layer)]
@@ -127,7 +127,7 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
     """The layers that must be traced for these heads and layers; None for all.
 
     Raises:
-        UsageError: A head that cannot be read, or that is of none of the layers.
+        UsageError: A head that cannot be parsed, or that is in none of the layers.
     """
     asked = [parse_head(text) for text in heads]
     agree(asked, layers)
@@ -138,7 +138,7 @@ def layers_of(heads: Sequence[str], layers: Sequence[int] | None) -> tuple[int, 
 
 
 def positions(tokens: Tokens, text: str) -> tuple[int, ...]:
-    """The position of one token, or of several that are taken together: a word's pieces, "it..tired", "it,animal".
+    """The position of one token, or of several treated as one: a word's pieces, "it..tired", "it,animal".
 
     Raises:
         UsageError: There is no such token.
@@ -149,7 +149,7 @@ def positions(tokens: Tokens, text: str) -> tuple[int, ...]:
 
 
 def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
-    """The position of one token, where several cannot be taken together.
+    """The position of one token, where several cannot be treated as one.
 
     Raises:
         UsageError: There is no such token, or there are several.
@@ -165,7 +165,7 @@ def position(tokens: Tokens, text: str, *, argument: str = "query") -> int:
 
 
 def each_position(tokens: Tokens, texts: Sequence[str]) -> tuple[int, ...]:
-    """The positions of tokens that are looked at one by one: "it", "3", "it..tired", or "all" that are no padding.
+    """The positions of tokens to take one by one: "it", "3", "it..tired", or "all" except padding.
 
     Raises:
         UsageError: There is no such token.
@@ -180,10 +180,10 @@ def each_position(tokens: Tokens, texts: Sequence[str]) -> tuple[int, ...]:
 
 
 def positions_of(tokens: Tokens, request: Request) -> tuple[int, ...]:
-    """The position of the query among the tokens that look, or those of several that are taken together.
+    """The position of the query on the query axis, or the positions of several tokens treated as one.
 
     Raises:
-        UsageError: No such token, or several tokens at a stage that has no mean.
+        UsageError: No such token, or several tokens at a stage without a mean.
     """
     assert request.query is not None
     found = positions(tokens, request.query)

@@ -1,4 +1,4 @@
-"""What models there are on this machine: the bundled ones and those in the Hub's cache, and what each one is."""
+"""The models on this machine, bundled and in the Hub's cache, and what each one is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BITS = {
     1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 21: "int4", 22: "int4",
     **dict.fromkeys((17, 18, 19, 20), "fp8"), 23: "fp4",
 }  # fmt: skip
-"""Element type of weights -> how it is called."""
+"""Element type of weights -> its name."""
 _INTEGER = (
     "MatMulInteger",
     "QLinearMatMul",
@@ -35,28 +35,28 @@ class Shelved:
     """One model."""
 
     name: str
-    """As -m takes it."""
+    """The name that -m takes."""
     source: str
     """ "bundled" or "Hub"."""
     size: int
     """Bytes on disk: graphs, external data, tokenizer."""
     layers: tuple[int, ...] = ()
-    """Self-attention layers: of the encoder and of the decoder, where there are both."""
+    """Self-attention layers: of the encoder and of the decoder, if there are both."""
     heads: int | None = None
-    """Heads of a layer; None where there are several numbers, or none is known."""
+    """Heads per layer; None if layers differ or the number is not known."""
     kind: str = ""
     """ "encoder", "decoder", "encoder-decoder", ..."""
     precision: str = ""
     """ "fp32", "fp16", "int8", "int4", ..."""
     revision: str = ""
-    """Commit, of one from the Hub."""
+    """The commit, for a model from the Hub."""
     path: Path = Path()
     problem: str = ""
-    """Why it cannot be read, where it cannot."""
+    """Why it cannot be read, if so."""
 
 
 def precision(loaded: Loaded) -> str:
-    """How a model's weights are kept, by what most of their bytes are; "int8" also where only the products are."""
+    """How a model's weights are stored, by most of their bytes; "int8" also if only the products are integer."""
     held: Counter[str] = Counter()
     for tensor in tensors(loaded.proto):
         count = 1
@@ -80,7 +80,7 @@ def precision(loaded: Loaded) -> str:
 
 
 def kind_of(sites: Sequence[Site], slots: Sequence[Slot], note: str | None = None) -> str:
-    """What a model is, in words: by its sites, and by what it takes."""
+    """What a model is, in words: by its sites and its inputs."""
     own = [s for s in sites if s.kind == "self"]
     cross = any(s.kind == "cross" for s in sites)
     encoders = any(s.component == "encoder" for s in own)
@@ -97,7 +97,7 @@ def kind_of(sites: Sequence[Site], slots: Sequence[Slot], note: str | None = Non
 
 
 def describe(place: Location, source: str, revision: str = "") -> Shelved:
-    """What a model is; what is wrong with it, where it cannot be read."""
+    """What a model is, or what is wrong with it if it cannot be read."""
     from attnx.session.session_pool import SessionPool
 
     paths = [p for p in (place.path, place.encoder, place.with_past) if p is not None]
@@ -167,7 +167,7 @@ def cached_models() -> Iterator[tuple[Location, str]]:
 
 
 def _in_snapshot(folder: Path, shown: str) -> list[Location]:
-    """Each model of a snapshot: a decoder's companions belong to it."""
+    """Each model of a snapshot; a decoder's companion files belong to it."""
     files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.onnx"))
     main = pick(files)
     theirs: set[str] = set()

@@ -1,4 +1,4 @@
-"""Measures of layers that follow one another, as of all of them at once."""
+"""Join the measures of consecutive layers, as if all were measured at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from attnx.records import Axis, Measurement
 
 
 def side_by_side(parts: Sequence[Measurement], heads: bool = False) -> Measurement:
-    """Measurements whose first axis is the layer, as one.
+    """Join measurements along their first axis, the layer.
 
     Args:
-        parts: At least one.
-        heads: Whether the second axis is the head: NaN where a layer has fewer than another.
+        parts: At least one measurement.
+        heads: Whether the second axis is the head: NaN where a layer has fewer heads than another.
     """
     first = parts[0]
     layer = replace(first.axes[0], labels=tuple(label for part in parts for label in part.axes[0].labels))

@@ -1,4 +1,4 @@
-"""Sound and what was said in it: the time of every token and word, by a listener's cross-attention, in windows."""
+"""When each token and word of a recording is spoken, by a speech model's cross-attention, in windows."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Timed:
     """Seconds."""
     end: float
     tokens: tuple[int, ...]
-    """Which of the written tokens it is made of."""
+    """Which of the written tokens make it up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Speech:
-    """What was said in a sound, and when."""
+    """What is said in a sound, and when."""
 
     model: str
     device: str
     tokens: Tokens
-    """What was written, in all windows, marks of time and the end among them."""
+    """The written tokens of all windows, including timestamps and end tokens."""
     ends: Array
     """float64 [T]: where each token ends, in seconds from the beginning of the sound."""
     words: tuple[Timed, ...]
@@ -49,39 +49,39 @@ class Speech:
     seconds: float
     """Length of the sound."""
     windows: tuple[float, ...]
-    """Where each window begins."""
+    """The start of each window."""
     language: str | None
-    """Its code, where the model says one."""
+    """The language code, if the model gives one."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a sound."""
+    """What to do with a sound."""
 
     heads: tuple[Head, ...] = ()
-    """Those of the configuration, or the decoder's upper half, where none is named."""
+    """By default, those of the configuration, or else of the decoder's upper half."""
     prompt: str | None = None
     """The text that came before the sound."""
     target: str | None = None
-    """The transcript, where it is known."""
+    """The transcript, if it is known."""
     count: int | None = None
-    """The most tokens that are written in a window; as many as the model takes where None."""
+    """The most tokens to write per window; None for as many as the model takes."""
 
 
 def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple[tuple[int, int], ...], str | None]:
-    """The heads whose weights give times.
+    """The heads whose weights determine times.
 
     Args:
-        model: A listener.
-        asked: Those that were named.
+        model: A speech model.
+        asked: The named heads.
 
     Returns:
-        Layer and head each; and what is to be said where the configuration names none.
+        Layer and head of each; and a note if the configuration names none.
 
     Raises:
-        UsageError: A head that is not there.
-        ModelError: The configuration names no heads of the model.
+        UsageError: A head that does not exist.
+        ModelError: The configuration names heads that the model does not have.
     """
     sites = {site.layer: site for site in cross_sites(model) if site.layer is not None}
     config, note = settings(model), None
@@ -110,13 +110,13 @@ def alignment_heads(model: OpenModel, asked: Sequence[Head] = ()) -> tuple[tuple
 
 
 def time_words(model: OpenModel, path: Path, asked: Request, tell: Callable[[float], None] = lambda _: None) -> Speech:
-    """Transcribe a sound, or take its transcript, and find when each word is said.
+    """Transcribe a sound, or take its transcript, and find when each word is spoken.
 
     Args:
         model: An encoder-decoder that takes sound.
         path: A WAV file.
         asked: See `Request`.
-        tell: Called with the seconds that are done, after each window.
+        tell: Called with the seconds finished after each window.
 
     Raises:
         InputError: The file cannot be read, or nothing was said.

@@ -1,4 +1,4 @@
-"""Layers in stretches whose matrices fit beside one another, so that a long text does not fill the memory."""
+"""Groups of layers whose matrices fit in memory together, so that a long text does not exhaust it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from attnx.study.selection import doubted, of_sort, untrusted
 from attnx.wording import Wording
 
 ROOM = 1 << 29
-"""Bytes of matrices that are held at once; one layer's may take more."""
+"""Bytes of matrices held at once; a single layer may take more."""
 Stretch = tuple[int, ...] | None
-"""Layers that are read together; None for all, where sites have no layer."""
+"""Layers that are read together; None for all, if sites have no layer."""
 _FLOAT = 4
 
 
 def stretches(sites: Sequence[Site], tokens: int, room: int, stages: int = len(STAGES)) -> tuple[Stretch, ...]:
-    """Cut the layers into stretches.
+    """Divide the layers into groups ("stretches").
 
     Args:
         sites: In execution order.
-        tokens: Positions on either side of a matrix.
-        room: Bytes of matrices in a stretch; a single layer may take more.
-        stages: Matrices of each head.
+        tokens: The number of positions on each axis of a matrix.
+        room: Bytes of matrices per stretch; a single layer may take more.
+        stages: How many matrices per head.
 
     Returns:
-        Layers in ascending order, each in one stretch; (None,) where a site has no layer.
+        Layers in ascending order, each in one stretch; (None,) if a site has no layer.
     """
     if any(site.layer is None for site in sites):
         return (None,)
@@ -49,12 +49,12 @@ def stretches(sites: Sequence[Site], tokens: int, room: int, stages: int = len(S
 
 
 class Stretches:
-    """The layers of one run that are looked at, a stretch at a time; all at once where that is no single run.
+    """The layers of a run, a stretch at a time; all at once if it does not amount to a single run of the graph.
 
     Args:
         model: The model.
-        prompt: What it is run on.
-        quantities: What is wanted of each site.
+        prompt: The prompt to run it on.
+        quantities: The quantities wanted from each site.
         layers: Only these layers.
         sort: Only this sort of attention.
     """
@@ -71,7 +71,7 @@ class Stretches:
         self.parts: tuple[Stretch, ...] = (None if layers is None else tuple(layers),)
         """Layers that are run together."""
         self.doubts: tuple[str, ...] = ()
-        """Notes on sites that were left out so far."""
+        """Notes on the sites left out so far."""
         self._layers = self.parts
         planned = dry_run(model, prompt)
         sites = [] if planned is None else planned.sites(model, layers)
@@ -79,27 +79,27 @@ class Stretches:
             named = named_sort(sites, sort)
             sites = [site for site in sites if sort_of(site) == named]
         self.sites = tuple(sites)
-        """The sites of a single run; none where it is none."""
+        """The sites of a single run; empty if there are several runs."""
         order = [site.layer for site in sites if site.layer is not None]
-        if planned is not None and sites and order == sorted(order):  # layers follow one another as sites do
+        if planned is not None and sites and order == sorted(order):  # layers and sites are in the same order
             stages = sum(name in STAGES for name in quantities)
             found = stretches(sites, len(planned.tokens), ROOM, stages)
             self.parts = found if len(found) > 1 else self.parts
 
     def together(self) -> None:
-        """Run all layers at once after all."""
+        """Switch to running all layers at once."""
         self.parts = self._layers
 
     def leave_out(self, trace: Trace, why: str) -> None:
-        """Say that the sites of a stretch are not measured."""
+        """Record that the sites of a stretch are not measured."""
         labels = ", ".join(trace.labels)
         self.doubts = (*self.doubts, Wording("{site} is left out: {why}", site=labels, why=why))
 
     def traces(self) -> Iterator[Trace]:
-        """The trace of each stretch that has a site that can be trusted; notes on the others are in `doubts`.
+        """The trace of each stretch that has a trusted site; notes on the others are in `doubts`.
 
         Raises:
-            UnsupportedError: Not one site can be trusted.
+            UnsupportedError: No site can be trusted.
         """
         given = False
         for part in self.parts:
@@ -112,10 +112,10 @@ class Stretches:
             raise untrusted(self.doubts)
 
     def trace(self, part: Stretch) -> Trace:
-        """The trace of some layers; the session is closed where others follow."""
+        """The trace of some layers; the session is closed if others follow."""
         whole = execute(self._model, self._prompt, Wanted(part, self._quantities))
         trace, doubts = doubted(of_sort(whole, self._sort))
         self.doubts = tuple(dict.fromkeys((*self.doubts, *doubts)))
         if len(self.parts) > 1:
-            self._model.sessions.clear()  # each holds the weights, and what its runs took
+            self._model.sessions.clear()  # each holds the weights and its runs' memory
         return trace

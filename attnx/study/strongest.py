@@ -1,4 +1,4 @@
-"""Which layer holds the weight that is taken apart: of a long text, found before arrays of one layer are fetched."""
+"""Which layer holds the weight to decompose; for a long text, found before that layer's arrays are fetched."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from attnx.study.worth_opening import opening_reduced
 def strongest_layer(
     model: OpenModel, prompt: Prompt, query: str | None, key: str | None
 ) -> tuple[int, int | None] | None:
-    """The layer and head that would be chosen of the whole trace: `opening`, or with a query or key the strongest.
+    """The layer and head that the whole trace would give: by `opening`, or the strongest if a query or key is given.
 
     Args:
         model: The model.
-        prompt: What it is run on.
+        prompt: The prompt to run it on.
         query: Only from this token: its row of every layer is gathered in the graph.
         key: Only to this token.
 
     Returns:
-        None where the text is short, or where that cannot be found so.
+        None if the text is short, or if it cannot be found this way.
 
     Raises:
         UsageError: There is no such token.

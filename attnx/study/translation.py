@@ -1,4 +1,4 @@
-"""A text and its translation, run through a translator: the weight of every target word on every source word."""
+"""A text and its translation in a translation model: the weight of every target word on every source word."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attnx.wording import Wording
 
 When = Literal["read", "written"]
 WHENS: tuple[When, ...] = ("read", "written")
-"""Which row is a target word's: the one that reads the word, or the one before it, which writes it."""
+"""Which row represents a target word: the one that reads it, or the one before, which writes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Pair:
     source: Words
     target: Words
     weights: Measurement
-    """[L,H,T,S]: rows the mean over a word's pieces, columns the sum."""
+    """[L,H,T,S]: rows are the mean over a word's pieces, columns the sum."""
     notes: tuple[str, ...]
 
 
@@ -60,15 +60,15 @@ def pair(
     when: When = "read",
     layers: Collection[int] | None = None,
 ) -> Pair:
-    """Run a translator on a text and its translation, which it writes itself where none is given.
+    """Run a translation model on a text and its translation, which it writes itself if none is given.
 
-    Of a long text each row is summed over source words inside the graph, so that no head's matrix leaves it.
+    For a long text, each row is summed over source words inside the graph, so that no head's matrix leaves it.
 
     Args:
         model: An encoder-decoder.
         prompt: A text, and its `target` or how to `generate` it.
         cut: What counts as a word.
-        when: Which row is a target word's.
+        when: Which row represents a target word.
         layers: Only these layers.
 
     Raises:
@@ -113,7 +113,7 @@ def pair(
 
 
 def _layers(model: OpenModel, layers: Collection[int] | None) -> Collection[int] | None:
-    """The layers that need running; all where one that is wanted is not there, which `choose` then says."""
+    """The layers that need running; all if a wanted one does not exist, which `choose` then reports."""
     have = {site.layer for site in cross_sites(model)}
     return layers if layers is not None and have.issuperset(layers) else None
 
@@ -121,7 +121,7 @@ def _layers(model: OpenModel, layers: Collection[int] | None) -> Collection[int]
 def _reduced(
     model: OpenModel, prompt: Prompt, cut: Cut, layers: Collection[int] | None
 ) -> tuple[Trace, list[Array], tuple[str, ...]] | None:
-    """The trace and each site's weights on source words, [H,T,S], where the text is long and the graph allows it."""
+    """The trace and each site's weights on source words, [H,T,S], if the text is long and the graph allows it."""
     memory = next(iter(prompt.encode(model)), None)
     if memory is None:
         return None
@@ -136,11 +136,11 @@ def _reduced(
 
 
 def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None = None, every: bool = False) -> Chosen:
-    """The mean over the heads that were asked for; of the layer that agrees best with itself where none was.
+    """The mean over the requested heads; by default over the layer that agrees best with itself.
 
     Args:
         one: From `pair`.
-        heads: Heads; a head without a layer is of every layer.
+        heads: Heads; a head without a layer means that head in every layer.
         layers: Only these layers.
         every: All heads of all layers.
 
@@ -181,15 +181,15 @@ def choose(one: Pair, heads: Sequence[Head] = (), layers: Sequence[int] | None =
 
 
 def both_ways(forward: Array, backward: Array, how: links.How) -> Array:
-    """Links of two models, one a direction.
+    """Links from two models, one per direction.
 
     Args:
-        forward: [T,S], of the model that writes the target.
-        backward: [S,T], of the model that writes the source.
-        how: See `links.symmetrise`.
+        forward: [T,S], from the model that writes the target.
+        backward: [S,T], from the model that writes the source.
+        how: How to combine them; see `links.symmetrise`.
 
     Raises:
-        InputError: They are of different words.
+        InputError: The words differ.
     """
     if forward.shape != backward.shape[::-1]:
         raise InputError(
@@ -202,18 +202,18 @@ def both_ways(forward: Array, backward: Array, how: links.How) -> Array:
 def judge(
     pairs: Iterable[Pair], gold: Sequence[Gold], tell: Callable[[int], None] = lambda _: None
 ) -> tuple[Errors, tuple[str, ...]]:
-    """Hold every head, layer and method against gold links.
+    """Score every head, layer and method against gold links.
 
     Args:
-        pairs: One for each line of `gold`, in words between spaces.
+        pairs: One for each line of `gold`, with words separated by spaces.
         gold: The links.
-        tell: Called with the number of sentences that are done.
+        tell: Called with the number of finished sentences.
 
     Returns:
-        The error rates, and what is to be said besides.
+        The error rates, and notes.
 
     Raises:
-        InputError: A gold link to a word that is not there.
+        InputError: A gold link to a word that does not exist.
     """
     counted: list[Counted] = []
     labels: tuple[str, ...] = ()
@@ -245,7 +245,7 @@ def judge(
 
 
 def _diagonal(targets: int, sources: int) -> Array:
-    """A weight for the source word that stands as far along as the target word does: what no model says, [T,S]."""
+    """A model-free baseline, [T,S]: weight on the source word at the same relative position as the target word."""
     at = np.minimum((np.arange(targets) + 0.5) * sources / max(targets, 1), sources - 1).astype(int)
     return np.asarray(np.arange(sources) == at[:, None], np.float64)
 

@@ -1,4 +1,4 @@
-"""A clean and a corrupt text: of the same number of tokens, and where they differ."""
+"""A clean and a corrupt text: check that they have the same number of tokens, and find where they differ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attnx.interventions.feeds import Planned
 from attnx.records import Tokens
 
 AROUND, MOST = 1, 12
-"""Tokens named before what differs; the most that are named."""
+"""How many tokens are named before the difference; how many at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One position at which the two texts have other tokens."""
+    """One position at which the two texts have different tokens."""
 
     position: int
     clean: str
@@ -49,12 +49,12 @@ def differences(clean: Planned, corrupt: Planned) -> tuple[Difference, ...]:
 
 
 def differing_inputs(clean: Planned, corrupt: Planned) -> tuple[str, ...]:
-    """Names of the graph's inputs that the two runs are not fed alike: what differs where no token does."""
+    """Names of the graph's inputs that differ between the two runs: what differs if no token does."""
     return tuple(name for name, array in clean.feed.items() if not np.array_equal(array, corrupt.feed.get(name, ())))
 
 
 def _apart(one: Tokens, two: Tokens) -> str:
-    """The two tokenisations, from where they begin to differ to where they end differing."""
+    """The two tokenisations, from the first to the last difference."""
     first = next((at for at, (a, b) in enumerate(zip(one.ids, two.ids, strict=False)) if a != b), None)
     begin = min(len(one), len(two)) if first is None else first
     most = min(len(one), len(two)) - begin

@@ -1,6 +1,6 @@
 """The head worth opening: one rule for every command that opens a head without being told which.
 
-It is the head that puts most of its weight on one word: the first of `inspect`'s "most on one token". In it, the pair
+It is the head that puts the most weight on one word: the first of `inspect`'s "most on one token". In it, the pair
 of words with the largest weight.
 """
 
@@ -26,16 +26,16 @@ from attnx.tokens.spans import Mention
 
 
 def opening(trace: Trace) -> Look:
-    """The head that is opened where none is named, and in it the pair with the largest weight.
+    """The head that is opened by default, and in it the pair with the largest weight.
 
     Args:
-        trace: With weights [B,H,Q,K]. Of several sorts of attention it is one of the sort that is shown first.
+        trace: With weights [B,H,Q,K]. With several kinds of attention, the head is of the kind that is shown first.
 
     Returns:
-        With `value` the pair's weight. Where no head puts weight on a word, the largest weight of the last site.
+        With `value` the pair's weight. If no head puts weight on a word, the largest weight of the last site.
 
     Raises:
-        UnsupportedError: No site has weights that can be trusted, or none that is not hidden.
+        UnsupportedError: No site has weights that can be trusted, or every cell is hidden.
     """
     sites = shown_first([a.site for a in trace.attentions])
     places = [at for at, a in enumerate(trace.attentions) if a.site in sites and a.trusted and a.weights is not None]
@@ -50,10 +50,10 @@ def opening(trace: Trace) -> Look:
 
 
 def opening_reduced(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[int, int] | None:
-    """The same head of a long text: position in `sites`, head. What the keys receive is added up in the graph.
+    """The same head for a long text: position in `sites`, head. What the keys receive is summed in the graph.
 
     Returns:
-        None where the graph or the text does not allow that, or where no head puts weight on a word.
+        None if the graph or the text does not allow that, or no head puts weight on a word.
     """
     if not sites or not all(site.kind == "self" and fits(site, "received") for site in sites):
         return None
@@ -69,15 +69,15 @@ def opening_reduced(model: OpenModel, planned: DryRun, sites: Sequence[Site]) ->
 
 
 def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) -> str:
-    """What the head worth opening makes of a word, in a line: "it@10 → animal 0.67".
+    """Where the head worth opening looks from a word, in one line: "it@10 → animal 0.67".
 
     Args:
         trace: With the weights of the word's rows at least.
-        received: By a site's index, what its keys receive of all rows, where the trace has only some.
+        received: By a site's index, what its keys receive from all rows, if the trace has only some.
         word: Where to look from.
 
     Returns:
-        "" where no head is opened, or where the word is none of its queries.
+        "" if no head is opened, or the word is not one of its queries.
     """
     kept = shown_first([a.site for a in trace.attentions])
     places = [at for at, a in enumerate(trace.attentions) if a.site in kept and a.trusted]
@@ -103,7 +103,7 @@ def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) ->
 
 
 def shown_first(sites: Sequence[Site]) -> list[Site]:
-    """The sites of the sort of attention that is shown where none is named."""
+    """The sites of the kind of attention that is shown by default."""
     sort, _ = choose_sort(sites, Request())
     return [site for site in sites if sort_of(site) == sort]
 

@@ -179,7 +179,8 @@ def accuracy(model: str, name: str, found: Accuracy, *, explain: bool = False) -
     notes = [
         f"{found.methods.formula} ({found.methods.source})" if explain else "",
         f"heads chosen on one half, tested on the other: {chosen}",
-        f"chosen after the fact, the best head is {layers[best[0]]} H{best[1]} ({found.heads.values[best]:.3f}): not a fair figure",
+        f"chosen after the fact, the best head is {layers[best[0]]} H{best[1]} ({found.heads.values[best]:.3f}): "
+        "not a fair figure",
         *found.notes,
     ]
     return columns(
