@@ -106,20 +106,20 @@ def enter(
                 if value in own:
                     raise LostError("what is changed is the same in all rows")
                 continue
-            before = now.get(value, value)
+            source = now.get(value, value)
             if value in own:  # hooks refer to it by name, so the tensor after it keeps that name
-                if value not in makers or before != value:
+                if value not in makers or source != value:
                     raise LostError("what is changed is no tensor of its own")
                 maker, at = makers[value]
-                before, after = f"attnx/alone/{value}", value
-                maker.output[at] = before
+                source, after = f"attnx/alone/{value}", value
+                maker.output[at] = source
                 others = {id(node) for node in nodes} - {id(node) for node in behind}
-                _rewire([node for node in nodes if id(node) in others], value, before)
+                _rewire([node for node in nodes if id(node) in others], value, source)
             else:
                 after = f"attnx/entered/{entry.number}/{value}"
-                _rewire(behind, before, after)
+                _rewire(behind, source, after)
                 origin[after], now[value] = value, after
-            proto.graph.node.append(helper.make_node("Gather", [before, entry.rows], [after], name=after, axis=axis))
+            proto.graph.node.append(helper.make_node("Gather", [source, entry.rows], [after], name=after, axis=axis))
 
 
 def _readers(hooks: Sequence[Hook]) -> dict[str, frozenset[str] | None]:

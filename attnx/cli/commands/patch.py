@@ -1,4 +1,4 @@
-"""`attnx patch CLEAN CORRUPT`: where the answer comes from: activation patching between two texts."""
+"""`attnx patch CLEAN CORRUPT`: where the answer comes from: patching between two texts."""
 
 from __future__ import annotations
 
