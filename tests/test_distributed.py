@@ -1,10 +1,12 @@
 """A scan on a local Ray cluster of two workers is the scan of one process, to the byte; killed, it goes on."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 import attnx
 from attnx.errors import RunError, UsageError
 from attnx.scan.carried import Carried
-from attnx.scan.distributed import Elsewhere, Room, _room
+from attnx.scan.distributed import Elsewhere, OneThread, Room, _room
 from attnx.scan.identity import software
 from attnx.scan.scanning import scan
 
@@ -74,6 +76,17 @@ def test_what_a_broken_off_cluster_made_is_kept(how: str, tmp_path: Path, monkey
     file, kept = local(tmp_path, "r.parquet", monkeypatch)
     assert kept >= 4 * (there - 1)
     assert file == local(tmp_path, "l.parquet", monkeypatch)[0]
+
+
+def test_what_other_threads_print_is_dropped() -> None:
+    kept = io.StringIO()
+    stream = OneThread(kept)
+    thread = threading.Thread(target=print, args=("(raylet) Task failed.",), kwargs={"file": stream})
+    thread.start()
+    thread.join()
+    print("ours", file=stream, flush=True)
+    assert kept.getvalue() == "ours\n"
+    assert stream.isatty() is False
 
 
 @needs_ray

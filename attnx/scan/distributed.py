@@ -14,10 +14,11 @@ import pickle
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from attnx import errors
 from attnx.errors import AttnxError, RunError, UsageError
@@ -81,6 +82,25 @@ class Elsewhere:
         return model
 
 
+class OneThread:
+    """A stream that one thread writes to; what other threads write is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.take()
+
+    def take(self) -> None:
+        """Make the current thread the one that writes."""
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it."""
+        return self._stream.write(text) if threading.get_ident() == self._thread else len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def engine(address: str | None = None, workers: int | None = None) -> Engine:
     """The engine of a cluster.
 
@@ -102,12 +122,13 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
         # Each part is its own block, so that it goes to whichever actor is free.
         context.enable_progress_bars, context.target_max_block_size = False, 1
         # Ray writes messages about its workers to stdout, which is reserved for the result.
-        out = sys.stdout
+        out, shared = sys.stdout, OneThread(sys.stdout)
         with Path(os.devnull).open("w", encoding="utf-8") as sink:
             try:
                 sys.stdout = sink
                 for made in _made(ray, model, job, corpus, folder, workers, ours and address is None):
-                    sys.stdout = out
+                    shared.take()
+                    sys.stdout = cast(TextIO, shared)  # Ray's threads print at any time
                     yield made
                     sys.stdout = sink
             finally:
