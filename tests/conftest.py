@@ -89,13 +89,15 @@ def _found_once(find: Any) -> Any:
 def _opened_once(open_session: Any) -> Any:
     """Keeps the sessions on bundled models that were used last: hundreds of tests run the same few graphs.
 
-    A session has no state but its weights. What a test changes in a graph or in how it is opened is another key.
+    A session has no state but its weights: one that is thorough has a copy, of 50 MB, any other reads the file's, which
+    are mapped into memory. What a test changes in a graph or in how it is opened is another key.
     """
-    kept = lru_cache(maxsize=32)(open_session)
+    copying, mapping = lru_cache(maxsize=6)(open_session), lru_cache(maxsize=32)(open_session)
 
     def opened(model: Any, folder: Path | None = None, device: str = "auto", **more: Any) -> Any:
         own = isinstance(model, bytes) and folder is not None and folder.is_relative_to(BUNDLED)
         own = own and ort.THREADS == 1 and not more.get("save_to")
+        kept = copying if more.get("thorough", True) else mapping
         return (kept if own else open_session)(model, folder, device, **more)
 
     return opened
