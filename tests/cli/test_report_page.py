@@ -213,7 +213,7 @@ def test_coreference_and_kinds_say_what_the_commands_say(browser: Browser, page:
     assert browser.run(cells) == want
     stars = "[...document.querySelectorAll('#kind-table button')].map(one => one.textContent.endsWith('*'))"
     assert browser.run(stars) == [bool(rest) for line in both for _, rest in line]
-    browser.run("document.querySelector('#kind-table [data-r=\"4\"][data-c=\"5\"]').click()")
+    browser.run('document.querySelector(\'#kind-table [data-r="4"][data-c="5"]\').click()')
     assert browser.run("document.querySelector('#head-said').textContent").startswith(f"{said[4][5]} · ")
     assert "* sink, and what the rest" in browser.run("document.querySelector('#kinds-said').textContent")
     browser.run(
