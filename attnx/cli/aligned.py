@@ -159,12 +159,18 @@ def rendered(found: Aligned, asked: Asked) -> list[Any]:
         weights = [("there", found.chosen.weights), ("back", found.back[1].weights.T)]
         said.append(f"there: {found.chosen.where} of {found.pair.trace.model}; back: {found.back[1].where} of "
                     f"{found.back[0].trace.model}")  # fmt: skip
-    said.append("" if asked.explain else "formula, source: --explain")
     return [
         line(heading(found.pair.trace)),
         "",
         tables.links(found.words, found.linked, weights, title=title, said=said),
+        *_hint(asked),
     ]
+
+
+def _hint(asked: Asked) -> list[Any]:
+    from attnx.view.page import line
+
+    return [] if asked.explain else [line("formula, source: --explain", "dim")]
 
 
 def document(found: Aligned, asked: Asked) -> dict[str, Any]:
@@ -231,7 +237,7 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
         output.emit_json(as_document("attnx/align", body))
         return
     methods, heads = tables.errors(model.name, gold.name, found, asked.top or BEST, explain=asked.explain)
-    output.show(methods, "", heads)
+    output.show(methods, "", heads, *_hint(asked))
 
 
 def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:

@@ -62,8 +62,14 @@ def rendered(found: Speech, *, explain: bool) -> list[Any]:
     from attnx.view.page import line
 
     said = f"{found.model} · {found.seconds:.2f} s of sound · {counted(len(found.words), 'word')} · {found.device}"
+    hint = [] if explain else [line("seconds · how they are found: --explain", "dim")]
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)
-    return [line(said), "", timed([(word.text, word.start, word.end) for word in found.words], heads, explain=explain)]
+    return [
+        line(said),
+        "",
+        timed([(word.text, word.start, word.end) for word in found.words], heads, explain=explain),
+        *hint,
+    ]
 
 
 def document(found: Speech) -> dict[str, Any]:

@@ -98,7 +98,6 @@ def errors(model: str, name: str, found: Errors, count: int, *, explain: bool) -
             column("AER", [found.heads.values[at] for at in best], bar=(0.0, 1.0)),
             column("its layer's mean", [found.layers.values[s] for s, _ in best]),
         ],
-        notes=["" if explain else "formula, source: --explain"],
     )
     return methods, heads
 
@@ -113,7 +112,7 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str, *, explain: boo
             column("end", [f"{end:.2f}" for *_, end in words], whole=True),
             column("word", [text.strip() for text, *_ in words]),
         ],
-        notes=[f"seconds; {how}" if explain else "in seconds · how, sources: --explain"],
+        notes=[f"seconds; {how}" if explain else ""],
     )
 
 
