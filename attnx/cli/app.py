@@ -207,7 +207,8 @@ def _misused(error: Any, args: Sequence[str]) -> UsageError:
         text = any(getattr(p, "metavar", None) == "TEXT" and p.param_type_name == "argument" for p in taken)
         quotes = 'A text of several words goes in quotes: "The animal was tired." ' if text else ""
         return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{quotes}`{path} --help` lists the options.")
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
+    after = 'Options follow the command or the text: attnx "A text." -m MODEL. ' if path == "attnx" else ""
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{after}`{path} --help` lists the options.")
 
 
 def _of_system(error: Exception) -> AttnxError | None:

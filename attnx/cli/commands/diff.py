@@ -33,7 +33,7 @@ def diff(
     run: Start,
     other_text: Annotated[
         str | None,
-        typer.Option("--other-text", metavar="TEXT", help="Another text with as many tokens, for the second model."),
+        typer.Option("--other-text", metavar="TEXT", help="The second text, of the same number of tokens."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="T", help="A stage differs by more than this, relative to its size.")
