@@ -104,7 +104,7 @@ def test_scores_written_into_again_with_a_bias_are_followed(tmp_path: Path) -> N
     (a,) = trace(path, x=RNG.standard_normal((2, 1 + S, 16)).astype(np.float32)).attentions
     assert a.trusted
     assert (a.site.kind, a.site.causal, a.site.heads, a.site.scale) == ("self", False, H, pytest.approx(D**-0.5))
-    assert a.site.bias == "one a head"
+    assert a.site.bias == "one per head"
     assert a.masked is not None
     assert a.scaled is not None
     assert np.allclose(a.masked[:, :, 0], a.scaled[:, :, 0], atol=1e-5)

@@ -113,9 +113,10 @@ class Desk:
 
     @property
     def kind(self) -> str:
-        """The kind of head: "previous-token"; "" if it has no named kind."""
-        kinds = self.table.kinds[self.site]
-        return kinds[self.head] if self.head < len(kinds) else ""
+        """What the head does: "previous-token", or of a sink "sink, broad"; "" if it has no named kind."""
+        table, at = self.table, (self.site, self.head)
+        both = [kinds[at[0]][at[1]] for kinds in (table.kinds, table.rest_kinds) if kinds and at[1] < len(kinds[at[0]])]
+        return ", ".join(filter(None, both))
 
     @property
     def ready(self) -> bool:

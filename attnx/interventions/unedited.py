@@ -234,7 +234,7 @@ class Unedited:
             if bad:
                 raise UnsupportedError(
                     f"{self.points.title(site)} ({site.op} {site.node!r}) is not intervened in: {bad[0].name!r} is off "
-                    f"by {bad[0].difference:.2g}, so that its tensors may not be what they seem",
+                    f"by {bad[0].difference:.2g}, so its tensors may not be what they seem",
                     Wording("<model.trace()> lists the checks of every site."),
                 )
 

@@ -167,7 +167,7 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
         UnsupportedError: The stage was not traced or does not exist there.
     """
     if stage not in SHOWN:
-        raise UsageError(f"{stage!r} is no stage of attention", f"Choose from {', '.join(SHOWN)}.")
+        raise UsageError(f"{stage!r} is not a stage of attention", f"Choose from {', '.join(SHOWN)}.")
     whole = attention.need(stage)
     if not 0 <= head < whole.shape[1]:
         raise UsageError(

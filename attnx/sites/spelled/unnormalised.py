@@ -116,7 +116,7 @@ def _features(graph: Graph, value: str, axes: Axes, first: Product) -> bool | No
     return None
 
 
-_NOT = "so that it has no weights that sum to 1, and is not shown"
+_NOT = "so it has no weights that sum to 1, and is not shown"
 _LINEAR = (
     "linear attention: keys and values are multiplied first, and queries read what comes of it; no number of the graph "
     "stands for a query and a key, and none is shown"
