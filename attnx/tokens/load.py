@@ -36,7 +36,8 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
 
     Returns:
         The tokenizer. What had to be guessed is in its `notes`. Truncation and padding set in a tokenizer.json
-        are left out: they serve batches of embeddings, and would show padding, or hide text.
+        are left out: they serve batches of embeddings, and would show padding, or hide text. So is what makes
+        each splitting another one.
 
     Raises:
         InputError: The path does not exist.
@@ -65,6 +66,7 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         padding = raw.padding or {}
         raw.no_padding()
         raw.no_truncation()
+        notes += _settle(raw.model)
     limits = [limit for place in (file, model) if place and (limit := find_limit(Path(place)))]
     return Tokenizer(
         raw,
@@ -75,6 +77,14 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         pad=padding.get("pad_token"),
         notes=notes,
     )
+
+
+def _settle(model: Any) -> tuple[str, ...]:
+    """Switch off what splits a text differently each time, as in training (Provilkov et al. 2020; Kudo 2018)."""
+    found = [(name, value) for name in ("dropout", "alpha") if (value := getattr(model, name, None))]
+    for name, _ in found:
+        setattr(model, name, None)
+    return tuple(f"the tokenizer's {name} of {value:g} is for training: left out" for name, value in found)
 
 
 @contextmanager
