@@ -29,10 +29,10 @@ def unknown_id(raw: Any, named: str | None) -> int | None:
             found = {token.id for token in raw.model.tokenize(_NOWHERE)}
         except Exception:  # that is its only class; without such an id it cannot tokenise this
             found = set()
-        if len(found) == 1 and raw.id_to_token(next(iter(found))) != _NOWHERE:
-            return next(iter(found))
-    number = raw.token_to_id("<unk>")
-    return None if number is None else int(number)
+        if len(found) == 1 and raw.id_to_token(number := int(found.pop())) != _NOWHERE:
+            return number
+    usual: int | None = raw.token_to_id("<unk>")
+    return usual
 
 
 def dropped(texts: tuple[str, str], reached: Sequence[int], encoding: Any, normaliser: Any) -> list[tuple[str, int]]:
