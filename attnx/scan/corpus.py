@@ -13,6 +13,7 @@ from typing import Any
 
 from attnx.errors import InputError
 from attnx.installed import pip
+from attnx.tokens.text_file import remedy, wide
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -116,8 +117,10 @@ def _decoded(path: Path) -> Iterator[tuple[int, str, int]]:
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{path}, line {at} is not UTF-8 text (byte {error.start + 1} is 0x{raw[error.start]:02x})",
-                    "Save the file as UTF-8, or take the line out.",
+                    remedy(raw) if at == 1 else "Save the file as UTF-8, or take the line out.",
                 ) from None
+            if at == 1 and wide(raw):
+                raise InputError(f"{path} is not UTF-8 text: every other byte is NUL", remedy(raw))
             yield at, line, end
 
 

@@ -92,8 +92,13 @@ def _clear_errors(file: Path) -> Iterator[None]:
     """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
-    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
+    except ImportError as error:
+        raise ModelError(
+            f"the tokenizers package cannot be loaded: {error}",
+            "Free some memory if that is what it lacks, or install it again: pip install tokenizers",
+        ) from error
     except BaseException as error:  # a panic is not an Exception
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",
