@@ -45,7 +45,7 @@ def find(places: Sequence[str]) -> list[Path]:
     """The files that files, patterns (`**` too) and folders name: sorted within each, each once.
 
     Raises:
-        InputError: A path or pattern without files.
+        InputError: A path or pattern without files, or one that can be read only once.
     """
     found: dict[Path, None] = {}
     for place in places:
@@ -53,6 +53,11 @@ def find(places: Sequence[str]) -> list[Path]:
         if path.is_dir():
             files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in SUFFIXES)
         elif path.exists():
+            if not path.is_file():
+                raise InputError(
+                    f"{place} is a pipe or a device, and can be read only once",
+                    "A scan may read its texts again, to go on where it was: save them in a file first.",
+                )
             files = [path]
         else:
             files = sorted(p for p in map(Path, glob.glob(place, recursive=True)) if p.is_file())  # noqa: PTH207
