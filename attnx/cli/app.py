@@ -191,9 +191,14 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.wording import worded
 
     at_hand = next((command(name) for name in args[:1] if name in names()), None)
-    say(_short(worded(error.message, at_hand), 2000))
-    if hint := worded(error.hint, at_hand):
-        say(hint, first="  ", under="  ")
+    try:
+        say(_short(worded(error.message, at_hand), 2000))
+        if hint := worded(error.hint, at_hand):
+            say(hint, first="  ", under="  ")
+        sys.stderr.flush()
+    except OSError:  # stderr is full or gone: the exit code is left to tell what happened
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:

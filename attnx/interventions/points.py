@@ -85,7 +85,7 @@ class Points:
                 f"Name one: {', '.join(there)}.",
             )
         name = component if component is not None else next(iter(there))
-        if name not in there:
+        if not isinstance(name, str) or name not in there:
             raise UsageError(f"the model has no component {name!r}", f"It has {', '.join(there)}.")
         sites = there[name]
         if layers is None:

@@ -135,7 +135,7 @@ def component_of(running: Intervening, component: Where | None) -> Where:
     there = running.points.components()
     if component is None and "decoder" in there:
         return "decoder"
-    return component if component in there else _named(running, component)
+    return component if isinstance(component, str) and component in there else _named(running, component)
 
 
 def _named(running: Intervening, component: Where | None) -> Where:
