@@ -239,7 +239,7 @@ def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
             "where": safe(verdict.where) if verdict.where else "",
             "candidate": verdict.candidate,
             "shares": [_plain(share) for share in verdict.shares],
-            "margin": _plain(verdict.margin),
+            "lead": _plain(verdict.lead),
         }
 
     kept = [row for row, at in enumerate(one.sites) if at in places]

@@ -202,7 +202,7 @@ def test_coreference_and_kinds_say_what_the_commands_say(browser: Browser, page:
     mean = next(one for one in told["verdicts"] if one["method"] == "mean of all heads")
     line = by_name["meanof"]
     assert line[1] == names[mean["candidate"]]
-    assert number(line[3]) == pytest.approx(mean["margin"], abs=0.006)
+    assert number(line[3]) == pytest.approx(mean["lead"], abs=0.006)
     assert [by_name[name][1] for name in ("nearest", "first", "uniform")] == ["street", "animal", "(level)"]
     heads = attnx("heads", ANIMAL, "--json").document
     both = [list(zip(*lines, strict=True)) for lines in zip(heads["kinds"], heads["rest"]["kinds"], strict=True)]
