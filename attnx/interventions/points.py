@@ -144,6 +144,12 @@ class Points:
             if quantity in ("value", "context") and self._weighs_nothing(site):
                 why = f"no value is weighed with what {site.op} {site.node!r} gives"
             raise UnsupportedError(f"{self.title(site)} has no {quantity} to change: {why}")
+        if quantity in ("value", "context") and self._weighs_more(site):
+            raise UnsupportedError(
+                f"{title} cannot be changed: what {site.op} {site.node!r} gives weighs another tensor too, so that it "
+                "is only a part",
+                "Weights can be changed all the same, which acts on both.",
+            )
         place = self._shared(site, quantity, place) or place
         readers = self._readers(site, quantity, place)
         if not readers:
@@ -171,6 +177,28 @@ class Points:
                 reached.update(new)
                 stack += new
         return True
+
+    def _weighs_more(self, site: Site) -> bool:
+        """Whether a site's weights are also multiplied with a computed tensor that does not lead to its context."""
+        graph, weights, context = self.wide.graph, site.places.get("weights"), site.places.get("context")
+        if weights is None or context is None:
+            return False
+        own = {*above(graph, [context.value], {weights.value}), context.value}
+        reached, stack = {weights.value}, [weights.value]
+        while stack:
+            for node in graph.consumers(stack.pop()):
+                product = find_product(graph, node.output[0])
+                if product is not None and product.node is node:
+                    sides = [side for side in (product.left, product.right) if side not in reached]
+                    if len(sides) == 1 and depends(graph, sides[0]) and own.isdisjoint(node.output):
+                        return True
+                    continue
+                live = [name for name in node.input if name and depends(graph, name)]
+                if node.op_type != "Softmax" and reached.issuperset(live):
+                    new = [out for out in node.output if out and out not in reached]
+                    reached.update(new)
+                    stack += new
+        return False
 
     def _readers(self, site: Site, quantity: str, place: Place) -> list[str]:
         """First outputs of the nodes that read a tensor as this quantity of this site."""
