@@ -144,7 +144,7 @@ class Points:
             if quantity in ("value", "context") and self._weighs_nothing(site):
                 why = f"no value is weighed with what {site.op} {site.node!r} gives"
             raise UnsupportedError(f"{self.title(site)} has no {quantity} to change: {why}")
-        if quantity in ("value", "context") and self._weighs_more(site):
+        if quantity in ("value", "context") and self._others_weighed(site):
             raise UnsupportedError(
                 f"{title} cannot be changed: what {site.op} {site.node!r} gives weighs another tensor too, so that it "
                 "is only a part",
@@ -178,11 +178,12 @@ class Points:
                 stack += new
         return True
 
-    def _weighs_more(self, site: Site) -> bool:
-        """Whether a site's weights are also multiplied with a computed tensor that does not lead to its context."""
+    def _others_weighed(self, site: Site) -> list[str]:
+        """Products of a site's weights with other computed tensors, which do not lead to its context."""
         graph, weights, context = self.wide.graph, site.places.get("weights"), site.places.get("context")
         if weights is None or context is None:
-            return False
+            return []
+        found: list[str] = []
         own = {*above(graph, [context.value], {weights.value}), context.value}
         reached, stack = {weights.value}, [weights.value]
         while stack:
@@ -191,14 +192,14 @@ class Points:
                 if product is not None and product.node is node:
                     sides = [side for side in (product.left, product.right) if side not in reached]
                     if len(sides) == 1 and depends(graph, sides[0]) and own.isdisjoint(node.output):
-                        return True
+                        found.append(product.out)
                     continue
                 live = [name for name in node.input if name and depends(graph, name)]
                 if node.op_type != "Softmax" and reached.issuperset(live):
                     new = [out for out in node.output if out and out not in reached]
                     reached.update(new)
                     stack += new
-        return False
+        return found
 
     def _readers(self, site: Site, quantity: str, place: Place) -> list[str]:
         """First outputs of the nodes that read a tensor as this quantity of this site."""
@@ -208,7 +209,7 @@ class Points:
             return [next(o for o in n.output if o) for n in graph.consumers(place.value)]
         avoid = {"query": ("key",), "key": ("query",), "value": ("masked", "weights")}.get(quantity, ())
         stop = {places[name].value for name in avoid if name in places} - {place.value}
-        wanted = above(graph, [goal], stop)
+        wanted = above(graph, [goal, *(self._others_weighed(site) if quantity == "weights" else ())], stop)
         return [
             next(o for o in node.output if o)
             for node in graph.consumers(place.value)
