@@ -138,15 +138,17 @@ class Desk:
             self._matrix = (key, self._drawn())
         return self._matrix[1]
 
-    def effects(self) -> Measurement:
+    def effects(self) -> tuple[Measurement, tuple[str, ...]]:
         """How far the model's answer moves when a head is ablated, for every head; this runs the model for each.
+
+        Notes say which heads cannot be ablated, and why.
 
         Raises:
             AttnxError: The model's heads cannot be ablated.
         """
         from attnx.study.head_effects import effects
 
-        return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])[0]
+        return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])
 
     def add(self, measure: Measurement) -> None:
         """Colour the grid by a measure that is not in the table."""

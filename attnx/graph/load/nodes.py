@@ -16,6 +16,12 @@ DEQUANTISES = frozenset("DequantizeLinear TRT_FP8DequantizeLinear TRT_MXFP8Dequa
 """Operators that turn it back into floats."""
 ROUNDS = QUANTISES | DEQUANTISES | {"TRT_FP4QDQ"}
 """Both kinds, and operators that do both at once."""
+CURVES = (
+    *("Elu", "Softplus", "Gelu", "Tanh", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin"),
+    *("Sinh", "Tan", "Erf", "Log", "Selu", "Celu", "Mish", "Swish", "Softsign", "LeakyRelu", "ThresholdedRelu"),
+    *("HardSigmoid", "HardSwish", "Shrink", "Abs", "Reciprocal", "Sqrt"),
+)
+"""ONNX's functions of one number, besides those that have a name of their own in attention (Exp, Relu, Sigmoid)."""
 
 
 def attribute_value(a: Any) -> Any:
