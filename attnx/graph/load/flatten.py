@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
-from attnx.graph.load.nodes import attribute, outer_names, subgraphs
+from attnx.graph.load.nodes import attribute, reads_of, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -105,6 +105,13 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
         o.name = live.get(o.name, o.name)
 
 
+def _ordered(node: NodeProto, at: int, maker: dict[str, int], known: set[str]) -> bool:
+    """Whether what a node reads is known, or made by nodes before it."""
+    if subgraphs(node):
+        return all(maker[name] < at if name in maker else name in known for name in reads_of(node))
+    return all(maker[name] < at if name in maker else name in known for name in node.input if name)
+
+
 def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
     """Nodes in an order in which every value is made before it is read; otherwise in file order.
 
@@ -121,14 +128,13 @@ def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
                 raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
             if name:
                 maker[name] = i
+    if all(_ordered(node, i, maker, known) for i, node in enumerate(nodes)):
+        return nodes
     waiting: list[int] = []
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
-        reads = {name for name in node.input if name}
-        for _, inner in subgraphs(node):
-            reads |= outer_names(inner)
         needs = set()
-        for name in reads:
+        for name in reads_of(node):
             if name in maker:
                 needs.add(maker[name])
             elif name not in known:

@@ -43,9 +43,9 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
     """The subgraphs of a node, by attribute name."""
-    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
-    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
-    return found
+    held = [a for a in node.attribute if a.type in (5, 10)] if node.attribute else []
+    found = [(a.name, a.g) for a in held if a.type == 5]
+    return found + [(f"{a.name}[{i}]", g) for a in held if a.type == 10 for i, g in enumerate(a.graphs)]
 
 
 def outer_names(graph: GraphProto) -> set[str]:
