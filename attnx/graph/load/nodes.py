@@ -63,4 +63,8 @@ def outer_names(graph: GraphProto) -> set[str]:
 
 def reads_of(node: NodeProto) -> set[str]:
     """The values that a node reads, including in its subgraphs."""
-    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))
+    read = set(node.input)
+    read.discard("")
+    for _, inner in subgraphs(node):
+        read |= outer_names(inner)
+    return read
