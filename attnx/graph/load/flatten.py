@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
@@ -105,11 +105,16 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
         o.name = live.get(o.name, o.name)
 
 
-def _ordered(node: NodeProto, at: int, maker: dict[str, int], known: set[str]) -> bool:
-    """Whether what a node reads is known, or made by nodes before it."""
-    if subgraphs(node):
-        return all(maker[name] < at if name in maker else name in known for name in reads_of(node))
-    return all(maker[name] < at if name in maker else name in known for name in node.input if name)
+def _ordered(nodes: Sequence[NodeProto], maker: Mapping[str, int], known: set[str]) -> bool:
+    """Whether all that nodes read is known, or made by nodes before them."""
+    for i, node in enumerate(nodes):
+        for name in reads_of(node):
+            made = maker.get(name)
+            if made is None and name not in known:
+                return False
+            if made is not None and made >= i:
+                return False
+    return True
 
 
 def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
@@ -128,7 +133,7 @@ def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
                 raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
             if name:
                 maker[name] = i
-    if all(_ordered(node, i, maker, known) for i, node in enumerate(nodes)):
+    if _ordered(nodes, maker, known):
         return nodes
     waiting: list[int] = []
     readers: list[list[int]] = [[] for _ in nodes]

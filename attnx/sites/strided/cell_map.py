@@ -264,15 +264,19 @@ class Places:
             return proof
         drawn = np.random.default_rng(7)
         row = np.zeros(seen.asked.shape, np.float32)
-        weights = drawn.integers(1, 8, len(keys)).astype(np.float32)
+        weights = drawn.integers(1, 8, len(keys), np.int8).astype(np.float32)
         row[cells.there.reshape(row.shape)] = weights
-        value = drawn.integers(-7, 8, fact).astype(np.float32)
+        value = drawn.integers(-7, 8, fact, np.int8).astype(np.float32)
         asking = np.unravel_index(cells.asks, seen.query)
         head = np.zeros_like(cells.asks) if at.heads is None else asking[at.heads]
         sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[proof.key.length])
         begins = np.ravel_multi_index((asking[at.batch], head, asking[at.length], np.zeros_like(head)), sizes)
         flat = np.repeat(begins, cells.counts) + keys
-        whole = np.bincount(flat, weights, minlength=prod(sizes)).reshape(sizes).astype(np.float32)
+        if proof.twice:
+            whole = np.bincount(flat, weights, minlength=prod(sizes)).reshape(sizes).astype(np.float32)
+        else:
+            whole = np.zeros(sizes, np.float32)
+            whole.reshape(-1)[flat] = weights
         for i, name in enumerate(use.contexts):
             given = _apart(use.weights, row, seen.parts) | cut(seen.facts, use.values, use.beside, value)
             made = enact(self.graph, seen.facts, [], name, given)
