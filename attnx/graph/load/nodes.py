@@ -49,9 +49,9 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
     """The subgraphs of a node, by attribute name."""
-    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
-    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
-    return found
+    held = [a for a in node.attribute if a.type in (5, 10)] if node.attribute else []
+    found = [(a.name, a.g) for a in held if a.type == 5]
+    return found + [(f"{a.name}[{i}]", g) for a in held if a.type == 10 for i, g in enumerate(a.graphs)]
 
 
 def outer_names(graph: GraphProto) -> set[str]:
@@ -69,4 +69,8 @@ def outer_names(graph: GraphProto) -> set[str]:
 
 def reads_of(node: NodeProto) -> set[str]:
     """The values that a node reads, including in its subgraphs."""
-    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))
+    read = set(node.input)
+    read.discard("")
+    for _, inner in subgraphs(node):
+        read |= outer_names(inner)
+    return read
