@@ -15,7 +15,7 @@ from attnx.records import Measurement, Tokens, Trace
 from attnx.view import colour
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.headmap import headmap_lines
-from attnx.view.page import Page, length, page, screen_lines
+from attnx.view.page import PROSE, UNBOUNDED, Page, length, page, screen_lines
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 22, 10
@@ -116,7 +116,9 @@ class Overview:
         """Write header, both parts, mass and hints."""
         here = page(console, options)
         height = screen_lines(console, options) if self.height is None else self.height
-        here = replace(here, height=None if self.every else height)
+        # In a pipe: both parts stand side by side as on the smallest screen, whose width a pager will have.
+        width = PROSE if here.width >= UNBOUNDED else here.width
+        here = replace(here, width=width, height=None if self.every else height)
         yield from self._header(here)
         mass = [] if self.mass is None else _mass(self.mass, here)
         used = AROUND + len(mass) + len(self.hints) + self.below

@@ -223,6 +223,16 @@ def test_prose_in_a_pipe_wraps_as_on_80_columns_and_tables_do_not(attnx: Run, mo
     )  # not in a table by itself
 
 
+@pytest.mark.parametrize("all_", [(), ("--all",)])
+def test_a_pipe_is_laid_out_as_the_smallest_screen(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch, all_: tuple[str, ...]
+) -> None:
+    shown = attnx("inspect", ANIMAL, *all_).out
+    monkeypatch.delenv("COLUMNS")
+    assert attnx("inspect", ANIMAL, *all_).out == shown
+    assert max(map(cell_len, shown.splitlines())) <= 80
+
+
 def test_punctuation_is_quoted_in_prose(attnx: Run) -> None:
     assert "he@6 → '.' 0." in attnx("coref", TWO, "--from", "he").out
     assert "it@10 → animal 0." in attnx("coref", ANIMAL).out
