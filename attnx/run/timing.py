@@ -28,6 +28,8 @@ RUNS = 3
 """Runs for each length, at most, of which the median is taken; one whose time does not count comes before."""
 ENOUGH = 0.1
 """Seconds after which a length is not run again: long runs vary less. If the first took longer, its time counts."""
+TRIES = 20
+"""How often ids that turn out to be special are drawn again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
             "an encoder and a decoder in two files are not measured together", "Measure each file by itself."
         )
     two_sided, timer = takes_target(model.slots()), _Timer(model)
-    most, plain = _most(model), _plain(model)
+    most = _most(model)
     if beyond := [str(length) for length in lengths if most is not None and length > most]:
         notes.append(f"{', '.join(beyond)} tokens were not tried: the model takes {most} at most")
     for length in lengths:
@@ -70,7 +72,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
         if most is not None and length > most:
             rows.append(took)
             continue
-        tokens = _random(model, length, plain)
+        tokens = _random(model, length)
         try:
             if two_sided:
                 both = Encoded(tokens).needs(tokens.ids.tolist())
@@ -162,21 +164,21 @@ def _seconds(session: Session, feed: Mapping[str, Array]) -> float:
     return time.perf_counter() - started
 
 
-def _plain(model: OpenModel) -> list[int]:
-    """Ids of the tokens that are not special; none where there is no tokenizer."""
+def _random(model: OpenModel, length: int) -> Tokens:
+    """Tokens of random ids that are not special, always the same for a given length; 1 to 8 without a tokenizer."""
+    draw = np.random.default_rng(length)
     try:
         tokenizer = model.tokenizer
     except AttnxError:
-        return []
-    return [number for number in range(tokenizer.size) if not tokenizer.is_special(number)]
-
-
-def _random(model: OpenModel, length: int, plain: Sequence[int]) -> Tokens:
-    """Tokens of random ids among `plain`, always the same for a given length."""
-    draw = np.random.default_rng(length)
-    if not plain:
         return from_ids(draw.integers(1, 9, length).tolist())
-    return model.tokenizer.from_ids(draw.choice(plain, length).tolist())
+    ids = draw.integers(0, tokenizer.size, length).tolist()
+    for _ in range(TRIES):
+        special = [at for at, number in enumerate(ids) if tokenizer.is_special(number)]
+        if not special:
+            break
+        for at, number in zip(special, draw.integers(0, tokenizer.size, len(special)).tolist(), strict=True):
+            ids[at] = number
+    return tokenizer.from_ids(ids)
 
 
 def _can_measure_memory() -> bool:
