@@ -11,7 +11,7 @@ from attnx.errors import AttnxError, UnsupportedError
 from attnx.formula import average
 from attnx.measure import rollout
 from attnx.measure.coreference import Coreference, coreference
-from attnx.measure.norms import value_norms
+from attnx.measure.norms import sizes_behind, value_norms
 from attnx.measure.rows import Received, is_over
 from attnx.records import Array, Tokens, Trace
 from attnx.session.protocol import OpenModel
@@ -58,8 +58,10 @@ def maps(
             continue
         output = gram = None
         if size is None:
-            output = output_projection(model, attention.site, inputs)
             gram = output_gram(model, attention.site, inputs)
+            size = None if gram is None else sizes_behind(attention, gram)
+        if size is None:
+            output = output_projection(model, attention.site, inputs)
         found = value_norms(trace, at, output, together=False, sizes=size, gram=gram).shares.values
         if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
             bare = bare or (output is None and size is None)

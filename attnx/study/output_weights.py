@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from attnx.measure.norms import gram_of
 from attnx.records import Array, Site
+from attnx.session.model_summary import kept_array
 from attnx.session.protocol import OpenModel
 
 if TYPE_CHECKING:
@@ -36,11 +37,16 @@ def output_projection(model: OpenModel, site: Site, inputs: Mapping[str, Array] 
 
 
 def output_gram(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None = None) -> Array | None:
-    """`gram_of` W_O, float64 [H,Dv,Dv]; None if W_O was not found. Computed once per model."""
+    """`gram_of` W_O, float64 [H,Dv,Dv]; None if W_O was not found. Computed once, and kept on disk if small."""
     known, key = _READ.setdefault(model, {}), ("gram", *_key(model, site, inputs))
     if key not in known:
-        output = output_projection(model, site, inputs)
-        known[key] = None if output is None else gram_of(output)
+
+        def product() -> Array | None:
+            output = output_projection(model, site, inputs)
+            return None if output is None else gram_of(output)
+
+        alone = model.encoder is None  # else it is not known which of the two files holds the site
+        known[key] = kept_array(model.find(inputs), key, product) if alone else product()
     return known[key]
 
 
