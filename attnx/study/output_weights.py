@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from attnx.measure.norms import gram_of
-from attnx.records import Array, Site
+from attnx.measure.norms import gram_of, sizes_behind
+from attnx.records import Array, Attention, Site
 from attnx.session.model_summary import kept_array
 from attnx.session.protocol import OpenModel
 
@@ -48,6 +48,19 @@ def output_gram(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None
         alone = model.encoder is None  # else it is not known which of the two files holds the site
         known[key] = kept_array(model.find(inputs), key, product) if alone else product()
     return known[key]
+
+
+def contributions(
+    model: OpenModel, attention: Attention, inputs: Mapping[str, Array] | None = None
+) -> tuple[Array | None, Array | None]:
+    """How large each key's value is after W_O, for `measure.norms.value_norms`.
+
+    Returns:
+        ||v W_O|| [H,K] where W_O's product with itself is enough for that; else None, and W_O where it was found.
+    """
+    gram = output_gram(model, attention.site, inputs)
+    sizes = None if gram is None else sizes_behind(attention, gram)
+    return sizes, None if sizes is not None else output_projection(model, attention.site, inputs)
 
 
 def _key(model: OpenModel, site: Site, inputs: Mapping[str, Array] | None) -> tuple[object, ...]:
