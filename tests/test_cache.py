@@ -13,11 +13,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 import attnx
+from attnx.run.prompt import Prompt
+from attnx.run.states import states
 from attnx.session import cache
 from attnx.session import model_summary as inventory
 from attnx.session import session_pool as opening
 from attnx.sites.recognise import find
-from attnx.study.output_weights import output_gram
+from attnx.study.output_weights import contributions, output_gram
 from scripts.bench.make_decoder import Shape, build
 
 SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
@@ -145,6 +147,26 @@ def test_a_changed_weight_file_is_read_again(tmp_path: Path) -> None:
         (tmp_path / "plain").mkdir(exist_ok=True)
         onnx.save(build(SMALL, seed), tmp_path / "plain" / "model.onnx")
         np.testing.assert_array_equal(got, weights(tmp_path / "plain" / "model.onnx"))
+
+
+def test_states_and_contributions_need_the_graph_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `word` and `flow` read of a model seen before is the same, and its graph is not read for it."""
+
+    def read() -> list[np.ndarray]:
+        model = attnx.open("tiny-gpt", device="cpu")
+        trace = model.trace("The cat sat.", quantities=("weights", "value"))
+        sizes = [contributions(model, attention)[0] for attention in trace.attentions]
+        assert all(one is not None for one in sizes)
+        return [*states(model, Prompt("The cat sat.")).vectors.values(), *sizes]
+
+    first = read()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the graph is read")
+
+    monkeypatch.setattr(opening.SessionPool, "graph", refuse)
+    for one, other in zip(first, read(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_products_of_w_o_are_kept_with_the_state_of_its_file(tmp_path: Path) -> None:
