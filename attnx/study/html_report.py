@@ -64,7 +64,7 @@ def compose(
     head: str | None = None,
     query: str | None = None,
     causal: bool = False,
-    tell: Callable[[int], None] | None = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> tuple[Page, Report]:
     """Run the model and compose its page.
 
@@ -75,7 +75,7 @@ def compose(
         site: Only this kind of attention.
         from_, to, head, query: See `contents`.
         causal: Ablate every head alone, and show how far the model's answer moves next to what the head does.
-        tell: Called with the number of heads ablated so far.
+        tell: Called with the number of heads ablated so far, and of all.
 
     Returns:
         The page and the report that it shows.
@@ -131,6 +131,7 @@ def contents(
         trace=trace,
         measures=table.measures if table is not None else (),
         kinds=table.kinds if table is not None else (),
+        rest_kinds=table.rest_kinds if table is not None else (),
         thresholds=table.thresholds if table is not None else (),
         references=tuple(_reference(one) for one in found),
         chosen=(site, number, where),
@@ -148,21 +149,26 @@ def _heads(trace: Trace) -> HeadTable:
     """`describe_heads`, a few heads at a time for a long text, so that intermediate arrays stay small."""
     shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
     if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
-        return describe_heads(trace, rest=False)
+        return describe_heads(trace)
     ((count, queries, keys),) = shapes
     step = max(1, CELLS // (queries * keys))
     if step >= count:
-        return describe_heads(trace, rest=False)
-    tables = [
-        describe_heads(_some(trace, slice(at, min(at + step, count))), rest=False) for at in range(0, count, step)
-    ]
+        return describe_heads(trace)
+    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
+    return head_measures.table(
+        _joined([one.measures for one in tables], count), _joined([one.rest for one in tables], count)
+    )
+
+
+def _joined(tables: Sequence[Sequence[Measurement]], count: int) -> list[Measurement]:
+    """The measures of a few heads each, side by side: [S,H] for all `count` heads."""
     joined = []
-    for parts in zip(*(one.measures for one in tables), strict=True):
+    for parts in zip(*tables, strict=True):
         axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
         values = np.concatenate([part.values for part in parts], axis=1)
         notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
-    return head_measures.table(joined)
+    return joined
 
 
 def _some(trace: Trace, heads: slice) -> Trace:

@@ -14,7 +14,7 @@ from attnx.errors import UsageError
 from attnx.records import Array, Stage, Trace
 from attnx.view import scale
 from attnx.view.drawing import TEXT, Drawing, Figure, Ticks
-from attnx.view.matrix import Matrix, Side, block_means, edges
+from attnx.view.matrix import Matrix, Side, block_means, edges, without_hidden
 
 PAGE = 9.0
 """Inches that a page is tall: a grid of many layers is drawn narrower, so that its heads stay square."""
@@ -89,7 +89,7 @@ def grid_figure(
     Args:
         trace: With that stage at some site.
         ending: One of `FORMATS`.
-        stage: What is drawn; a weight of exactly 0 counts as hidden.
+        stage: What is drawn, without what the mask hides; a weight of exactly 0 counts as hidden.
         shared: One scale for all heads; else each runs to its own largest.
         inches: Width of the figure.
 
@@ -99,8 +99,8 @@ def grid_figure(
     Raises:
         UsageError: Another format, no site with that stage, or matplotlib is not installed.
     """
-    layers = [getattr(attention, stage) for attention in trace.attentions]
-    there = [layer[0] for layer in layers if layer is not None]
+    layers = [without_hidden(attention, stage) for attention in trace.attentions]
+    there = [layer for layer in layers if layer is not None]
     if not there:
         raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     rows = min(CELLS, max(layer.shape[1] for layer in there))
@@ -113,7 +113,7 @@ def grid_figure(
     for at, layer in enumerate(layers):
         if layer is None:
             continue
-        small, size = _reduced(layer[0], rows, columns, stage)
+        small, size = _reduced(layer, rows, columns, stage)
         block = (max(block[0], size[0]), max(block[1], size[1]))
         high = max(high, float(np.nanmax(small, initial=0.0)))
         for head, part in enumerate(small if shared else _own(small)):
