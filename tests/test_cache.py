@@ -19,7 +19,7 @@ from attnx.session import cache
 from attnx.session import model_summary as inventory
 from attnx.session import session_pool as opening
 from attnx.sites.recognise import find
-from attnx.study.output_weights import contributions, output_gram
+from attnx.study.output_weights import contributions, mixed, output_gram, projections_of
 from scripts.bench.make_decoder import Shape, build
 
 SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
@@ -150,12 +150,16 @@ def test_a_changed_weight_file_is_read_again(tmp_path: Path) -> None:
 
 
 def test_states_and_contributions_need_the_graph_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `word` and `flow` read of a model seen before is the same, and its graph is not read for it."""
+    """What `word`, `flow` and `qkv` read of a model seen before is the same, and its graph is not read for it."""
+
+    around = []
 
     def read() -> list[np.ndarray]:
         model = attnx.open("tiny-gpt", device="cpu")
+        around.append([projections_of(model, site) for site in model.sites])
         trace = model.trace("The cat sat.", quantities=("weights", "value"))
         sizes = [contributions(model, attention)[0] for attention in trace.attentions]
+        sizes += [mixed(model, attention.site)[0] for attention in trace.attentions]
         assert all(one is not None for one in sizes)
         return [*states(model, Prompt("The cat sat.")).vectors.values(), *sizes]
 
@@ -167,6 +171,8 @@ def test_states_and_contributions_need_the_graph_only_once(monkeypatch: pytest.M
     monkeypatch.setattr(opening.SessionPool, "graph", refuse)
     for one, other in zip(first, read(), strict=True):
         np.testing.assert_array_equal(one, other)
+    assert around[0] == around[1]
+    assert all(one.output is not None for one in around[0])
 
 
 def test_products_of_w_o_are_kept_with_the_state_of_its_file(tmp_path: Path) -> None:

@@ -127,6 +127,24 @@ def parameters(summary: ModelSummary, graph: Callable[[], Graph]) -> int:
     return count
 
 
+def kept_values(summary: ModelSummary, what: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    """JSON values that follow from a model's graph: kept, or computed.
+
+    Args:
+        summary: Of the model.
+        what: JSON values that name them.
+        compute: Gives them.
+    """
+    name = cache.key("values", summary.key, *what)
+    entry = cache.read(name) if summary.key else None
+    if entry is not None:
+        return entry.head["values"]
+    made = compute()
+    if summary.key:
+        cache.write(name, {"values": made})
+    return made
+
+
 def kept_array(summary: ModelSummary, what: Sequence[Any], compute: Callable[[], Array | None]) -> Array | None:
     """An array that follows from a model's weights: kept if it is small, or computed.
 

@@ -149,8 +149,12 @@ def test_head_shares():
     got = head_shares(t, 0, 1, output)
     assert got.values.tolist() == pytest.approx([float(p @ total / (total @ total)) for p in parts], rel=1e-5)
     assert got.values.sum() == pytest.approx(1)
+    rows = output.reshape(16, 5)
+    np.testing.assert_allclose(head_shares(t, 0, 1, gram=rows @ rows.T).values, got.values, rtol=1e-9)
     with pytest.raises(InputError):
         head_shares(t, 0, 1, np.zeros((4, 3, 5)))
+    with pytest.raises(InputError):
+        head_shares(t, 0, 1, gram=np.zeros((4, 4)))
     with pytest.raises(UsageError):
         head_shares(t, 0, 9)
 
