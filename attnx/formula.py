@@ -217,11 +217,12 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
         if weights is None:
             raise UnsupportedError("neither masked scores nor weights are there, so what is hidden cannot be known")
         return np.asarray(weights != 0)
-    put = added(masked, capped) if capped is not None else np.where(masked <= HIDDEN, -np.inf, masked)
+    if capped is None:
+        return np.asarray(~(masked <= HIDDEN))
+    put = added(masked, capped)
     hidden = np.isneginf(put)
     if weights is not None:
-        low = put <= UNDERFLOW if capped is not None else masked <= HIDDEN
-        hidden = hidden | (low & (weights == 0))
+        hidden = hidden | ((put <= UNDERFLOW) & (weights == 0))
     return np.asarray(~hidden)
 
 
