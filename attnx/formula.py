@@ -20,7 +20,7 @@ HIDDEN = -9e3
 UNDERFLOW = -80.0
 """A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
 _AT_ONCE = 1 << 18
-"""Up to this many cells, all matrices of a softmax are computed together: 2 MB in float64."""
+"""Up to this many cells, all matrices are computed together, beyond it one after another: 2 MB in float64."""
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
@@ -217,6 +217,14 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
         if weights is None:
             raise UnsupportedError("neither masked scores nor weights are there, so what is hidden cannot be known")
         return np.asarray(weights != 0)
+    others = [array for array in (capped, weights) if array is not None]
+    if masked.ndim > 2 and masked.size > _AT_ONCE and all(array.shape == masked.shape for array in others):
+        seen = np.empty(masked.shape, bool)
+        for at in np.ndindex(*masked.shape[:-2]):
+            seen[at] = visible(
+                masked[at], None if capped is None else capped[at], None if weights is None else weights[at]
+            )
+        return seen
     put = added(masked, capped) if capped is not None else np.where(masked <= HIDDEN, -np.inf, masked)
     hidden = np.isneginf(put)
     if weights is not None:

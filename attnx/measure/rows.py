@@ -174,8 +174,12 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     _, count, keys = weights.shape
     queries = trace.queries_of(attention)
     padding = ~_flags(queries.mask, count, front=True, fill=True)
-    nan = np.isnan(weights).any(axis=-1)
-    real = ~padding[None, :] & ~nan & (np.where(np.isnan(weights), 0, weights).sum(axis=-1) > 0)
+    nan, weighed = np.empty(weights.shape[:2], bool), np.empty(weights.shape[:2], bool)
+    for head, line in enumerate(weights):  # one matrix at a time, so that memory stays bounded
+        missing = np.isnan(line)
+        nan[head] = missing.any(axis=-1)
+        weighed[head] = (np.where(missing, 0, line) if nan[head].any() else line).sum(axis=-1) > 0
+    real = ~padding[None, :] & ~nan & weighed
     own = attention.site.kind == "self" and keys >= count
     return Rows(
         attention=attention,
