@@ -6,6 +6,7 @@ import pytest
 import attnx
 from attnx.measure import describe_heads
 from attnx.study import html_report as paging
+from attnx.study import page_references
 from tests.view import samples
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
@@ -50,7 +51,7 @@ def test_what_is_open_first() -> None:
 
 
 def test_many_pronouns_and_candidates_are_cut_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "CANDIDATES", 3)
+    monkeypatch.setattr(page_references, "CANDIDATES", 3)
     model = attnx.open("minilm")
     text = "Anna fed him and her and it while they slept near the old barn on the green hill."
     shown = paging.contents(model.trace(text, quantities=("masked", "weights")))

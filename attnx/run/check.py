@@ -17,6 +17,8 @@ TOLERANCE = {"float32": 1e-4, "low": 2e-2}
 precision or integer graphs."""
 _ROWS = 16
 """How many queries' scores are computed only to be checked."""
+_AT_ONCE = 1 << 18
+"""Up to this many cells, matrices are compared together, beyond it one after another, so that memory stays bounded."""
 _ENOUGH = 4
 """Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
 _HIDDEN = -1000.0
@@ -27,11 +29,21 @@ def difference(got: Array, want: Array) -> float:
     """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
     if got.shape != want.shape:
         return float("inf")
+    if want.ndim > 2 and want.size > _AT_ONCE:
+        found = [_gap(got[at], want[at]) for at in np.ndindex(*want.shape[:-2])]
+        gap, size = max(one for one, _ in found), max(other for _, other in found)
+    else:
+        gap, size = _gap(got, want)
+    return gap / max(1.0, size)
+
+
+def _gap(got: Array, want: Array) -> tuple[float, float]:
+    """Largest difference where `want` is finite, and the largest of `want` there."""
     finite = np.isfinite(want)
     if not finite.any():
-        return 0.0
+        return 0.0, 0.0
     gap = np.abs(got[finite].astype(np.float64) - want[finite])
-    return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
+    return float(np.nan_to_num(gap, nan=np.inf).max()), float(np.abs(want[finite]).max())
 
 
 def attentions(
@@ -106,11 +118,12 @@ def _check(
             weights, masked = arrays["weights"], arrays.get("masked")
             total = weights.sum(axis=-1)
         if masked is not None:
-            own = formula.softmax(masked)
-            if site.sink:
-                own = own * total[..., None]
-            own = np.where(total[..., None] == 0, 0.0, own)
-            compare("weights = softmax(masked)", weights, own)
+            if masked.shape == weights.shape and masked.size > _AT_ONCE:
+                cuts = list(np.ndindex(*masked.shape[:2]))  # shares are at most 1, so that no size enters
+                off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in cuts)
+                checks.append(Check("weights = softmax(masked)", off, tolerance))
+            else:
+                compare("weights = softmax(masked)", weights, _own(site, masked, total))
     if origin.get("capped") == "tapped" and site.softcap is not None and "scaled" in arrays:
         compare(
             "capped = softcap(scaled)", formula.capped(arrays["scaled"], site.softcap), arrays["capped"], tolerance * 10
@@ -132,6 +145,14 @@ def _check(
             "scores x scale = scaled", formula.scaled(arrays["scores"], site.scale), arrays["scaled"], tolerance * 10
         )
     return tuple(checks)
+
+
+def _own(site: Site, masked: Array, total: Array) -> Array:
+    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest."""
+    own = formula.softmax(masked)
+    if site.sink:
+        own = own * total[..., None]
+    return np.where(total[..., None] == 0, np.float32(0.0), own)
 
 
 def _changed(site: Site) -> bool:
