@@ -83,7 +83,8 @@ def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
     factor = np.asarray(scale, np.float64)
     if factor.ndim:
         factor = factor.reshape(-1, 1, 1)
-    return np.asarray(scores * factor, dtype=scores.dtype)
+    # Multiplied in float64, as above, but never held so.
+    return np.multiply(scores, factor, out=np.empty(scores.shape, scores.dtype), casting="same_kind")
 
 
 def capped(scaled: Array, softcap: float | None) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -213,28 +213,52 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
     """
     if masked.shape != before.shape:
         return 0.0
+    seen_by = weights if weights is not None and weights.shape == masked.shape else None
+    apart = left = rest = power = cross = 0.0
+    size, free = 1.0, 0
     with np.errstate(all="ignore"):
-        gap = masked.astype(np.float64) - before
-        seen = (gap > _HIDDEN) & np.isfinite(gap)
-        if weights is not None and weights.shape == masked.shape:
-            seen &= weights > 0
-        count = seen.sum(-1, keepdims=True)
-
-        def centred(array: Array) -> Array:
-            mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
-            return np.where(seen, array - mean, 0.0)
-
-        gaps = centred(gap)
-        if not gaps.any():
+        if not any(_added_to(*one)[0].any() for one in _matrices(masked, before, seen_by)):
             return 0.0  # nothing is added to visible cells, as if there were no mask
-        scores = centred(before.astype(np.float64))
-        size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
-        power = float((scores * scores).sum())
-        if np.maximum(count - 1, 0).sum() < _ENOUGH or power == 0.0:
+        for one in _matrices(masked, before, seen_by):
+            gaps, seen, count = _added_to(*one)
+            scores = _less_mean(one[1].astype(np.float64), seen, count)
+            free += int(np.maximum(count - 1, 0).sum())
+            size = max(size, float(np.where(seen, np.abs(one[0]), 0.0).max(initial=1.0)))
+            apart = max(apart, float(np.abs(gaps).max(initial=0.0)))
+            left = max(left, float(np.abs(_less_mean(one[0].astype(np.float64), seen, count)).max(initial=0.0)))
+            power += float((scores * scores).sum())
+            cross += float((gaps * scores).sum())
+        if free < _ENOUGH or power == 0.0:
             return 0.0
-        apart = float(np.abs(gaps).max(initial=0.0))
-        left = float(np.abs(centred(masked.astype(np.float64))).max(initial=0.0))
-        rest = float(np.abs(gaps - scores * ((gaps * scores).sum() / power)).max(initial=0.0))
-    if left <= 0.02 * apart:
-        return 0.0  # nothing is left of the scores after quantisation: a finding of its own, and no wrong scale
+        if left <= 0.02 * apart:
+            return 0.0  # nothing is left of the scores after quantisation: a finding of its own, and no wrong scale
+        for one in _matrices(masked, before, seen_by):
+            gaps, seen, count = _added_to(*one)
+            scores = _less_mean(one[1].astype(np.float64), seen, count)
+            rest = max(rest, float(np.abs(gaps - scores * (cross / power)).max(initial=0.0)))
     return float(apart / size) if rest <= 0.01 * apart else 0.0
+
+
+def _matrices(masked: Array, before: Array, weights: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
+    """All matrices together, or one after another if they are large."""
+    if masked.ndim < 3 or masked.size <= _AT_ONCE:
+        yield masked, before, weights
+        return
+    for at in np.ndindex(*masked.shape[:-2]):
+        yield masked[at], before[at], None if weights is None else weights[at]
+
+
+def _added_to(masked: Array, before: Array, weights: Array | None) -> tuple[Array, Array, Array]:
+    """What is added to visible cells, less each row's mean; which cells are visible; how many of each row."""
+    gap = masked.astype(np.float64) - before
+    seen = (gap > _HIDDEN) & np.isfinite(gap)
+    if weights is not None:
+        seen &= weights > 0
+    count = seen.sum(-1, keepdims=True)
+    return _less_mean(gap, seen, count), seen, count
+
+
+def _less_mean(array: Array, seen: Array, count: Array) -> Array:
+    """Visible cells less the mean of those of their row; 0 elsewhere."""
+    mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
+    return np.where(seen, array - mean, 0.0)
