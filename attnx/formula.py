@@ -19,7 +19,7 @@ HIDDEN = -9e3
 """A mask adds this or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
 UNDERFLOW = -80.0
 """A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
-_AT_ONCE = 1 << 18
+AT_ONCE = 1 << 18
 """Up to this many cells, all matrices are computed together, beyond it one after another: 2 MB in float64."""
 
 
@@ -154,7 +154,7 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
     """
     out = np.empty(masked.shape, np.float32)
     shares = None if sink is None else np.asarray(sink, np.float64).reshape(-1, 1, 1)
-    if masked.size <= _AT_ONCE:
+    if masked.size <= AT_ONCE:
         return np.exp(log_softmax(masked, shares), out=out, casting="same_kind")
     for at in np.ndindex(*masked.shape[:-2]):
         out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-1]]))
@@ -219,7 +219,7 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
             raise UnsupportedError("neither masked scores nor weights are there, so what is hidden cannot be known")
         return np.asarray(weights != 0)
     others = [array for array in (capped, weights) if array is not None]
-    if masked.ndim > 2 and masked.size > _AT_ONCE and all(array.shape == masked.shape for array in others):
+    if masked.ndim > 2 and masked.size > AT_ONCE and all(array.shape == masked.shape for array in others):
         seen = np.empty(masked.shape, bool)
         for at in np.ndindex(*masked.shape[:-2]):
             seen[at] = visible(

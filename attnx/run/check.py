@@ -17,8 +17,6 @@ TOLERANCE = {"float32": 1e-4, "low": 2e-2}
 precision or integer graphs."""
 _ROWS = 16
 """How many queries' scores are computed only to be checked."""
-_AT_ONCE = 1 << 18
-"""Up to this many cells, matrices are compared together, beyond it one after another, so that memory stays bounded."""
 _ENOUGH = 4
 """Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
 _HIDDEN = -1000.0
@@ -29,7 +27,7 @@ def difference(got: Array, want: Array) -> float:
     """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
     if got.shape != want.shape:
         return float("inf")
-    if want.ndim > 2 and want.size > _AT_ONCE:
+    if want.ndim > 2 and want.size > formula.AT_ONCE:
         found = [_gap(got[at], want[at]) for at in np.ndindex(*want.shape[:-2])]
         gap, size = max(one for one, _ in found), max(other for _, other in found)
     else:
@@ -118,7 +116,7 @@ def _check(
             weights, masked = arrays["weights"], arrays.get("masked")
             total = weights.sum(axis=-1)
         if masked is not None:
-            if masked.shape == weights.shape and masked.size > _AT_ONCE:
+            if masked.shape == weights.shape and masked.size > formula.AT_ONCE:
                 cuts = list(np.ndindex(*masked.shape[:2]))  # shares are at most 1, so that no size enters
                 off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in cuts)
                 checks.append(Check("weights = softmax(masked)", off, tolerance))
@@ -241,7 +239,7 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
 
 def _matrices(masked: Array, before: Array, weights: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
     """All matrices together, or one after another if they are large."""
-    if masked.ndim < 3 or masked.size <= _AT_ONCE:
+    if masked.ndim < 3 or masked.size <= formula.AT_ONCE:
         yield masked, before, weights
         return
     for at in np.ndindex(*masked.shape[:-2]):
