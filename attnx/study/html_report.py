@@ -14,7 +14,7 @@ from attnx.measure import heads as head_measures
 from attnx.measure.coreference import Coreference
 from attnx.measure.looks import strongest_pair
 from attnx.measure.rows import head_axes, head_labels
-from attnx.records import Array, Axis, Measurement, Site, Trace
+from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.head_effects import effects
@@ -139,6 +139,7 @@ def _looked(read: Stretches, asked: Asked, light: bool) -> tuple[PackedSites, Re
         if packed is None:
             packed = PackedSites(cells(trace) * len(read.sites) // len(trace.attentions))
             there = words(trace.tokens, asked.from_, asked.to, notes)
+            _check(replace(trace, attentions=tuple(map(Attention, read.sites))), asked)
         packed.add(trace)
         rows = sorted({piece for word in there for piece in word.pieces})
         parts.append(part(trace, rows, _measured(trace)))
@@ -149,6 +150,18 @@ def _looked(read: Stretches, asked: Asked, light: bool) -> tuple[PackedSites, Re
     chosen = _opened(read, whole, asked, found)
     shown = _report(whole.trace, found, chosen, whole.table, notes)
     return packed, replace(shown, notes=(*read.doubts, *shown.notes))
+
+
+def _check(trace: Trace, asked: Asked) -> None:
+    """Refuse a head or token that there is not, before all layers are run.
+
+    Raises:
+        UsageError: No such head or token.
+    """
+    if asked.head is not None:
+        head_of(trace, asked.head)
+    if asked.query is not None:
+        position(trace.tokens, asked.query)
 
 
 def _opened(read: Stretches, whole: Part, asked: Asked, found: Sequence[Coreference]) -> tuple[int, int, int]:

@@ -116,6 +116,9 @@ def test_the_page_of_a_long_text_is_made_a_layer_at_a_time(
     attnx(*command, "apart.html")
     assert len(fetched) == layers + 1
     assert max(fetched) == min(fetched) <= 2
+    for name, value, said in (("--head", "2.99", "there is no head 99"), ("--query", "zebra", "zebra")):
+        assert said in attnx(*command, "apart.html", "--force", name, value, code=2).err
+    assert len(fetched) == layers + 1 + 2  # said before the second layer is run
     whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
     assert len(whole["references"]) == 1
     _alike(apart, whole, (apart["blobs"], whole["blobs"]))
