@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.measure import describe_heads
-from attnx.measure import heads as head_measures
 from attnx.measure.coreference import Coreference
 from attnx.measure.looks import strongest_pair
-from attnx.measure.rows import head_axes, head_labels
-from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
+from attnx.measure.rows import head_axes
+from attnx.records import Attention, Measurement, Site, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.head_effects import effects
+from attnx.study.page_heads import measured
 from attnx.study.page_parts import Part, joined, part
 from attnx.study.page_references import references, words
 from attnx.study.selection import head_of, position
@@ -29,9 +28,6 @@ from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-
-CELLS = 1 << 20
-"""How many weights of one layer are measured at once."""
 
 
 def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
@@ -142,7 +138,7 @@ def _looked(read: Stretches, asked: Asked, light: bool) -> tuple[PackedSites, Re
             _check(replace(trace, attentions=tuple(map(Attention, read.sites))), asked)
         packed.add(trace)
         rows = sorted({piece for word in there for piece in word.pieces})
-        parts.append(part(trace, rows, _measured(trace)))
+        parts.append(part(trace, rows, measured(trace)))
         del trace  # before the next is run
     assert packed is not None
     whole = joined(parts)
@@ -204,7 +200,7 @@ def contents(
     found = references(trace, there, asked.named, to, notes)
     site, number, at = _first(trace, head)
     where = _query(trace, site, at, query, found if from_ is not None else ())
-    return _report(trace, found, (site, number, where), _measured(trace), notes)
+    return _report(trace, found, (site, number, where), measured(trace), notes)
 
 
 def _report(
@@ -230,56 +226,10 @@ def _report(
     )
 
 
-def _measured(trace: Trace) -> HeadTable | UnsupportedError:
-    try:
-        return _heads(trace)
-    except UnsupportedError as error:
-        return error
-
-
 def _axes(trace: Trace) -> Measurement:
     """An empty measure [S,H]."""
     axes = head_axes(trace, [attention.site.heads or 1 for attention in trace.attentions])
     return Measurement("", "", axes, np.full([len(axis.labels) for axis in axes], np.nan))
-
-
-def _heads(trace: Trace) -> HeadTable:
-    """`describe_heads`, a few heads at a time for a long text, so that intermediate arrays stay small."""
-    shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
-    if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
-        return describe_heads(trace, rest=False)
-    ((count, queries, keys),) = shapes
-    step = max(1, CELLS // (queries * keys))
-    if step >= count:
-        return describe_heads(trace, rest=False)
-    tables = [
-        describe_heads(_some(trace, slice(at, min(at + step, count))), rest=False) for at in range(0, count, step)
-    ]
-    joined = []
-    for parts in zip(*(one.measures for one in tables), strict=True):
-        axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
-        values = np.concatenate([part.values for part in parts], axis=1)
-        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
-    return head_measures.table(joined)
-
-
-def _some(trace: Trace, heads: slice) -> Trace:
-    """The trace with some of its heads."""
-
-    def cut(array: Array | None) -> Array | None:
-        return None if array is None else array[:, heads]
-
-    return replace(
-        trace,
-        attentions=tuple(
-            replace(
-                a, weights=cut(a.weights), masked=cut(a.masked), capped=cut(a.capped),
-                query=None, key=None, value=None, scores=None, scaled=None, context=None,
-            )
-            for a in trace.attentions
-        ),
-    )  # fmt: skip
 
 
 def _reference(one: Coreference) -> Reference:
