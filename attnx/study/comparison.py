@@ -102,6 +102,8 @@ class Comparing:
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
             with of_model(at, self.names[at]):
                 traces.append(execute(model, prompt, NOTHING))
+            if at == 0:  # what a session gave keeps all of its working memory, beside that of the next; a copy does not
+                traces[0] = replace(traces[0], outputs={name: np.copy(a) for name, a in traces[0].outputs.items()})
             model.sessions.clear()  # each holds the weights and its runs' memory
         return output_change(self.models[0], *traces)
 
