@@ -146,7 +146,7 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
     out = arrange(array, place.layout, ORDER.get(quantity, "bhqk"), batch)
     if place.window is not None:
         out = out[..., slice(*place.window)]
-    out = np.asarray(out, dtype=np.float32)
+    out = to_single(out)
     if place.tile > 1:
         out = np.tile(out, (1, place.tile, 1, 1))
     factor = whole_factor(place.factors)
@@ -154,6 +154,16 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
         if isinstance(factor, np.ndarray):
             return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
         return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)
+
+
+def to_single(array: Array) -> Array:
+    """Numbers as float32. What is finite stays finite: a float64 model masks with -1.8e308, and that is not -inf."""
+    with np.errstate(over="ignore"):
+        out = np.asarray(array, dtype=np.float32)
+    if array.dtype == np.float64 and not np.isfinite(out).all():
+        limits = np.finfo(np.float32)
+        out = np.where(np.isfinite(array), np.clip(out, limits.min, limits.max), out)
+    return out
 
 
 def whole_factor(factors: Sequence[float | tuple[float, ...]]) -> float | Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx.records import QUANTITIES, Array, Miss, Site, Sites, Tokens, Trace
-from attnx.run.arguments import inputs_of, layers_of, path_of, positions_of, quantities_of, tokens_of, whole_of
+from attnx.run.arguments import flag_of, inputs_of, layers_of, path_of, positions_of, quantities_of, tokens_of, whole_of
 from attnx.session.protocol import Run, Wanted
 from attnx.session.session_pool import SessionPool
 
@@ -48,7 +48,8 @@ def open(model: str | Path = "minilm", *, device: str = "auto", tokenizer: str |
     path_of(model, "a model")
     at = locate(str(model or ""))
     parse_device(device)
-    place = path_of(tokenizer, "a tokenizer") if tokenizer else at.tokenizer
+    place = at.tokenizer if isinstance(tokenizer, str) and not tokenizer else path_of(tokenizer, "a tokenizer")
+    place = place or at.tokenizer
     return Model(at.name, at.path, device=device, tokenizer=place, encoder=at.encoder, with_past=at.with_past)
 
 
@@ -216,6 +217,9 @@ class Model:
         from attnx.run.pipeline import execute
         from attnx.run.prompt import Prompt
 
+        flags = {"outputs": outputs, "verify": verify, "verify_outputs": verify_outputs, "required": required}
+        for argument, value in flags.items():
+            flag_of(value, argument)
         wanted = Wanted(
             self._layers(layers), quantities_of(quantities, outputs), outputs, verify, verify_outputs, required
         )

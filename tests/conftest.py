@@ -1,6 +1,7 @@
 """What every test needs: a cache of its own, so that none reads what another run of attnx left behind; one thread."""
 
 import compileall
+import gc
 import os
 import signal
 import sys
@@ -14,8 +15,9 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+import typer.main
 
-from attnx import tokens
+from attnx.feed import text
 from attnx.interventions import unedited
 from attnx.session import ort, session_pool
 from attnx.session.cache import VARIABLE
@@ -29,13 +31,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 BUNDLED = Path(__file__).parents[1] / "models"
 
+# Made anew for every command line that is run, though nothing changes it.
+typer.main.get_command = cache(typer.main.get_command)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setattr("attnx.session.ort.THREADS", 1)
-        patch.setattr(tokens, "load_tokenizer", _once(tokens.load_tokenizer))
+        patch.setattr(text, "load_tokenizer", _once(text.load_tokenizer))
         opened = _opened_once(ort.open_session)
         for module in (ort, session_pool, unedited):
             patch.setattr(module, "open_session", opened)
@@ -84,13 +89,15 @@ def _found_once(find: Any) -> Any:
 def _opened_once(open_session: Any) -> Any:
     """Keeps the sessions on bundled models that were used last: hundreds of tests run the same few graphs.
 
-    A session has no state but its weights. What a test changes in a graph or in how it is opened is another key.
+    A session has no state but its weights: one that is thorough has a copy, of 50 MB, any other reads the file's, which
+    are mapped into memory. What a test changes in a graph or in how it is opened is another key.
     """
-    kept = lru_cache(maxsize=6)(open_session)
+    copying, mapping = lru_cache(maxsize=6)(open_session), lru_cache(maxsize=32)(open_session)
 
     def opened(model: Any, folder: Path | None = None, device: str = "auto", **more: Any) -> Any:
         own = isinstance(model, bytes) and folder is not None and folder.is_relative_to(BUNDLED)
         own = own and ort.THREADS == 1 and not more.get("save_to")
+        kept = copying if more.get("thorough", True) else mapping
         return (kept if own else open_session)(model, folder, device, **more)
 
     return opened
@@ -100,6 +107,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile attnx where Python is told to keep no bytecode: else each of hundreds of processes would compile it."""
     if sys.dont_write_bytecode and not hasattr(session.config, "workerinput"):
         compileall.compile_dir(BUNDLED.parent / "attnx", quiet=2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no garbage collection looks through it again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,7 +34,33 @@ def _validator(name: str) -> Any:
         of, _, part = to.partition("#/$defs/")
         yield from validator.descend(instance, there[of][part])
 
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, {"$ref": follow})(own)
+    kind = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"$ref": follow})
+    kind.descend = _descend  # theirs makes a validator for every part of a document, to know where references lead
+    return kind(own)
+
+
+def _descend(
+    validator: Any, instance: Any, schema: Any, path: Any = None, schema_path: Any = None, resolver: Any = None
+) -> Iterator[jsonschema.ValidationError]:
+    """What is wrong with a part of a document, by the validator of the whole."""
+    if not isinstance(schema, dict):
+        yield from validator.evolve(schema=schema).iter_errors(instance)
+        return
+    for name, value in schema.items():
+        if (check := validator.VALIDATORS.get(name)) is None:
+            continue
+        for error in check(validator, value, instance, schema) or ():
+            error._set(
+                validator=name, validator_value=value, instance=instance, schema=schema,
+                type_checker=validator.TYPE_CHECKER,
+            )  # fmt: skip
+            if name not in ("if", "$ref"):
+                error.schema_path.appendleft(name)
+            if path is not None:
+                error.path.appendleft(path)
+            if schema_path is not None:
+                error.schema_path.appendleft(schema_path)
+            yield error
 
 
 def _whole(value: Any, of: str) -> Any:

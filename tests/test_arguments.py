@@ -13,6 +13,8 @@ from attnx.model import Model
 
 TEXT = "it was"
 WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
+    "names for a switch": (lambda m: m.trace(TEXT, outputs=["logits"]), UsageError, "outputs is True or False"),
+    "a number for a switch": (lambda m: m.trace(TEXT, verify=1), UsageError, "verify is True or False"),
     "a quantity misspelt": (lambda m: m.trace(TEXT, quantities=["weigths"]), UsageError, "no quantity 'weigths'"),
     "one name for a list": (lambda m: m.trace(TEXT, quantities="weights"), UsageError, "names in a list"),
     "a number for names": (lambda m: m.trace(TEXT, quantities=3), UsageError, "names in a list"),
@@ -54,6 +56,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
     "a number for a device": (lambda _: attnx.open("minilm", device=5), UsageError, "a device is a name"),
     "a device that is none": (lambda _: attnx.open("minilm", device="tpu"), UsageError, "no device 'tpu'"),
     "a number for a tokenizer": (lambda _: attnx.open("minilm", tokenizer=5), UsageError, "a tokenizer is the path"),
+    "nothing for a tokenizer": (lambda _: attnx.open("minilm", tokenizer=[]), UsageError, "a tokenizer is the path"),
 }
 
 
@@ -77,6 +80,10 @@ EXPERIMENTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no such way": (lambda m: m.patch(*TWO, by="x"), "no by 'x'"),
     "none of the best": (lambda m: m.lens(TEXT, top=0), "from 1, and this is 0"),
     "nothing among texts": (lambda m: list(m.trace_many([TEXT, None])), "this is NoneType"),
+    "a place for a list": (lambda m: m.ablate(TEXT, queries=1), "queries takes several in a list, and this is int"),
+    "a word for a list": (lambda m: m.ablate(TEXT, queries="it"), "queries takes several in a list, and this is str"),
+    "no list of edges": (lambda m: m.ablate(TEXT, edges=None), "edges takes several in a list"),
+    "kinds for a kind": (lambda m: m.patch(*TWO, component=["decoder"]), "no component"),
     "a number for texts": (lambda m: m.trace_many(5), "several texts go in a list"),
     "a text for a feed": (lambda m: m.find("x"), "arrays by name"),
 }

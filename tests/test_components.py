@@ -207,7 +207,7 @@ def test_a_table_that_is_cut_by_the_length_of_past_and_text_is_no_length(room: i
     )
     shown = g.op("Where", stop, g.const(np.finfo(np.float32).min, np.float32), g.op("Add", scores, alibi))
     (site,) = found(g, tmp_path, g.out(str(g.op("MatMul", g.softmax(str(shown)), v))))
-    assert (site.kind, site.causal, site.component, site.bias) == ("self", True, "decoder", "by position, one a head")
+    assert (site.kind, site.causal, site.component, site.bias) == ("self", True, "decoder", "by position, one per head")
 
 
 @pytest.mark.parametrize("hides", [True, False])

@@ -125,6 +125,7 @@ def test_python() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
+    """Links and pictures, as they are read beside the file: in a clone, and on its host."""
     page = PAGES[name]
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"(?:\]\(|src=\")(?!https?:)([^)#\"]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

@@ -225,3 +225,30 @@ def test_what_text_cannot_fill_names_the_option_that_can(name: str, shape: tuple
     with pytest.raises(InputError, match="cannot be made from text") as caught:
         one(Slot(name, shape, FLOAT), needs())
     assert said in worded(caught.value.hint)
+
+
+@pytest.mark.parametrize(("values", "type_"), [
+    (np.array([[-1, 5]], np.int8), "tensor(uint8)"),
+    (np.array([[200, 5]], np.uint8), "tensor(int8)"),
+    (np.array([[2**64 - 1, 5]], np.uint64), "tensor(int64)"),
+    (np.array([[-1, 5]], np.int32), "tensor(uint32)"),
+    (np.array([[np.inf, 5.0]]), "tensor(int64)"),
+    (np.array([[1e300, 5.0]]), "tensor(float)"),
+    (np.array([[2**40, 5]]), "tensor(int32)"),
+])  # fmt: skip
+def test_numbers_that_an_input_cannot_hold_are_refused(values: np.ndarray, type_: str) -> None:
+    """Signed and unsigned of one width each turn back into the other, whatever they became on the way."""
+    with pytest.raises(InputError, match="do not fit"):
+        feeding.check([Slot("x", ("b", "s"), type_)], {"x": values})
+
+
+@pytest.mark.parametrize(("values", "type_"), [
+    (np.array([[1, 5]], np.int8), "tensor(uint8)"),
+    (np.array([[1.0, 5.0]]), "tensor(int64)"),
+    (np.array([[-np.inf, 0.5]]), "tensor(float)"),
+    (np.array([[True, False]]), "tensor(int64)"),
+])  # fmt: skip
+def test_numbers_that_an_input_can_hold_are_converted(values: np.ndarray, type_: str) -> None:
+    got = feeding.check([Slot("x", ("b", "s"), type_)], {"x": values})["x"]
+    np.testing.assert_array_equal(got, values)
+    assert got.dtype == Slot("x", ("b", "s"), type_).dtype

@@ -104,7 +104,7 @@ def test_scores_written_into_again_with_a_bias_are_followed(tmp_path: Path) -> N
     (a,) = trace(path, x=RNG.standard_normal((2, 1 + S, 16)).astype(np.float32)).attentions
     assert a.trusted
     assert (a.site.kind, a.site.causal, a.site.heads, a.site.scale) == ("self", False, H, pytest.approx(D**-0.5))
-    assert a.site.bias == "one a head"
+    assert a.site.bias == "one per head"
     assert a.masked is not None
     assert a.scaled is not None
     assert np.allclose(a.masked[:, :, 0], a.scaled[:, :, 0], atol=1e-5)
@@ -148,3 +148,33 @@ def test_scores_written_into_other_places_are_followed(tmp_path: Path) -> None:
     scores[..., 3:] = -np.inf
     assert np.allclose(a.need("weights"), softmax(scores), atol=1e-5)
     assert np.allclose(a.need("context"), a.need("weights") @ a.need("value"), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_windows_of_a_map_are_not_heads(count: int, tmp_path: Path) -> None:
+    """Hiera's first blocks: the output projection acts on a map of windows, which later are merged with its features.
+
+    Nothing before that sets the one head apart from the features.
+    """
+    g = G()
+    width = 16
+    x = g.input("x", [1, 4, 4, width])
+    split = g.op("Reshape", x, g.const([1, 2, 2, 2, 2, width], np.int64))
+    apart = g.op("Transpose", split, perm=[0, 1, 3, 2, 4, 5])
+    windows = str(g.op("Reshape", apart, g.const([4, 2, 2, width], np.int64)))
+    shape = g.const([4, 4, count, width // count], np.int64)
+    q, k, v = (g.op("Transpose", g.op("Reshape", g.linear(windows, width), shape), perm=[0, 2, 1, 3]) for _ in range(3))
+    weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
+    merged = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])
+    made = g.linear(str(g.op("Reshape", merged, g.const([4, 2, 2, width], np.int64))), width)
+    back = g.op("Transpose", g.op("Reshape", made, g.const([1, 2, 2, 2, 2, width], np.int64)), perm=[0, 1, 3, 2, 4, 5])
+    stream = g.op("Add", x, g.op("Reshape", back, g.const([1, 4, 4, width], np.int64)))
+    again = g.op(
+        "Transpose", g.op("Reshape", stream, g.const([1, 2, 2, 2, 2, width], np.int64)), perm=[0, 1, 3, 2, 4, 5]
+    )
+    path = g.save(tmp_path, g.linear(str(g.op("Reshape", again, g.const([1, 4, 4 * width], np.int64))), 8, 4 * width))
+    (site,) = sites(path)
+    assert site.heads == count
+    (attention,) = trace(path, x=RNG.standard_normal((1, 4, 4, width)).astype(np.float32)).attentions
+    assert attention.need("weights").shape == (4, count, 4, 4)
+    assert attention.trusted

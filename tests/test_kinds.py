@@ -189,7 +189,7 @@ def test_a_position_bias_is_named(tmp_path: Path) -> None:
     slopes = g.const(np.array([0.5, 0.25, 0.125, 0.0625], np.float32).reshape(1, H, 1, 1))
     masked = g.op("Add", g.scores(q, k), g.op("Mul", slopes, count))
     (site,) = sites(g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(masked)), v)))))
-    assert site.bias == "by position, one a head"
+    assert site.bias == "by position, one per head"
     assert site.causal is False
 
 

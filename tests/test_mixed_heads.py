@@ -115,7 +115,7 @@ def test_heads_that_are_not_mixed_are_not_called_so(tmp_path: Path) -> None:
     path, _ = model(tmp_path, biased)
     (site,) = attnx.open(path, device="cpu").sites
     assert not site.heads_mixed
-    assert site.bias == "by position, one a head"
+    assert site.bias == "by position, one per head"
 
 
 def test_a_bias_that_is_looked_up_for_each_cell_is_not_one_by_position(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_a_bias_that_is_looked_up_for_each_cell_is_not_one_by_position(tmp_path:
     looked_up = g.op("Transpose", g.op("Gather", g.weight(8, H), distances), perm=[0, 3, 1, 2])
     weights = g.softmax(str(g.op("Add", g.scores(q, k), looked_up)))
     path = g.save(tmp_path, g.out(str(g.op("MatMul", weights, v))))
-    assert [site.bias for site in attnx.open(path, device="cpu").sites] == ["bias, one a head"]
+    assert [site.bias for site in attnx.open(path, device="cpu").sites] == ["bias, one per head"]

@@ -1,8 +1,10 @@
 """stdout and stderr: what a terminal, a pipe and a script get."""
 
+import errno
 import io
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +86,19 @@ def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setenv("COLUMNS", "20")
     output.note("a line that is longer than twenty columns")
     assert capsys.readouterr().err == "attnx: a line that is longer than twenty columns\n"
+
+
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with 2>/dev/full: the system says so only when stderr is written."""
+    with (tmp_path / "err").open("w") as own:
+
+        class Full(io.StringIO):
+            def write(self, text: str) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            def fileno(self) -> int:
+                return own.fileno()
+
+        monkeypatch.setattr(sys, "stderr", Full())
+        code = cli.run(["sites", str(tmp_path / "nowhere.onnx")])
+    assert code == 3

@@ -5,6 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import typer
+
+import attnx
+from attnx.cli import app as cli
+from attnx.session import session_pool
+from attnx.sites import recognise
+from tests.conftest import BUNDLED
 from tests.pace import EVERY, KEPT, slow
 
 TESTS = Path(__file__).parent
@@ -25,3 +32,14 @@ def test_some_cases_stay() -> None:
     cases = [f"tests/{kept}[{case}]" for case in (*names, "another")]
     assert list(slow(cases)) == [cases[-1]]
     assert list(slow(["tests/test_of_nobody.py::test_anything", "tests/test_of_nobody.py::test_anything[1]"])) == []
+
+
+def test_what_hundreds_of_tests_need_is_made_once() -> None:
+    """Else each would read the tokenizers and graphs of the bundled models, and open the same sessions, once more."""
+    one, two = (attnx.open("tiny-gpt", device="cpu") for _ in range(2))
+    assert one.tokenizer is two.tokenizer
+    path = BUNDLED / "tiny-gpt" / "model.onnx"
+    assert recognise.find(path).sites is recognise.find(path).sites
+    opened = [session_pool.open_session(path.read_bytes(), path.parent, "cpu") for _ in range(2)]
+    assert opened[0] is opened[1]
+    assert typer.main.get_command(cli.app) is typer.main.get_command(cli.app)

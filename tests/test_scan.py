@@ -50,9 +50,10 @@ Key = tuple[int, str, str | None, str, int | None]
 
 
 def table(path: Path) -> dict[Key, float]:
-    rows = parquet.read_table(path).to_pylist()
-    keyed = {(r["text"], r["measure"], r["item"], r["layer"], r["head"]): r["value"] for r in rows}
-    assert len(keyed) == len(rows)
+    found = parquet.read_table(path)
+    *key, values = (found[name].to_pylist() for name in ("text", "measure", "item", "layer", "head", "value"))
+    keyed = dict(zip(zip(*key, strict=True), values, strict=True))
+    assert len(keyed) == len(values)
     return keyed
 
 

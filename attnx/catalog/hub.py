@@ -306,5 +306,5 @@ def _unreachable(endpoint: str, what: str, error: BaseException) -> RunError:
     said = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
     return RunError(
         f"{what} could not be fetched from {endpoint}: {said}",
-        "Check the network, HF_ENDPOINT and the proxy. Pull again: files that are whole stay.",
+        "Check the network, HF_ENDPOINT and the proxy. Pull again: complete files are kept.",
     )

@@ -48,6 +48,7 @@ class Asked:
     between_spaces: bool = False
     """Whether words are whatever stands between spaces, as gold links and Pharaoh's format count them."""
     top: int | None = None
+    explain: bool = False
 
     @property
     def read(self) -> tuple[int, ...] | None:
@@ -88,27 +89,30 @@ def prompts_of(run: Start, model: Model, targets: Path | None) -> Iterator[Promp
     """
     from attnx.run.generate import plan
 
-    lines = None if targets is None else _lines(targets)
-    for number, one in enumerate(run.items):
+    lines, items = None, run.items
+    if targets is not None:
+        items = list(items)
+        lines = _lines(targets, len(items))  # counted before the first is run
+    for number, one in enumerate(items):
         prompt = run.prompt_of(one, model)
         if lines is not None:
-            if number >= len(lines):
-                raise InputError(f"{targets} has {counted(len(lines), 'line')}, and there are more texts", _SAME)
-            if not lines[number].strip():
-                raise InputError(f"line {number + 1} of {targets} is empty", _SAME)
             prompt = replace(prompt, target=lines[number])
         elif prompt.target is None and prompt.generate is None:
             prompt = replace(prompt, generate=plan(model, WRITES))
         yield prompt
-    if lines is not None and number + 1 < len(lines):
-        raise InputError(f"{targets} has {counted(len(lines), 'line')} for {counted(number + 1, 'text')}", _SAME)
 
 
 _SAME = "Give a translation for each text, one per line; neither file may have empty lines."
 
 
-def _lines(path: Path) -> list[str]:
-    return read_text(path, "--targets takes a text file, one line per text.").splitlines()
+def _lines(path: Path, count: int) -> list[str]:
+    """The translations, one line for each of `count` texts."""
+    lines = read_text(path, "--targets takes a text file, one line per text.").splitlines()
+    if len(lines) != count:
+        raise InputError(f"{path} has {counted(len(lines), 'line')} for {counted(count, 'text')}", _SAME)
+    if empty := [number for number, one in enumerate(lines, 1) if not one.strip()]:
+        raise InputError(f"line {empty[0]} of {path} is empty", _SAME)
+    return lines
 
 
 def align(model: Model, prompt: Prompt, asked: Asked, other: Model | None = None) -> Aligned:
@@ -148,7 +152,8 @@ def rendered(found: Aligned, asked: Asked) -> list[Any]:
 
         return [lines([matrix], least=-np.inf)]
     weights = [("weight", found.chosen.weights)]
-    said = [f"{found.pair.weights.formula} ({found.pair.weights.source})", *found.chosen.notes]
+    formula = f"{found.pair.weights.formula} ({found.pair.weights.source})"
+    said = [formula if asked.explain else "", *found.chosen.notes]
     if found.back is not None:
         title += f", {asked.how} of two directions"
         weights = [("there", found.chosen.weights), ("back", found.back[1].weights.T)]
@@ -158,7 +163,14 @@ def rendered(found: Aligned, asked: Asked) -> list[Any]:
         line(heading(found.pair.trace)),
         "",
         tables.links(found.words, found.linked, weights, title=title, said=said),
+        *_hint(asked),
     ]
+
+
+def _hint(asked: Asked) -> list[Any]:
+    from attnx.view.page import line
+
+    return [] if asked.explain else [line("formula, source: --explain", "dim")]
 
 
 def document(found: Aligned, asked: Asked) -> dict[str, Any]:
@@ -224,8 +236,8 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
         }
         output.emit_json(as_document("attnx/align", body))
         return
-    methods, heads = tables.errors(model.name, gold.name, found, asked.top or BEST)
-    output.show(methods, "", heads)
+    methods, heads = tables.errors(model.name, gold.name, found, asked.top or BEST, explain=asked.explain)
+    output.show(methods, "", heads, *_hint(asked))
 
 
 def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
@@ -63,6 +64,16 @@ class _Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels.write(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # An empty path would be read as ".", the folder that one stands in.
+        paths = {name for p in self.params for name in p.opts if p.type.name in ("path", "file", "directory")}
+        for before, value in pairwise(["", *args]):
+            option, equals, given = value.partition("=")
+            name = before if not value and before in paths else option if equals and not given else ""
+            if name in paths:
+                raise UsageError(f"{name} is empty", "Give the name of a file.")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         from attnx.cli.overwriting import check
@@ -180,9 +191,14 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.wording import worded
 
     at_hand = next((command(name) for name in args[:1] if name in names()), None)
-    say(_short(worded(error.message, at_hand), 2000))
-    if hint := worded(error.hint, at_hand):
-        say(hint, first="  ", under="  ")
+    try:
+        say(_short(worded(error.message, at_hand), 2000))
+        if hint := worded(error.hint, at_hand):
+            say(hint, first="  ", under="  ")
+        sys.stderr.flush()
+    except OSError:  # stderr is full or gone: the exit code is left to tell what happened
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:
@@ -196,7 +212,8 @@ def _misused(error: Any, args: Sequence[str]) -> UsageError:
         text = any(getattr(p, "metavar", None) == "TEXT" and p.param_type_name == "argument" for p in taken)
         quotes = 'A text of several words goes in quotes: "The animal was tired." ' if text else ""
         return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{quotes}`{path} --help` lists the options.")
-    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"`{path} --help` lists the options.")
+    after = 'Options follow the command or the text: attnx "A text." -m MODEL. ' if path == "attnx" else ""
+    return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{after}`{path} --help` lists the options.")
 
 
 def _of_system(error: Exception) -> AttnxError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from attnx.cli import extra_inputs
 from attnx.cli.option_groups import NO_WRITING, Source, Writing
 from attnx.errors import AttnxError, InputError, ModelError, UsageError
+from attnx.tokens.text_file import remedy, wide
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -242,23 +242,20 @@ def _read_stdin() -> str:
 
 
 def _decode(content: bytes, name: str, start: int = 0) -> str:
+    if not start and wide(content):
+        raise InputError(f"{name} is not valid UTF-8: every other byte is NUL", remedy(content))
     try:
         return content.decode("utf-8" if start else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{name} is not valid UTF-8: byte 0x{content[error.start]:02x} at byte {start + error.start}",
-            f"Convert it first, for example: iconv -f {_guess(content, start)} -t utf-8 FILE.",
+            remedy(b"" if start else content),
         ) from None
 
 
 def _text_of(line: bytes, *, first: bool) -> str:
     """A line as text, ignoring bytes that are not UTF-8: they are reported when the line is used."""
     return line.decode("utf-8-sig" if first else "utf-8", "replace")
-
-
-def _guess(content: bytes, start: int) -> str:
-    """The most likely encoding of bytes that are not UTF-8, by its name for iconv; UTF-16 is recognised by its mark."""
-    return "utf-16" if not start and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
 
 
 def _tokenizer(model: Model, needed: bool) -> Tokenizer | None:

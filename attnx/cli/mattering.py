@@ -34,6 +34,7 @@ def of_pronouns(
     notes: list[str] = []
     for one in found:
         cutter = Cutter(opened, running, planned, one.pronoun)
+        notes += [note for note in cutter.left if note not in notes]
         seen = [c for at, c in enumerate(one.candidates) if at not in one.unseen]
         if not every and len(seen) > 1:
             most = max(seen, key=lambda c: float(_total(cutter.weights(c.pieces))))
@@ -41,8 +42,7 @@ def of_pronouns(
             seen = [most]
         mine: list[Mattering] = []
         for candidate in seen:
-            total = 2 * len(cutter.heads)
-            with output.progress(total, f"cuts to {candidate.text}") as tell:
+            with output.progress(None, f"cuts to {candidate.text}") as tell:
                 mine.append(matter(cutter, candidate, tell))
         out.append(mine)
     return out, [*running.notes, *notes]

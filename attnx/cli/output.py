@@ -6,8 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from attnx.cli.terminal import WIDEST, asked_columns, settle
 
@@ -82,20 +82,28 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+class Tell(Protocol):
+    """Says how many are done; and of how many, where that is known only now."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None:
+        """Draw it."""
+
+
 @contextlib.contextmanager
-def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[Tell]:
     """Show progress, speed and remaining time on stderr, if that is a terminal.
 
     Args:
-        total: How many there are; None where unknown.
+        total: How many there are; None where unknown, or known only to what is run.
         what: What is counted.
         quiet: Show nothing.
 
     Yields:
-        A function to call with the number done so far. The bar disappears at the end.
+        A function to call with the number done so far, and the total if it was not known. The bar disappears at the
+        end.
     """
     if quiet or not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda done, total=None, /: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,9 +115,9 @@ def progress(total: int | None, what: str, *, quiet: bool = False) -> Iterator[C
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(what, total=total, rate="")
 
-        def tell(done: int) -> None:
+        def tell(done: int, total: int | None = None, /) -> None:
             seconds = time.monotonic() - start
-            bar.update(task, completed=done, rate=f"{done / seconds:.1f}/s" if seconds > 0 else "")
+            bar.update(task, total=total, completed=done, rate=f"{done / seconds:.1f}/s" if seconds > 0 else "")
 
         yield tell
 

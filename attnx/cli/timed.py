@@ -18,7 +18,9 @@ VIEWS = ("table", "srt", "vtt")
 UNITS = ("line", "word")
 
 
-def hear(run: Start, model: Model, asked: Request, *, view: str, by: str, save: Path | None, force: bool) -> None:
+def hear(
+    run: Start, model: Model, asked: Request, *, view: str, by: str, explain: bool, save: Path | None, force: bool
+) -> None:
     """Time the words of a sound, and show or save them."""
     if save is not None and save.suffix.lower() not in (".srt", ".vtt", ".json"):
         raise UsageError(
@@ -43,7 +45,7 @@ def hear(run: Start, model: Model, asked: Request, *, view: str, by: str, save: 
     elif save is None and view != "table":
         output.write(written(found, view, by).removesuffix("\n"))
     elif save is None:
-        output.show(*rendered(found))
+        output.show(*rendered(found, explain=explain))
 
 
 def written(found: Speech, form: str, by: str) -> str:
@@ -54,14 +56,20 @@ def written(found: Speech, form: str, by: str) -> str:
     return srt(shown) if form == "srt" else vtt(shown)
 
 
-def rendered(found: Speech) -> list[Any]:
+def rendered(found: Speech, *, explain: bool) -> list[Any]:
     """The words as a table."""
     from attnx.view.align_tables import timed
     from attnx.view.page import line
 
     said = f"{found.model} · {found.seconds:.2f} s of sound · {counted(len(found.words), 'word')} · {found.device}"
+    hint = [] if explain else [line("seconds · how they are found: --explain", "dim")]
     heads = " ".join(f"L{layer} H{head}" for layer, head in found.heads)
-    return [line(said), "", timed([(word.text, word.start, word.end) for word in found.words], heads)]
+    return [
+        line(said),
+        "",
+        timed([(word.text, word.start, word.end) for word in found.words], heads, explain=explain),
+        *hint,
+    ]
 
 
 def document(found: Speech) -> dict[str, Any]:

@@ -202,7 +202,9 @@ class Explorer(App[None]):
             if error is not None:
                 self.desk.note = self._worded(error.message)
             elif reader is self.desk.reader:
-                self.desk.add(found[0])
+                measure, notes = found[0]
+                self.desk.add(measure)
+                self.desk.note = "; ".join(map(self._worded, notes))
             self.draw()
 
         self.desk.note = "ablating every head ..."

@@ -113,9 +113,10 @@ class Desk:
 
     @property
     def kind(self) -> str:
-        """The kind of head: "previous-token"; "" if it has no named kind."""
-        kinds = self.table.kinds[self.site]
-        return kinds[self.head] if self.head < len(kinds) else ""
+        """What the head does: "previous-token", or of a sink "sink, broad"; "" if it has no named kind."""
+        table, at = self.table, (self.site, self.head)
+        both = [kinds[at[0]][at[1]] for kinds in (table.kinds, table.rest_kinds) if kinds and at[1] < len(kinds[at[0]])]
+        return ", ".join(filter(None, both))
 
     @property
     def ready(self) -> bool:
@@ -137,15 +138,17 @@ class Desk:
             self._matrix = (key, self._drawn())
         return self._matrix[1]
 
-    def effects(self) -> Measurement:
+    def effects(self) -> tuple[Measurement, tuple[str, ...]]:
         """How far the model's answer moves when a head is ablated, for every head; this runs the model for each.
+
+        Notes say which heads cannot be ablated, and why.
 
         Raises:
             AttnxError: The model's heads cannot be ablated.
         """
         from attnx.study.head_effects import effects
 
-        return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])[0]
+        return effects(self.model, self.prompt(self.text), self.reader.bare, self.table.measures[0])
 
     def add(self, measure: Measurement) -> None:
         """Colour the grid by a measure that is not in the table."""

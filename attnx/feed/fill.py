@@ -119,8 +119,11 @@ def _fit(slot: Slot, array: Array, bound: dict[str, tuple[int, str]]) -> Array:
             f"input {slot.name} has NaN in it", "Every weight behind it would be NaN. Check how it was made."
         )
     if slot.dtype is not None and array.dtype != slot.dtype:
-        cast = array.astype(slot.dtype)
-        if array.size and not np.array_equal(cast.astype(array.dtype), array):
+        with np.errstate(all="ignore"):
+            cast = array.astype(slot.dtype)
+            back = cast.astype(array.dtype)
+        # Of integers of one width, signed and unsigned, each cast back to the other whatever they are.
+        if not (np.array_equal(back, array) and np.array_equal(cast < 0, array < 0)):
             raise InputError(f"input {slot.name} is {array.dtype}, and its values do not fit into {slot.type}", _HOW)
         return cast
     return array

@@ -162,7 +162,7 @@ def repeated(tensor: Tensor, heads: int | None, raw: Array) -> Tensor:
     if np.array_equal(array, np.tile(array[:, :heads], (1, groups, 1, 1)), equal_nan=True):
         return replace(tensor, tiled=True)
     raise UnsupportedError(
-        f"{tensor.point.title}: its {own} heads are not {heads} key/value heads repeated, so that none can be named"
+        f"{tensor.point.title}: its {own} heads are not {heads} key/value heads repeated, so none can be named"
     )
 
 

@@ -173,7 +173,7 @@ class _Hooks(Nodes):
         axis = axis_of(point.place.layout, "q")
         if axis is None:
             raise UnsupportedError(
-                f"{point.title}: its queries stand on no axis of their own ({point.place.layout}), so that no mean "
+                f"{point.title}: its queries stand on no axis of their own ({point.place.layout}), so no mean "
                 "over them is taken"
             )
         value = point.place.value

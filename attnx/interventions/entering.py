@@ -109,7 +109,7 @@ def enter(
             source = now.get(value, value)
             if value in own:  # hooks refer to it by name, so the tensor after it keeps that name
                 if value not in makers or source != value:
-                    raise LostError("what is changed is no tensor of its own")
+                    raise LostError("what is changed is not a tensor of its own")
                 maker, at = makers[value]
                 source, after = f"attnx/alone/{value}", value
                 maker.output[at] = source

@@ -52,7 +52,7 @@ def read_plan(path: Path) -> list[Step]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", "A plan is a JSON file.") from None
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is no JSON: {str(error)[:150]}", "A plan is a JSON file with a list of interventions."
+            f"{path} is not JSON: {str(error)[:150]}", "A plan is a JSON file with a list of interventions."
         ) from None
     return parse_plan(found)
 

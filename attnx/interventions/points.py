@@ -85,7 +85,7 @@ class Points:
                 f"Name one: {', '.join(there)}.",
             )
         name = component if component is not None else next(iter(there))
-        if name not in there:
+        if not isinstance(name, str) or name not in there:
             raise UsageError(f"the model has no component {name!r}", f"It has {', '.join(there)}.")
         sites = there[name]
         if layers is None:
@@ -144,6 +144,12 @@ class Points:
             if quantity in ("value", "context") and self._weighs_nothing(site):
                 why = f"no value is weighed with what {site.op} {site.node!r} gives"
             raise UnsupportedError(f"{self.title(site)} has no {quantity} to change: {why}")
+        if quantity in ("value", "context") and self._others_weighed(site):
+            raise UnsupportedError(
+                f"{title} cannot be changed: what {site.op} {site.node!r} gives weighs another tensor too, so that it "
+                "is only a part",
+                "Weights can be changed all the same, which acts on both.",
+            )
         place = self._shared(site, quantity, place) or place
         readers = self._readers(site, quantity, place)
         if not readers:
@@ -172,6 +178,29 @@ class Points:
                 stack += new
         return True
 
+    def _others_weighed(self, site: Site) -> list[str]:
+        """Products of a site's weights with other computed tensors, which do not lead to its context."""
+        graph, weights, context = self.wide.graph, site.places.get("weights"), site.places.get("context")
+        if weights is None or context is None:
+            return []
+        found: list[str] = []
+        own = {*above(graph, [context.value], {weights.value}), context.value}
+        reached, stack = {weights.value}, [weights.value]
+        while stack:
+            for node in graph.consumers(stack.pop()):
+                product = find_product(graph, node.output[0])
+                if product is not None and product.node is node:
+                    sides = [side for side in (product.left, product.right) if side not in reached]
+                    if len(sides) == 1 and depends(graph, sides[0]) and own.isdisjoint(node.output):
+                        found.append(product.out)
+                    continue
+                live = [name for name in node.input if name and depends(graph, name)]
+                if node.op_type != "Softmax" and reached.issuperset(live):
+                    new = [out for out in node.output if out and out not in reached]
+                    reached.update(new)
+                    stack += new
+        return found
+
     def _readers(self, site: Site, quantity: str, place: Place) -> list[str]:
         """First outputs of the nodes that read a tensor as this quantity of this site."""
         graph, places = self.wide.graph, site.places
@@ -180,7 +209,7 @@ class Points:
             return [next(o for o in n.output if o) for n in graph.consumers(place.value)]
         avoid = {"query": ("key",), "key": ("query",), "value": ("masked", "weights")}.get(quantity, ())
         stop = {places[name].value for name in avoid if name in places} - {place.value}
-        wanted = above(graph, [goal], stop)
+        wanted = above(graph, [goal, *(self._others_weighed(site) if quantity == "weights" else ())], stop)
         return [
             next(o for o in node.output if o)
             for node in graph.consumers(place.value)

@@ -122,6 +122,7 @@ class Relay:
             if section.end is not None:
                 names = (part.edited.taken[section.end.key],)
                 streams = {i: values[0] for i, values in self._through(section, part, order, streams, names)}
+                del part  # or its session would stay open while the next one is opened
                 continue
             if self._narrow and section.begin is not None and not section.hooks:
                 try:
@@ -263,8 +264,6 @@ class Relay:
         """A section's session."""
         key, section = self._keys[number], self._sections[number]
         if key not in self._parts.opened:
-            if not self._all.small:
-                self._parts.keep(())  # each keeps weights and working memory
             edited = edit(
                 self._all.points.wide,
                 section.hooks,

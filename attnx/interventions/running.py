@@ -88,6 +88,13 @@ class Intervening(Unedited):
         self.close_plain()
         self._whole = None
 
+    def release(self) -> None:
+        """Before another session is opened: release all that hold the weights of a model that is not small."""
+        super().release()
+        if not self.small:
+            self._whole = None
+            self._parts.keep(())
+
     def _edited(self, hooks: Sequence[Hook], take: Sequence[Point], many: bool) -> tuple[Edited, Session]:
         """The model with hooks, and a session on it; the last one stays open."""
         key = (tuple(hook.name for hook in hooks), tuple(point.key for point in take), many)

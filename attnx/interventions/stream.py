@@ -108,7 +108,7 @@ class Streams:
             LostError: It was not found.
         """
         if site not in self._joins:
-            raise LostError(self.lost.get(site, "it is no attention over tokens"))
+            raise LostError(self.lost.get(site, "it is not an attention over tokens"))
         return self._joins[site].term
 
     # From layer to layer

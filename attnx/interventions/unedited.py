@@ -34,7 +34,7 @@ CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 HELD = 256 << 20
 """Bytes of matrices checked in one run to verify that sites can be trusted."""
 SMALL = 64 << 20
-"""Several sessions stay open for models whose weights are no larger than this."""
+"""Several sessions stay open for models whose weights are no more numbers than this."""
 _MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
 """Operators that do not round: numbers looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
@@ -128,6 +128,7 @@ class Unedited:
     def _opened(self) -> Session:
         """A session on the unchanged model."""
         if self._plain is None:
+            self.release()
             self._plain = self.model.sessions.plain(self._known)
             self._device = self._plain.device
         return self._plain
@@ -135,6 +136,12 @@ class Unedited:
     def close_plain(self) -> None:
         """Release the weights of the session on the unchanged model; it is reopened when needed."""
         self._plain = None
+
+    def release(self) -> None:
+        """Before another session is opened: release all that hold the weights of a model that is not small."""
+        if not self.small:
+            self.close_plain()
+            self.model.sessions.clear()
 
     def output(self, name: str, output: str) -> Array:
         """One of the model's own outputs on a feed, whether or not it is among the returned ones."""
@@ -207,6 +214,7 @@ class Unedited:
             some, left = left[: max(1, HELD // max(one, 1))], left[max(1, HELD // max(one, 1)) :]
             # Nothing is opened, so that the graph's other outputs are those of the file.
             whole = of.outputs is None and not any(self.points.wide.found.fused_of.get(s.index) for s in some)
+            self.release()
             session, tapped = self.model.sessions.session(self._known, some, CHECKED, whole)
             feed = feeding.check(session.inputs, {s.name: of.feed[s.name] for s in session.inputs})
             names = {name for taps in tapped.taps.values() for name in taps.values()} | set(
@@ -234,7 +242,7 @@ class Unedited:
             if bad:
                 raise UnsupportedError(
                     f"{self.points.title(site)} ({site.op} {site.node!r}) is not intervened in: {bad[0].name!r} is off "
-                    f"by {bad[0].difference:.2g}, so that its tensors may not be what they seem",
+                    f"by {bad[0].difference:.2g}, so its tensors may not be what they seem",
                     Wording("<model.trace()> lists the checks of every site."),
                 )
 
@@ -242,6 +250,7 @@ class Unedited:
 
     def open(self, edited: Edited, many: bool = True) -> Session:
         """A session on an edited model; `many`: it will be used for more than a run or two."""
+        self.release()
         sessions, tapped = self.model.sessions, edited.tapped
         return open_session(
             tapped.model, tapped.folder, sessions.device, thorough=many or not tapped.plain, exact=tapped.rounded,

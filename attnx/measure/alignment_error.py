@@ -101,7 +101,7 @@ def read_gold(path: Path, start: int = 0) -> tuple[Gold, ...]:
             match = _LINK.fullmatch(word)
             if match is None or int(match[1]) < start or int(match[3]) < start:
                 raise InputError(
-                    f"line {number} of {path} is no line of links: {word[:40]!r}",
+                    f"line {number} of {path} is not a line of links: {word[:40]!r}",
                     f"Each is SOURCE-TARGET, counted from {start}, such as 0-0 1-2; 2p3 is a possible link.",
                 )
             link = (int(match[1]) - start, int(match[3]) - start)

@@ -21,8 +21,8 @@ class Verdict:
     """Index of the candidate; None if there is a tie for first or no candidate gets any weight."""
     shares: tuple[float, ...]
     """Each candidate's share among the candidates; NaN for one that cannot be seen."""
-    margin: float
-    """First share minus second share; NaN where there is no weight."""
+    lead: float
+    """First share minus second share; NaN where there is no weight. (The same of weights is their margin.)"""
 
 
 def shares(weights: Array) -> Array:

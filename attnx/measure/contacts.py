@@ -103,7 +103,7 @@ def read_gold(path: Path, letters: tuple[str, ...], start: int = 1) -> Array:
             continue
         if len(found) != 2 or None in found:
             raise InputError(
-                f"line {number} of {path} is no pair of residues: {line.strip()[:60]!r}",
+                f"line {number} of {path} is not a pair of residues: {line.strip()[:60]!r}",
                 "Each line is two residues, by number or by letter and number: 12 57, or K12 A57.",
             )
         places = []

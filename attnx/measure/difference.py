@@ -169,7 +169,7 @@ def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputErro
     sizes = [f"{rows} queries and {keys} keys" for _, rows, keys in (one, two)]
     return InputError(
         f"{label} has {sizes[0]} in the first and {sizes[1]} in the second",
-        "Give both the same tokens; two texts need as many tokens each.",
+        "Give both the same tokens; two texts need the same number of tokens.",
     )
 
 

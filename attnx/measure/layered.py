@@ -59,7 +59,7 @@ def need_square(label: str, attention: Attention, length: int) -> None:
         UnsupportedError: It has other queries or keys.
     """
     if attention.site.over_channels:
-        raise UnsupportedError(f"{label} attends from channels to channels, so that no token flows through it")
+        raise UnsupportedError(f"{label} attends from channels to channels, so no token flows through it")
     queries, keys = attention.need("weights").shape[2:]
     if (queries, keys) == (length, length):
         return

@@ -9,6 +9,8 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnx.errors import UsageError
 from attnx.records import QUANTITIES, Tokens
 
@@ -45,6 +47,27 @@ def heads_of(heads: Any, argument: str = "heads") -> list[tuple[int, int]]:
             raise UsageError(f"{argument} are pairs (layer, head), and one of these is {shown[:80]}", example)
         found.append((layer, head))
     return found
+
+
+def flag_of(given: Any, argument: str) -> None:
+    """Hold a switch to True or False (or numpy's): a list of names, say, would count as True.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    if not isinstance(given, bool | np.bool_):
+        raise UsageError(f"{argument} is True or False, and this is {_kind(given)}", f"For example: {argument}=True.")
+
+
+def several_of(given: Any, argument: str, example: str) -> list[Any]:
+    """The members of a list, tuple or the like.
+
+    Raises:
+        UsageError: A single thing, or a text, whose letters would be taken for members.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{argument} takes several in a list, and this is {_kind(given)}", f"For example: {example}.")
+    return list(given)
 
 
 def choice_of(given: Any, known: Sequence[str], argument: str) -> None:

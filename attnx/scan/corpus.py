@@ -13,6 +13,7 @@ from typing import Any
 
 from attnx.errors import InputError
 from attnx.installed import pip
+from attnx.tokens.text_file import remedy, wide
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -44,7 +45,7 @@ def find(places: Sequence[str]) -> list[Path]:
     """The files that files, patterns (`**` too) and folders name: sorted within each, each once.
 
     Raises:
-        InputError: A path or pattern without files.
+        InputError: A path or pattern without files, or one that can be read only once.
     """
     found: dict[Path, None] = {}
     for place in places:
@@ -52,6 +53,11 @@ def find(places: Sequence[str]) -> list[Path]:
         if path.is_dir():
             files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in SUFFIXES)
         elif path.exists():
+            if not path.is_file():
+                raise InputError(
+                    f"{place} is a pipe or a device, and can be read only once",
+                    "A scan may read its texts again, to go on where it was: save them in a file first.",
+                )
             files = [path]
         else:
             files = sorted(p for p in map(Path, glob.glob(place, recursive=True)) if p.is_file())  # noqa: PTH207
@@ -116,8 +122,10 @@ def _decoded(path: Path) -> Iterator[tuple[int, str, int]]:
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{path}, line {at} is not UTF-8 text (byte {error.start + 1} is 0x{raw[error.start]:02x})",
-                    "Save the file as UTF-8, or take the line out.",
+                    remedy(raw) if at == 1 else "Save the file as UTF-8, or take the line out.",
                 ) from None
+            if at == 1 and wide(raw):
+                raise InputError(f"{path} is not UTF-8 text: every other byte is NUL", remedy(raw))
             yield at, line, end
 
 

@@ -315,4 +315,6 @@ def _load_error(error: Exception) -> ModelError:
         return ModelError(
             f"onnxruntime does not support the model's opset: {text}", "Update onnxruntime, or export again."
         )
+    if "OrtValue indexes should have been populated" in text:  # what it says where nothing leads to an output
+        return ModelError("the model has no outputs, so there is nothing to run", "Export it again, with its outputs.")
     return ModelError(f"onnxruntime cannot load the model: {text}", "Export the model again, or check its weights.")

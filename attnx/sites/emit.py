@@ -35,7 +35,7 @@ _PREFIX = "attnx/"
 
 def prefix_of(graph: Graph, node: NodeProto) -> str:
     """Prefix of every name that replaces `node`: "attnx/" and a name that no other node of the graph has."""
-    unique = bool(node.name) and sum(other.name == node.name for other in graph.nodes) == 1
+    unique = bool(node.name) and graph.names[node.name] == 1
     return f"{_PREFIX}{node.name if unique else next(o for o in node.output if o)}"
 
 

@@ -125,7 +125,7 @@ class Placing:
                     if node.op_type in ("Mul", "Div") and "masked" in self.finding.places:
                         del self.finding.places["masked"]
                         self.finding.absent = (*self.finding.absent, "masked")
-                        self.finding.notes.append("cells are hidden behind the softmax, so there is no masked stage")
+                        self.finding.notes.append("the mask is applied after the softmax, so there is no masked stage")
         elif self.finding.sink:
             masked = self.finding.places.get("masked")
             window = masked.window if masked is not None else None

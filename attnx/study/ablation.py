@@ -117,7 +117,7 @@ def ablate(
     answer: str | None = None,
     foil: str | None = None,
     position: int | None = None,
-    tell: Callable[[int], None] | None = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Ablation:
     """Ablate heads, or knock edges out of them, and read the model's output.
 
@@ -140,7 +140,7 @@ def ablate(
         answer: See `readout`.
         foil: See `readout`.
         position: See `readout`.
-        tell: Called with the number of changes run so far.
+        tell: Called with the number of changes run so far, and of all.
 
     Raises:
         UsageError: A layer, head or position that does not exist; several components and none named.
@@ -193,7 +193,7 @@ def ablate(
     for name, change in changed(running, read, plan):
         found[name] = change
         if tell is not None:
-            tell(len(found))
+            tell(len(found), len(plan))
     effects = tuple(Effect(place, found[str(number)]) for number, place in enumerate(where))
     numbers = tuple(site.layer for site in sites if site.layer is not None)
     most = max((site.heads or 1) for site in sites)

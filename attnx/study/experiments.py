@@ -11,7 +11,7 @@ from attnx.interventions.perform import feed_of, prompt_of
 from attnx.interventions.plan import METHODS, OTHER, RUN, Where
 from attnx.interventions.running import Intervening
 from attnx.records import Tokens
-from attnx.run.arguments import choice_of, heads_of, layers_of, position_of, whole_of
+from attnx.run.arguments import choice_of, heads_of, layers_of, position_of, several_of, whole_of
 from attnx.session.protocol import OpenModel
 from attnx.study import ablation, attribution, logit_lens, patching, path_patching
 from attnx.study.inspect_run import all_sites
@@ -52,6 +52,8 @@ def ablate(
     """
     pairs, layers = _chosen(model, heads, layers, asked.get("component"))
     choice_of(asked.get("method", "zero"), METHODS, "method")
+    edges = several_of(edges, "edges", "edges=[('it', 'animal')]")
+    queries = None if queries is None else several_of(queries, "queries", "queries=['it']")
     prompt = prompt_of(model, source)
     made = plan_run(model, prompt)
     running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory

@@ -57,7 +57,7 @@ def compose(
     head: str | None = None,
     query: str | None = None,
     causal: bool = False,
-    tell: Callable[[int], None] | None = None,
+    tell: Callable[[int, int], None] | None = None,
 ) -> tuple[Page, Report]:
     """Run the model and compose its page.
 
@@ -68,7 +68,7 @@ def compose(
         site: Only this kind of attention.
         from_, to, head, query: See `contents`.
         causal: Ablate every head alone, and show how far the model's answer moves next to what the head does.
-        tell: Called with the number of heads ablated so far.
+        tell: Called with the number of heads ablated so far, and of all.
 
     Returns:
         The page and the report that it shows.
@@ -219,6 +219,7 @@ def _report(
         trace=trace,
         measures=table.measures,
         kinds=table.kinds,
+        rest_kinds=table.rest_kinds,
         thresholds=table.thresholds,
         references=said_of,
         chosen=chosen,

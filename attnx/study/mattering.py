@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from attnx.records import Array, Axis, Measurement, Site, Tokens
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.ablation import changed
-from attnx.study.patch_places import caches
+from attnx.study.patch_places import caches, left_out, reachable
 from attnx.study.readout import Change, Readout, readout
 from attnx.tokens.spans import Mention, mention
 from attnx.wording import Wording
@@ -31,31 +32,59 @@ class Cutter:
         planned: The text's run.
         name: The feed.
         word: Where attention is cut.
+        sites: The attentions that are cut; None for all in which attention from a word can be.
+
+    Attributes:
+        sites: The attentions that are cut.
+        left: For each of the others a note that says why it is left out.
     """
 
     def __init__(
-        self, model: OpenModel, running: Intervening, planned: Planned, word: Mention, name: str = "inputs"
+        self,
+        model: OpenModel,
+        running: Intervening,
+        planned: Planned,
+        word: Mention,
+        name: str = "inputs",
+        sites: Sequence[Site] | None = None,
     ) -> None:
         self._running, self._name, self.word = running, name, word
         self.component, self._text = _side(running, planned)
-        self.sites: list[Site] = running.points.components()[self.component]
+        self.left: tuple[str, ...] = ()
+        if sites is None:
+            sites, self.left = reachable(running, running.points.components()[self.component], "masked", name)
         asked = self._text is planned.tokens
-        found = running.attentions(name, self.sites)
+        found = running.attentions(name, sites)
         self._base = running.base(name)
         position = word.pieces[-1] if asked else None
         self.read: Readout = readout(model, self._base, planned.tokens, position=position)
+        self.sites: list[Site] = []
         self._rows: list[Array] = []
         self._before: list[int] = []
-        for site in self.sites:
-            row, before = self._row(np.asarray(found[site.index].need("weights")))
+        refused: list[UnsupportedError] = []
+        for site in sites:
+            try:
+                row, before = self._row(np.asarray(found[site.index].need("weights")), running.points.title(site))
+            except UnsupportedError as error:
+                refused.append(error)
+                continue
+            self.sites.append(site)
             self._rows.append(row)
             self._before.append(before)
+        if not self.sites:
+            raise refused[0]
+        self.left += left_out(refused)
 
-    def _row(self, weights: Array) -> tuple[Array, int]:
+    def _row(self, weights: Array, title: str) -> tuple[Array, int]:
         """[H,K of the text]: weight from the word, the mean of its tokens; and the cached keys before the text."""
-        before = weights.shape[3] - len(self._text)
-        if weights.shape[2] != len(self._text) or before < 0 or (before and not caches(self._running.model)):
-            raise UnsupportedError("the model sees its text in other positions than it reads it in", "")
+        queries, keys = weights.shape[2:]
+        before = keys - len(self._text)
+        if queries != len(self._text) or before < 0 or (before and not caches(self._running.model)):
+            raise UnsupportedError(
+                f"{title} has {queries} queries and {keys} keys, and the text has {len(self._text)} tokens: which is "
+                "which is not known",
+                "",
+            )
         return np.asarray(weights[0][:, list(self.word.pieces), before:].mean(axis=1), np.float64), before
 
     def weights(self, to: Sequence[int]) -> Array:
@@ -74,7 +103,7 @@ class Cutter:
         return float(self._rows[at[0]][at[1], list(keys)].sum()) if keys else float("nan")
 
     def cut(
-        self, plan: dict[str, tuple[tuple[int, int], Sequence[int]]], tell: Callable[[int], None] | None = None
+        self, plan: dict[str, tuple[tuple[int, int], Sequence[int]]], tell: Callable[[int, int], None] | None = None
     ) -> dict[str, Change]:
         """Cut edges, each alone: id -> (layer position, head), keys."""
         steps = []
@@ -86,7 +115,7 @@ class Cutter:
         for name, change in changed(self._running, self.read, steps):
             done[name] = change
             if tell is not None:
-                tell(len(done))
+                tell(len(done), len(plan))
         return done
 
     @property
@@ -108,13 +137,13 @@ class Cutter:
         return self.read.change(self._base, self._base)
 
 
-def matter(cutter: Cutter, to: Mention, tell: Callable[[int], None] | None = None) -> Mattering:
+def matter(cutter: Cutter, to: Mention, tell: Callable[[int, int], None] | None = None) -> Mattering:
     """Cut the attention to a word in one head at a time, and, as a control, as much weight to other words.
 
     Args:
         cutter: The text, and the word whose attention is cut.
         to: The word to which attention is cut.
-        tell: Called with the number of cuts run so far.
+        tell: Called with the number of cuts run so far, and of all.
     """
     plan: dict[str, tuple[tuple[int, int], Sequence[int]]] = {}
     for at in cutter.heads:
@@ -172,6 +201,8 @@ def matter_over(
     heading = ""
     layers: tuple[str, ...] = ()
     running: Intervening | None = None
+    sites: list[Site] | None = None
+    left: tuple[str, ...] = ()
     for number, example in enumerate(examples, start=1):
         planned = plan_run(model, Prompt(example.text))
         if running is None:
@@ -187,7 +218,8 @@ def matter_over(
             continue
         finally:
             tell(number)
-        cutter = Cutter(model, running, planned, word)
+        cutter = Cutter(model, running, planned, word, sites=sites)
+        sites, left = cutter.sites, left or cutter.left
         weights = cutter.weights(to.pieces)
         at = divmod(int(np.nanargmax(weights)), weights.shape[1])
         keys = cutter.others(at, to)
@@ -201,7 +233,9 @@ def matter_over(
         layers = cutter.axes[0].labels
         heading = "how far the word's vector moves" if cutter.read.of_token else cutter.read.heading
         heading = f"{heading}: {cutter.read.formula}"
-    return mattered(cuts, layers, heading), tuple(dict.fromkeys((*(running.notes if running else ()), *skipped)))
+    found = mattered(cuts, layers, heading)
+    found = replace(found, notes=(*found.notes, *left))
+    return found, tuple(dict.fromkeys((*(running.notes if running else ()), *skipped)))
 
 
 def _side(running: Intervening, planned: Planned) -> tuple[Where, Tokens]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnx.measure import describe_heads
 from attnx.measure import heads as head_measures
 from attnx.measure.heads import HeadTable
 from attnx.measure.rows import head_labels
-from attnx.records import Array, Axis, Trace
+from attnx.records import Array, Axis, Measurement, Trace
 
 CELLS = 1 << 20
 """How many weights of one layer are measured at once."""
@@ -29,21 +30,26 @@ def _heads(trace: Trace) -> HeadTable:
     """`describe_heads`, a few heads at a time for a long text, so that intermediate arrays stay small."""
     shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
     if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
-        return describe_heads(trace, rest=False)
+        return describe_heads(trace)
     ((count, queries, keys),) = shapes
     step = max(1, CELLS // (queries * keys))
     if step >= count:
-        return describe_heads(trace, rest=False)
-    tables = [
-        describe_heads(_some(trace, slice(at, min(at + step, count))), rest=False) for at in range(0, count, step)
-    ]
+        return describe_heads(trace)
+    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
+    return head_measures.table(
+        _joined([one.measures for one in tables], count), _joined([one.rest for one in tables], count)
+    )
+
+
+def _joined(tables: Sequence[Sequence[Measurement]], count: int) -> list[Measurement]:
+    """The measures of a few heads each, side by side: [S,H] for all `count` heads."""
     joined = []
-    for parts in zip(*(one.measures for one in tables), strict=True):
+    for parts in zip(*tables, strict=True):
         axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
         values = np.concatenate([part.values for part in parts], axis=1)
         notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
-    return head_measures.table(joined)
+    return joined
 
 
 def _some(trace: Trace, heads: slice) -> Trace:

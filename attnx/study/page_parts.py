@@ -12,7 +12,7 @@ from attnx.measure import heads
 from attnx.measure.heads import HeadTable
 from attnx.measure.looks import Column, columns_of
 from attnx.measure.rows import Received, read
-from attnx.records import Array, Attention, Axis, Trace
+from attnx.records import Array, Attention, Axis, Measurement, Trace
 from attnx.study.side_by_side import side_by_side
 
 
@@ -96,9 +96,13 @@ def _table(trace: Trace, tables: Sequence[HeadTable | UnsupportedError]) -> Head
     if len(there) < len(tables):
         return next(one for one in tables if isinstance(one, UnsupportedError))
     layer = Axis("layer", trace.labels)
+    return heads.table(_joined(layer, [one.measures for one in there]), _joined(layer, [one.rest for one in there]))
+
+
+def _joined(layer: Axis, tables: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     whole = []
-    for same in zip(*(one.measures for one in there), strict=True):
+    for same in zip(*tables, strict=True):
         found = side_by_side(same, heads=True)
         notes = tuple(dict.fromkeys(note for one in same for note in one.notes))
         whole.append(replace(found, axes=(layer, *found.axes[1:]), notes=notes))
-    return heads.table(whole)
+    return whole

@@ -122,7 +122,7 @@ def meter(
     if read.kind in ("embedding", "outputs"):
         if metric is not None:
             raise UsageError(
-                f"{model.name} has no answer here, so that its runs are held against each other as wholes",
+                f"{model.name} has no answer here, so its runs are held against each other as wholes",
                 Wording("Leave out <metric>."),
             )
         return Meter("cosine" if read.kind == "embedding" else "distance", read, clean)
@@ -138,7 +138,7 @@ def meter(
             read = replace(read, foil=other)
         elif metric == "difference":
             raise UsageError(
-                f"the corrupt run's first choice is {quoted(read.name(other))} too, so that there is no foil",
+                f"the corrupt run's first choice is {quoted(read.name(other))} too, so there is no foil",
                 Wording("Name one: <foil=>."),
             )
         else:

@@ -98,7 +98,12 @@ def reachable(
             trusted.append(site)
     if not trusted and refused:
         raise refused[0]
-    return trusted, tuple(Wording("left out: {what}", what=error.message) for error in refused)
+    return trusted, left_out(refused)
+
+
+def left_out(refused: Sequence[UnsupportedError]) -> tuple[str, ...]:
+    """A note for each attention that is left out, with the reason."""
+    return tuple(Wording("left out: {what}", what=error.message) for error in refused)
 
 
 def count_of(site: Site, keyed: bool) -> int:
@@ -135,7 +140,7 @@ def component_of(running: Intervening, component: Where | None) -> Where:
     there = running.points.components()
     if component is None and "decoder" in there:
         return "decoder"
-    return component if component in there else _named(running, component)
+    return component if isinstance(component, str) and component in there else _named(running, component)
 
 
 def _named(running: Intervening, component: Where | None) -> Where:
@@ -163,6 +168,7 @@ __all__ = [
     "component_of",
     "count_of",
     "first_keys",
+    "left_out",
     "places_of",
     "reachable",
     "sides_of",

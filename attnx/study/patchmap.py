@@ -93,7 +93,7 @@ def save_overlay(shown: Inspection, model: OpenModel, picture: Path, path: Path,
     grid = key_grid(shown)
     if grid is None:
         raise UsageError(
-            "what is looked at here is no grid of patches, so it cannot be laid over the picture",
+            "what is looked at here is not a grid of patches, so it cannot be laid over the picture",
             Wording("Leave out <words> and <mute>; or choose the vision side with <site>."),
         )
     row, what = laid_out(shown, grid)

@@ -139,7 +139,7 @@ def read_spans(path: Path) -> list[tuple[int, int, str]]:
                 if number == 1 and not any(map(str.isdigit, line)):  # the names of the columns
                     continue
                 raise InputError(
-                    f"line {number} of {path} is no span: {line[:60]!r}",
+                    f"line {number} of {path} is not a span: {line[:60]!r}",
                     'Each line is start, end and name: 0,57,first passage or {"start": 0, "end": 57, "name": "first"}.',
                 )
             out.append((made[0], made[1], made[2] or str(len(out) + 1)))

@@ -200,7 +200,7 @@ def readout(
         return Readout("label", labels[0], 0, chosen, second, names)
     if answer is not None or foil is not None:
         raise UsageError(
-            f"{model.name} gives no logits, so that it has no answer", Wording("Leave out <answer>[ and <foil>].")
+            f"{model.name} gives no logits, so it has no answer", Wording("Leave out <answer>[ and <foil>].")
         )
     vectors = {n: a for n, a in floats.items() if "logit" not in n.lower()}  # per-token label logits
     states = [n for n, a in vectors.items() if a.ndim in (2, 3) and (a.ndim == 2 or a.shape[1] == len(tokens))]
@@ -216,7 +216,7 @@ def readout(
 def _differ(answer: int, foil: int | None, names: Mapping[int, str]) -> None:
     if answer == foil:
         raise UsageError(
-            f"the answer and the foil are both {quoted(names[answer])}, so that their logits do not differ",
+            f"the answer and the foil are both {quoted(names[answer])}, so their logits do not differ",
             Wording("Give another <foil=>, or another <answer=>."),
         )
 
@@ -244,7 +244,7 @@ def choice(
     floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f" and array.size}
     if not any("logit" in name.lower() for name in floats) and output_of(model, floats) is None:
         raise UnsupportedError(
-            f"{model.name} gives no logits, so that it chooses no token",
+            f"{model.name} gives no logits, so it chooses no token",
             _with_head(model),
         )
     read = readout(model, outputs, tokens, answer=answer, foil=foil, at=at)

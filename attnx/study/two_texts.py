@@ -40,7 +40,7 @@ def differences(clean: Planned, corrupt: Planned) -> tuple[Difference, ...]:
         if len(one) != len(two):
             raise UsageError(
                 f"the clean text has {len(one)} tokens and the corrupt one {len(two)}: {_apart(one, two)}",
-                "Choose words of as many tokens each: activations are patched position by position.",
+                "Choose words that take the same number of tokens: activations are patched position by position.",
             )
         for at, (own, other) in enumerate(zip(one.ids, two.ids, strict=True)):
             if own != other:

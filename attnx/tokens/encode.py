@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from unicodedata import category
 
 import numpy as np
 
@@ -15,10 +14,12 @@ from attnx.numerals import counted
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.jamo import in_text, letters
+from attnx.tokens.lost import dropped, unknown_id, unwritten
 from attnx.tokens.pieces import BYTES, Spelling, in_prose, shorten, visible
 from attnx.tokens.words import index_words
+from attnx.wording import Wording
 
-_SHOWN_UNKNOWN = 5
+_SHOWN = 5
 
 
 class Tokenizer:
@@ -57,10 +58,9 @@ class Tokenizer:
         self.size: int = raw.get_vocab_size(with_added_tokens=True)
         added = raw.get_added_tokens_decoder()
         self._added = {number: token.content for number, token in added.items()}
-        unknown = getattr(raw.model, "unk_token", None) or self.roles.get("unk_token") or "<unk>"
         writes_all = self._spelling.byte_level and all(raw.token_to_id(character) is not None for character in BYTES)
         # GPT-2's configuration also calls its end-of-text token unknown; a vocabulary of all bytes has no unknowns.
-        self.unknown_id: int | None = None if writes_all else raw.token_to_id(unknown)
+        self.unknown_id: int | None = None if writes_all else unknown_id(raw, self.roles.get("unk_token"))
         mask = {self.roles.get("mask_token"), "[MASK]", "<mask>"}
         special = {number for number, token in added.items() if token.special and token.content not in mask}
         special |= {
@@ -110,13 +110,13 @@ class Tokenizer:
             Tokens of length Q. Its notes tell of text that was cut off, of unknown pieces, and of `notes`.
 
         Raises:
-            InputError: The text is not valid Unicode, or gives no token at all.
+            InputError: The text is not valid Unicode, gives no token at all, or cannot be written in this vocabulary.
             UsageError: max_length leaves no room for any text.
         """
         for part in (text, pair or ""):
             check_text(part)
         longest = self._set_longest(max_length, pair is not None)
-        encoding = self._raw.encode(text, pair, add_special_tokens=add_special)
+        encoding = self._encoded(text, pair, add_special)
         if not encoding.ids:
             raise InputError("the text is empty: it gives no tokens", "Give at least one word.")
         ids: list[int] = encoding.ids
@@ -144,7 +144,10 @@ class Tokenizer:
         if encoding.overflowing:
             notes.append(self._cut_note((text, pair), reached, longest))
         notes += self._unknown_note(ids, offsets, whole)
-        notes += self._dropped_note((text, pair or ""), reached, encoding)
+        if gone := dropped((text, pair or ""), reached, encoding, self._raw.normalizer):
+            self._placed(text + (pair or ""))
+            count, places = counted(len(gone), "character"), [f"{visible(one)} at {at}" for one, at in gone]
+            notes.append(f"the tokenizer drops {count} of the text: {_some(places)} (counted in characters)")
         if all(special):
             notes.append("the text gives no tokens of its own; only special tokens are left")
         return Tokens(
@@ -185,6 +188,35 @@ class Tokenizer:
         """Whether an id stands for no text of its own."""
         return number in self.special_ids
 
+    def _encoded(self, text: str, pair: str | None, add_special: bool) -> Any:
+        """The tokenizers package's own answer.
+
+        Raises:
+            InputError: The vocabulary has no entry for a part of the text, and none that stands for unknown ones.
+        """
+        try:
+            return self._raw.encode(text, pair, add_special_tokens=add_special)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+            raise
+        except BaseException as error:  # it has no class of its own; a panic of its Rust code is no Exception at all
+            raise InputError(
+                f"the tokenizer {self.path} cannot write this text: {error}",
+                Wording("Give another text, another tokenizer (<tokenizer=>)[, or the token ids (<tokens>)]."),
+            ) from error
+
+    def _placed(self, text: str) -> None:
+        """Refuse characters behind which the tokenizers package counts wrongly where each piece stands.
+
+        Raises:
+            InputError: The vocabulary lacks them, and has no entry for the unknown.
+        """
+        if missing := unwritten(self._raw, text):
+            raise InputError(
+                f"the tokenizer {self.path} has no entry for {_some([repr(one) for one in missing])}, nor one for "
+                "unknown characters: it drops them, and misplaces the pieces behind them",
+                "Leave them out of the text: the model sees none of them.",
+            )
+
     def _set_longest(self, max_length: int | None, is_pair: bool) -> int | None:
         lengths = [n for n in (max_length, self.limit) if n is not None]
         longest = min(lengths, default=None)
@@ -211,53 +243,19 @@ class Tokenizer:
         ]
         return f"cut to {counted(longest or 0, 'token')} ({why}); left out: {' and '.join(lost) or 'its end'}"
 
-    def _dropped_note(self, texts: tuple[str, str], reached: Sequence[int], encoding: Any) -> list[str]:
-        """A note on control and format characters that are in no token; text that was cut off has its own note."""
-        there = {character for character in texts[0] + texts[1] if _is_control(character)}
-        if not there:
-            return []
-        erased = {character for character in there if self._erases(character)}
-        spans = list(zip(encoding.offsets, encoding.sequence_ids, strict=True))
-        gone = []
-        for segment, text in enumerate(texts):
-            covered = {at for (start, stop), side in spans if side == segment for at in range(start, stop)}
-            for at, character in enumerate(text):
-                if character not in there or (encoding.overflowing and at >= reached[segment]):
-                    continue
-                # A token's span may leave out the spaces around it: only the normaliser shows what happens to these.
-                if character in erased or (at not in covered and not character.isspace()):
-                    gone.append((character, at + segment * (len(texts[0]) + 1)))
-        if not gone:
-            return []
-        shown = [f"{visible(character)} at {at}" for character, at in gone[:_SHOWN_UNKNOWN]]
-        if len(gone) > _SHOWN_UNKNOWN:
-            shown.append(f"and {len(gone) - _SHOWN_UNKNOWN} more")
-        count = counted(len(gone), "character")
-        return [f"the tokenizer drops {count} of the text: {', '.join(shown)} (counted in characters)"]
-
-    def _erases(self, character: str) -> bool:
-        """Whether the normaliser removes a character between letters."""
-        normaliser = self._raw.normalizer
-        if normaliser is None:
-            return False
-        return bool(normaliser.normalize_str(f"a{character}a") == normaliser.normalize_str("aa"))
-
     def _unknown_note(self, ids: Sequence[int], offsets: Sequence[tuple[int, int]], text: str) -> list[str]:
         at = [i for i, number in enumerate(ids) if number == self.unknown_id]
         if not at:
             return []
-        shown = [f"{in_prose(shorten(text[slice(*offsets[i])]))} at {i}" for i in at[:_SHOWN_UNKNOWN]]
-        if len(at) > _SHOWN_UNKNOWN:
-            shown.append(f"and {len(at) - _SHOWN_UNKNOWN} more")
+        places = [f"{in_prose(shorten(text[slice(*offsets[i])]))} at {i}" for i in at]
         count = counted(len(at), "piece is", "pieces are")
-        return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {', '.join(shown)}"]
+        return [f"{count} unknown to the tokenizer and seen as {self.piece(ids[at[0]])}: {_some(places)}"]
 
 
-def _is_control(character: str) -> bool:
-    """Whether a character is invisible (or replaces one that was lost), and is not a tab or line break."""
-    if character == "\ufffd":
-        return True
-    return not character.isprintable() and character not in "\t\n\r" and category(character) in {"Cc", "Cf"}
+def _some(places: Sequence[str]) -> str:
+    """The first few of a list, and how many more there are."""
+    more = [f"and {len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
+    return ", ".join([*places[:_SHOWN], *more])
 
 
 def _is_utf8(text: str, locale: str) -> bool:

@@ -36,7 +36,8 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
 
     Returns:
         The tokenizer. What had to be guessed is in its `notes`. Truncation and padding set in a tokenizer.json
-        are left out: they serve batches of embeddings, and would show padding, or hide text.
+        are left out: they serve batches of embeddings, and would show padding, or hide text. So is what makes
+        each splitting another one.
 
     Raises:
         InputError: The path does not exist.
@@ -65,6 +66,7 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         padding = raw.padding or {}
         raw.no_padding()
         raw.no_truncation()
+        notes += _settle(raw.model)
     limits = [limit for place in (file, model) if place and (limit := find_limit(Path(place)))]
     return Tokenizer(
         raw,
@@ -77,13 +79,26 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
     )
 
 
+def _settle(model: Any) -> tuple[str, ...]:
+    """Switch off what splits a text differently each time, as in training (Provilkov et al. 2020; Kudo 2018)."""
+    found = [(name, value) for name in ("dropout", "alpha") if (value := getattr(model, name, None))]
+    for name, _ in found:
+        setattr(model, name, None)
+    return tuple(f"the tokenizer's {name} of {value:g} is for training: left out" for name, value in found)
+
+
 @contextmanager
 def _clear_errors(file: Path) -> Iterator[None]:
     """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
-    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
+    except ImportError as error:
+        raise ModelError(
+            f"the tokenizers package cannot be loaded: {error}",
+            "Free some memory if that is what it lacks, or install it again: pip install tokenizers",
+        ) from error
     except BaseException as error:  # a panic is not an Exception
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",

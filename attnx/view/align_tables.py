@@ -68,8 +68,8 @@ def linked_matrix(
     return replace(made, hidden=hidden, title=title)
 
 
-def errors(model: str, name: str, found: Errors, count: int) -> tuple[Columns, Columns]:
-    """Error rates by method with their intervals, and the best heads after the fact."""
+def errors(model: str, name: str, found: Errors, count: int, *, explain: bool) -> tuple[Columns, Columns]:
+    """Error rates by method with their intervals, and the best heads after the fact; the formula if `explain`."""
     values, layers = found.methods.values, found.heads.axes[0].labels
     chosen = ", ".join(f"{layers[s]} H{h}" for s, h in found.chosen)
     picked = ", ".join(layers[s] for s in found.chosen_layers)
@@ -84,7 +84,7 @@ def errors(model: str, name: str, found: Errors, count: int) -> tuple[Columns, C
             column("recall", values[:, 4]),
         ],
         notes=[
-            formula,
+            formula if explain else "",
             f"chosen on one half, judged on the other: heads {chosen}; layers {picked}" if chosen else "",
             *found.notes,
         ],
@@ -102,8 +102,9 @@ def errors(model: str, name: str, found: Errors, count: int) -> tuple[Columns, C
     return methods, heads
 
 
-def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
-    """Each word with the seconds at which it begins and ends."""
+def timed(words: Sequence[tuple[str, float, float]], heads: str, *, explain: bool) -> Columns:
+    """Each word with the seconds at which it begins and ends; how they were found if `explain`."""
+    how = f"by dynamic time warping over the cross-attention of {heads} (openai-whisper, transformers)"
     return columns(
         "",
         [
@@ -111,9 +112,7 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str) -> Columns:
             column("end", [f"{end:.2f}" for *_, end in words], whole=True),
             column("word", [text.strip() for text, *_ in words]),
         ],
-        notes=[
-            f"seconds; by dynamic time warping over the cross-attention of {heads} (openai-whisper, transformers)",
-        ],
+        notes=[f"seconds; {how}" if explain else ""],
     )
 
 

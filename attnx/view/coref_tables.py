@@ -58,7 +58,7 @@ def verdicts(one: Coreference, *, explain: bool = False, short: bool = False) ->
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
     methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
     faint = range(len(one.verdicts), len(rows))
-    told = ["share among the candidates; margin: first share less second"] if explain else []
+    told = ["share: among the candidates; lead: the first share less the second"] if explain else []
     return columns(
         "",
         [
@@ -66,7 +66,7 @@ def verdicts(one: Coreference, *, explain: bool = False, short: bool = False) ->
             column("where", [v.where for v in rows]),
             column("points at", [name_of(one, v.candidate) for v in rows]),
             column("share", shares, bar=(0.0, 1.0)),
-            column("margin", [v.margin for v in rows]),
+            column("lead", [v.lead for v in rows]),
         ],
         faint=faint,
         notes=[] if short else [*told, *one.notes],
@@ -130,7 +130,7 @@ def layers(one: Coreference) -> Columns:
             column("layer", layers),
             column("mean of heads", [name_of(one, v.candidate) for v in means]),
             column("share", shares, decimals=2),
-            column("margin", [v.margin for v in means], decimals=2),
+            column("lead", [v.lead for v in means], decimals=2),
             column("best head", [f"H{h} {name}" if h >= 0 else "-" for (_, h), name in zip(best, names, strict=True)]),
             column("weight", [np.nanmax(one.weights.values[s, h]) if h >= 0 else np.nan for s, h in best]),
             column("margin", [one.margin.values[s, h] if h >= 0 else np.nan for s, h in best]),

@@ -47,7 +47,7 @@ def verdict(found: Difference, name: str, *, texts: bool = False) -> str:
     who = f"{'the other text' if texts else name} moves the attention of {where} most"
     return (
         f"{who if name else f'the attention differs most in {where}'}: by up to {largest} of a row, "
-        f"and {100 * rows:.0f}% of its rows have another first key; {parts}"
+        f"and {100 * rows:.0f}% of its rows have another strongest key; {parts}"
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.records import Array, Stage, Trace
 from attnx.view import scale
-from attnx.view.matrix import Matrix, block_means, edges
+from attnx.view.matrix import Matrix, block_means, edges, without_hidden
 from attnx.view.plot import Figure, Plot
 
 PAGE = 9.0
@@ -90,7 +90,7 @@ def grid_figure(
     Args:
         trace: With that stage at some site.
         ending: One of `FORMATS`.
-        stage: What is drawn; a weight of exactly 0 counts as hidden.
+        stage: What is drawn, without what the mask hides; a weight of exactly 0 counts as hidden.
         shared: One scale for all heads; else each runs to its own largest.
         inches: Width of the figure.
 
@@ -101,8 +101,8 @@ def grid_figure(
         UsageError: Another format, no site with that stage, or matplotlib is not installed.
     """
     plot = Plot(ending)
-    layers = [getattr(attention, stage) for attention in trace.attentions]
-    there = [layer[0] for layer in layers if layer is not None]
+    layers = [without_hidden(attention, stage) for attention in trace.attentions]
+    there = [layer for layer in layers if layer is not None]
     if not there:
         raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     rows = min(CELLS, max(layer.shape[1] for layer in there))
@@ -115,7 +115,7 @@ def grid_figure(
     for at, layer in enumerate(layers):
         if layer is None:
             continue
-        small, size = _reduced(layer[0], rows, columns, stage)
+        small, size = _reduced(layer, rows, columns, stage)
         block = (max(block[0], size[0]), max(block[1], size[1]))
         high = max(high, float(np.nanmax(small, initial=0.0)))
         for head, part in enumerate(small if shared else _own(small)):

@@ -18,7 +18,7 @@ from attnx.records import Array, Stage, Trace
 from attnx.view import colour, scale
 from attnx.view.cells import cell_len, fit, in_ascii, number, safe
 from attnx.view.colour import Ramp
-from attnx.view.matrix import block_means, edges
+from attnx.view.matrix import block_means, edges, without_hidden
 from attnx.view.page import Page, page
 from attnx.view.thumbs import Cells, dotted, draw
 
@@ -56,21 +56,20 @@ def grid(
         height: Lines that may be used; the terminal's where None.
 
     Returns:
-        A renderable. Thumbnails are block means, and the legend says of how many queries and keys. A weight of
-        exactly 0 is taken as hidden here and left blank.
+        A renderable. Thumbnails are block means, and the legend says of how many queries and keys. What the
+        mask hides is left out of them, and so is a weight of exactly 0; blocks of nothing else are blank.
 
     Raises:
         UsageError: No site has the stage; log of values that are negative.
     """
-    layers = [getattr(attention, stage) for attention in trace.attentions]
+    layers = tuple(without_hidden(attention, stage) for attention in trace.attentions)
     if all(layer is None for layer in layers):
         raise UsageError(f"no site has {stage}", f"Trace it with {stage} included.")
     if kind not in scale.SCALES:
         raise UsageError(f"{kind!r} is not a scale", f"Choose from {', '.join(scale.SCALES)}.")
     names = tuple(safe(name) for name in trace.labels)
-    first = tuple(None if layer is None else layer[0] for layer in layers)
     return Grid(
-        safe(trace.model), stage, names, first, kind, shared, diverging, frozenset(mute), frozenset(mark), height
+        safe(trace.model), stage, names, layers, kind, shared, diverging, frozenset(mute), frozenset(mark), height
     )
 
 

@@ -167,7 +167,7 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
         UnsupportedError: The stage was not traced or does not exist there.
     """
     if stage not in SHOWN:
-        raise UsageError(f"{stage!r} is no stage of attention", f"Choose from {', '.join(SHOWN)}.")
+        raise UsageError(f"{stage!r} is not a stage of attention", f"Choose from {', '.join(SHOWN)}.")
     whole = attention.need(stage)
     if not 0 <= head < whole.shape[1]:
         raise UsageError(
@@ -194,6 +194,18 @@ def of_attention(trace: Trace, attention: Attention, head: int, stage: Stage = "
         title=f"{place} H{head}",
         bounds=(0.0, 1.0) if stage == "weights" else (None, None),
     )
+
+
+def without_hidden(attention: Attention, stage: str) -> Array | None:
+    """A stage of the first sequence, [H,Q,K], NaN where the mask hides a cell of it; None where there is none.
+
+    Stages before the mask are shown as they are. Weights too: a weight of exactly 0 is left blank by those who draw.
+    """
+    whole: Array | None = getattr(attention, stage)
+    if whole is None or attention.masked is None or stage not in ("bias", "masked"):
+        return None if whole is None else whole[0]
+    first = [None if part is None else part[0] for part in (attention.capped, attention.weights)]
+    return np.where(visible(attention.masked[0], *first), whole[0], np.nan)
 
 
 def of_measurement(measurement: Measurement) -> Matrix:
@@ -245,7 +257,8 @@ def block_means(values: Array, down: Array, across: Array) -> tuple[Array, Array
         Means [...,rows,columns] (NaN for a block of NaN) and bool of the same shape: the blocks of NaN.
     """
     there = np.isfinite(values)
-    sums = np.add.reduceat(np.add.reduceat(np.where(there, values, 0), across, axis=-1), down, axis=-2)
+    known = np.where(there, values, 0.0).astype(np.float64, copy=False)  # two cells of -3.4e38 are more than a float32
+    sums = np.add.reduceat(np.add.reduceat(known, across, axis=-1), down, axis=-2)
     if there.all():
         counts = np.outer(np.diff([*down, values.shape[-2]]), np.diff([*across, values.shape[-1]]))
         return sums / counts, np.zeros(sums.shape, bool)

@@ -67,6 +67,8 @@ class Report:
     chosen: tuple[int, int, int] = (0, 0, 0)
     """Site (position in `trace.attentions`), head and query that are open first."""
     notes: tuple[str, ...] = ()
+    rest_kinds: tuple[tuple[str, ...], ...] = ()
+    """[S][H]: what a sink does with the rest of its weight; "" for other heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class PackedSites:
             "off": max(offs, default=None),
             "measures": [_measure(measure, list(there)) for measure in shown.measures],
             "kinds": [list(shown.kinds[at]) for at in there] if shown.kinds else [],
+            "restKinds": [list(shown.rest_kinds[at]) for at in there] if shown.rest_kinds else [],
             "thresholds": list(shown.thresholds),
             "references": [_reference(one, places) for one in shown.references],
             "chosen": {"site": places.get(site, 0), "head": head, "query": query},
@@ -273,7 +276,7 @@ def _reference(one: Reference, places: dict[int, int]) -> dict[str, Any]:
             "where": safe(verdict.where) if verdict.where else "",
             "candidate": verdict.candidate,
             "shares": [_plain(share) for share in verdict.shares],
-            "margin": _plain(verdict.margin),
+            "lead": _plain(verdict.lead),
         }
 
     kept = [row for row, at in enumerate(one.sites) if at in places]

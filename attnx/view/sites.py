@@ -176,7 +176,7 @@ class SitesTable:
 def _where(place: Place) -> str:
     """A place in words: tensor, layout, factors, the part of it."""
     parts = [place.value, f"[{place.layout}]"]
-    parts += [f"x {factor:.4g}" if isinstance(factor, float) else "x one a head" for factor in place.factors]
+    parts += [f"x {factor:.4g}" if isinstance(factor, float) else "x one per head" for factor in place.factors]
     if place.window is not None:
         start, stop = ("" if end is None else str(end) for end in place.window)
         parts.append(f"columns {start}:{stop}")

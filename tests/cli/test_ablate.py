@@ -2,13 +2,16 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import attnx
 from attnx.interventions.plan import Edit, Intervention
 from tests import small_models as small
+from tests.cli.analysed import causal
 from tests.cli.conftest import ANIMAL, Run
 from tests.small_senses import SIDE, letters, vit
 
@@ -156,3 +159,14 @@ def test_patches_of_a_picture_are_named_as_elsewhere(attnx: Run, tmp_path) -> No
         assert moved == pytest.approx(want, rel=1e-5)
         assert want > 0
     assert "the 17 tokens are at 0 to 16" in attnx(*given, "--at", "99", code=2).err
+
+
+def test_a_model_without_outputs_is_refused_in_plain_words(attnx: Run, tmp_path: Path) -> None:
+    case = causal(tmp_path / "m")
+    model = onnx.load(case.model)
+    del model.graph.output[:]
+    onnx.save(model, case.model)
+    failed = attnx("ablate", *case.args, code=3).err
+    said, hint = failed.splitlines()
+    assert said == "attnx: the model has no outputs, so there is nothing to run"
+    assert "with its outputs" in hint

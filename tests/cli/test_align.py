@@ -45,7 +45,11 @@ def test_pharaoh_counts_what_stands_between_spaces(attnx: Run, model: Path, tmp_
     (tmp_path / "target").write_text(f"{TARGET}\n", encoding="utf-8")
     (tmp_path / "gap").write_text(f"{TARGET}\n \n", encoding="utf-8")
     assert "line 2 of gap is empty" in attnx("align", "--file", "source", "--targets", "gap", *told, code=4).err
-    assert "has 1 line," in attnx("align", "--file", "source", "--targets", "target", *told, code=4).err
+    for count in (1, 3):
+        (tmp_path / "target").write_text(f"{TARGET}\n" * count, encoding="utf-8")
+        failed = attnx("align", "--file", "source", "--targets", "target", *told, code=4)
+        assert f"has {count} line{'s' * (count > 1)} for 2 texts" in failed.err
+        assert failed.out == ""  # it fails before the first text is shown
 
 
 def test_table_and_lines(attnx: Run, model: Path) -> None:
@@ -58,6 +62,8 @@ def test_table_and_lines(attnx: Run, model: Path) -> None:
         assert f"{s} {list(READ)[s]}" in line
         assert f"{row[s]:.3f}" in line
     assert "L1 H0 · 2 links" in out
+    assert "Clark" not in out
+    assert "Clark et al. 2019" in attnx(*base, "--explain").out
     drawn = attnx(*base, "--head", "1.0", "--view", "lines").out
     assert "2 lines of 2" in drawn
     assert "of all layers the mean of its heads agrees best" in attnx(*base).out

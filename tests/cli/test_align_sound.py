@@ -36,7 +36,8 @@ def test_table_and_subtitles(attnx: Run, tmp_path: Path) -> None:
     out = attnx(*told).out
     for word in words:
         assert re.search(rf"{word['start']:.2f} +{word['end']:.2f} +{re.escape(word['text'].strip())}\n", out)
-    assert "L0 H1 L1 H0 L1 H1" in out
+    assert "L0 H1" not in out
+    assert "L0 H1 L1 H0 L1 H1" in attnx(*told, "--explain").out
     srt = attnx(*told, "--view", "srt").out
     assert srt.startswith("1\n00:00:00,000 --> ")
     assert "the cat sat, he said." in srt

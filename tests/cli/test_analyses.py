@@ -115,3 +115,6 @@ def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, caps
     with progress(3, "texts", quiet=True) as tell:
         tell(3)
     assert capsys.readouterr() == ("", "")
+    with progress(None, "changes") as tell:  # the total is known only to what is run
+        tell(2, 7)
+    assert "2/7" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)

@@ -150,7 +150,7 @@ def test_a_limit_has_its_own_exit_code(attnx: Run, encoder: Path, limit: str, co
 
 def test_a_model_passes_its_own_gate(attnx: Run) -> None:
     attnx("diff", "minilm", "minilm", ANIMAL, "--fail-over", "0")
-    assert "--fail-over -1 is no limit" in attnx("diff", "minilm", "minilm", ANIMAL, "--fail-over", "-1", code=2).err
+    assert "--fail-over -1 is not a limit" in attnx("diff", "minilm", "minilm", ANIMAL, "--fail-over", "-1", code=2).err
     assert DIFFERENT == 6
 
 

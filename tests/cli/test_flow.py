@@ -1,6 +1,5 @@
 """`attnx flow`: rollout by multiplication, flow by another algorithm, norms by onnxruntime's tensors."""
 
-from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +29,17 @@ def largest_flow(layers: np.ndarray, source: int, target: int) -> float:
         room[(level + 1) * n : (level + 2) * n, level * n : (level + 1) * n] = mixed
     start, end, total = depth * n + source, target, 0.0
     while True:
-        before, queue = {start: -1}, deque([start])
-        while queue and end not in before:
-            node = queue.popleft()
-            for other in np.flatnonzero(room[node] > 1e-12).tolist():
-                if other not in before:
-                    before[other] = node
-                    queue.append(other)
-        if end not in before:
+        before, front = np.full(len(room), -1), np.array([start])
+        before[start] = start
+        while len(front) and before[end] < 0:  # all that one more edge reaches at once: the shortest path comes first
+            open_ = (room[front] > 1e-12) & (before < 0)
+            new = np.flatnonzero(open_.any(0))
+            before[new] = front[open_[:, new].argmax(0)]
+            front = new
+        if before[end] < 0:
             return total
         path, node = [], end
-        while before[node] >= 0:
+        while node != start:
             path.append((before[node], node))
             node = before[node]
         pushed = min(room[edge] for edge in path)

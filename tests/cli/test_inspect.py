@@ -16,7 +16,7 @@ from rich.console import Console
 
 import attnx as package
 from attnx.cli.wording import worded
-from attnx.records import Attention, Check, Site, Tokens, Trace
+from attnx.records import SHOWN, Attention, Check, Site, Tokens, Trace
 from attnx.run import pipeline
 from attnx.run.passes import Pass
 from attnx.session.ort import has_driver
@@ -560,11 +560,30 @@ def test_a_wide_matrix_is_folded_at_80_columns(attnx: Run, oracle: Callable[[str
 
 
 def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> None:
-    args = ("inspect", "the animal saw another one " * 80, "-m", "tiny-gpt")
+    args = ("inspect", "the animal saw another one " * 20, "-m", "tiny-gpt")
     lines = attnx(*args).out.splitlines()
     count = len(attnx(*args, "--json").document["overview"]["looks"])
-    assert count == 401
+    assert count == 101
     assert len(lines) == 23
     shown = sum("→" in line[:24] for line in lines)
     assert any(line.rstrip().startswith(f"    … and {count - shown} more tokens: --all") for line in lines)
     assert sum("→" in line[:24] for line in attnx(*args, "--all").out.splitlines()) == count
+
+
+def test_explain_says_what_the_numbers_are(attnx: Run) -> None:
+    first = attnx("inspect", ANIMAL).out
+    told = attnx("inspect", ANIMAL, "--explain").out
+    assert told.startswith(first)
+    below = " ".join(told.removeprefix(first).split())
+    for name in ("where each token looks", "most on one token", "confidence", "parked", "where the weight goes"):
+        assert name in first
+        assert f"{name}: " in below
+    assert "mean over sites, heads and queries" in below
+
+
+@pytest.mark.parametrize("stage", [one for one in SHOWN if one != "bias"])  # which MiniLM lacks
+def test_every_stage_is_explained(stage: str, attnx: Run) -> None:
+    told = ("inspect", ANIMAL, "--head", "5.11", "--query", "it", "--stage", stage)
+    last = attnx(*told, "--explain").out.removeprefix(attnx(*told).out)
+    assert last.startswith(f"{stage}: ")
+    assert "Vaswani et al. 2017, equation 1" in " ".join(last.split())

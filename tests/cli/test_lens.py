@@ -52,6 +52,13 @@ def test_the_table_has_a_line_for_each_layer(attnx: Run, tmp_path: Path) -> None
     assert json.loads((tmp_path / "lens.json").read_bytes())["schema"] == "attnx/lens"
 
 
+def test_the_formula_is_behind_explain(attnx: Run) -> None:
+    for at in ("cat@9", "all"):
+        told = ("lens", CAT, "-m", "tiny-gpt", "--at", at)
+        assert "nostalgebraist" not in attnx(*told).out
+        assert attnx(*told, "--explain").out.count("softmax(unembedding(final norm(residual stream)))") == 1
+
+
 def test_every_position_fits_one_screen(attnx: Run) -> None:
     lines = attnx("lens", CAT, "-m", "tiny-gpt", "--at", "all").out.splitlines()
     assert len(lines) <= 24

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.cli.analysed import bundled, causal, two_sided, values
@@ -95,6 +96,36 @@ def test_a_hidden_key_is_said_to_be_hidden(attnx: Run, tmp_path: Path) -> None:
     assert steps["weight"] == 0
     assert steps["q·k"] == pytest.approx(scores, rel=1e-4)
     assert any("hidden" in note for note in got["notes"])
+
+
+def test_a_softmax_whose_input_is_not_masked_is_said(attnx: Run, tmp_path: Path) -> None:
+    """Padding is taken out of the weights behind the softmax: its input is no stage of this graph."""
+    case = causal(tmp_path / "m")
+    model = onnx.load(case.model)
+    axes = onnx.numpy_helper.from_array(np.array([1, 2]), "axes")
+    real = [
+        onnx.helper.make_node("Cast", ["attention_mask"], ["real"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Unsqueeze", ["real", "axes"], ["real_keys"]),
+    ]
+    nodes = [*real]
+    for node in model.graph.node:
+        nodes.append(node)
+        if node.op_type == "Softmax":
+            (out,) = node.output
+            node.output[0] = f"{out}_all"
+            nodes.append(onnx.helper.make_node("Mul", [f"{out}_all", "real_keys"], [out]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(axes)
+    onnx.save(model, case.model)
+    told = ("qkv", *case.args, "-q", "4", "--key", "2", "-H", "1.1")
+    lines = attnx(*told).out.splitlines()
+    (masked,) = [line for line in lines if line.startswith("masked")]
+    assert masked.split(maxsplit=2)[1:] == ["-", "softmax's input: not found in this graph"]
+    got = attnx(*told, "--json").document["steps"]
+    steps = dict(zip(got["axes"][0]["labels"], got["values"], strict=True))
+    assert steps["masked"] is None
+    assert steps["weight"] == pytest.approx(case.ran.decoder[1]["weights"][0, 1, 4, 2], rel=1e-4)
 
 
 def test_an_encoder_decoder(attnx: Run, tmp_path: Path) -> None:

@@ -202,12 +202,20 @@ def test_coreference_and_kinds_say_what_the_commands_say(browser: Browser, page:
     mean = next(one for one in told["verdicts"] if one["method"] == "mean of all heads")
     line = by_name["meanof"]
     assert line[1] == names[mean["candidate"]]
-    assert number(line[3]) == pytest.approx(mean["margin"], abs=0.006)
+    assert number(line[3]) == pytest.approx(mean["lead"], abs=0.006)
     assert [by_name[name][1] for name in ("nearest", "first", "uniform")] == ["street", "animal", "(level)"]
-    kinds = attnx("heads", ANIMAL, "--json").document["kinds"]
+    heads = attnx("heads", ANIMAL, "--json").document
+    both = [list(zip(*lines, strict=True)) for lines in zip(heads["kinds"], heads["rest"]["kinds"], strict=True)]
     cells = "[...document.querySelectorAll('#kind-table button')].map(one => one.getAttribute('aria-label'))"
-    want = [f"L{layer} H{head}: {kind}" for layer, line in enumerate(kinds) for head, kind in enumerate(line)]
+    said = [[", ".join(filter(None, one)) for one in line] for line in both]
+    assert "sink, broad" in said[5]
+    want = [f"L{layer} H{head}: {kind}" for layer, line in enumerate(said) for head, kind in enumerate(line)]
     assert browser.run(cells) == want
+    stars = "[...document.querySelectorAll('#kind-table button')].map(one => one.textContent.endsWith('*'))"
+    assert browser.run(stars) == [bool(rest) for line in both for _, rest in line]
+    browser.run('document.querySelector(\'#kind-table [data-r="4"][data-c="5"]\').click()')
+    assert browser.run("document.querySelector('#head-said').textContent").startswith(f"{said[4][5]} · ")
+    assert "* sink, and what the rest" in browser.run("document.querySelector('#kinds-said').textContent")
     browser.run(
         "(() => { const one = document.querySelector('#measure'); one.value = '0';"
         " one.dispatchEvent(new Event('change')); })()"

@@ -182,3 +182,10 @@ def test_the_summary_says_why_a_measure_has_no_value(attnx: Run, tmp_path: Path)
     assert "duplicate: a value in 1 of 2 texts; a text needs a token that repeats" in done.out
     document = attnx("scan", "c.txt", "-o", "q.parquet", "--measure", "repeats", "--json").document
     assert any("no value in any text" in note for m in document["summary"] for note in m["notes"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(attnx: Run, tmp_path: Path) -> None:
+    """Opened a second time, it would wait for ever for someone to write."""
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert "a pipe or a device" in attnx("scan", "pipe.txt", "-o", "o.parquet", code=4).err

@@ -111,13 +111,13 @@ minilm · 16 tokens · cpu
 The animal didn't cross the street because it was too tired.
 it@10 → the mean of all heads: tired 0.40; the best head, L2 H1: tired 0.85
 (chance 0.25; nearest street, first animal)
-read by            where  points at  share                   margin
-best head          L2 H1  tired      0.851 █████████████▋     0.777
-mean of all heads         tired      0.404 ██████▌            0.128
-rollout                   tired      0.303 ████▉              0.035
-value norms               tired      0.349 █████▋             0.028
-baseline: nearest         street     1.000 ████████████████   1.000
-baseline: first           animal     1.000 ████████████████   1.000
+read by            where  points at  share                    lead
+best head          L2 H1  tired      0.851 █████████████▋    0.777
+mean of all heads         tired      0.404 ██████▌           0.128
+rollout                   tired      0.303 ████▉             0.035
+value norms               tired      0.349 █████▋            0.028
+baseline: nearest         street     1.000 ████████████████  1.000
+baseline: first           animal     1.000 ████████████████  1.000
 one sentence proves nothing: a head may point at a noun for its place alone
 set aside as a hub, since other queries look there as well, in 1 head: L5 H11
 0.67 on animal

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +17,8 @@ from attnx.interventions import relay, running, sections, unedited
 from attnx.interventions.changes import Changes
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
+from attnx.session import ort
+from attnx.session.ort import Session
 from tests.interventions import models
 
 LAYERS = 4
@@ -198,3 +202,34 @@ def test_interventions_in_any_order_in_batches_of_any_size(
     assert [effect.id for effect in found] == [step.id for step in steps]
     for effect in found:
         np.testing.assert_allclose(effect.outputs["logits"], want[effect.id], atol=2e-5)
+
+
+@pytest.mark.parametrize("eager_too", [True, False])
+def test_of_a_large_model_one_session_at_a_time_holds_the_weights(
+    eager_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unedited, "SMALL", 0)
+    if eager_too:
+        monkeypatch.setattr(sections, "OPENING", 1.0)
+    kind, _, all_ = opened("pre", tmp_path)
+    alive: weakref.WeakSet[Session] = weakref.WeakSet()
+    most: list[int] = []
+    made = ort.Session.__init__
+
+    def counted(self: Session, *args: Any) -> None:
+        made(self, *args)
+        alive.add(self)
+        most.append(len(alive))
+
+    monkeypatch.setattr(ort.Session, "__init__", counted)
+    all_.model.trace(inputs=models.feeds(kind)[0])  # what a command has looked at before
+    all_.base("inputs")
+    all_.base("other")
+    steps = [*heads(), Intervention("all", (Edit("ablate"),))]
+    whole = {e.id: e.outputs["logits"] for e in all_.run(steps)}
+    theirs = Intervention("theirs", (Edit("patch", (1,), (0,), quantity="context"),))
+    assert [e.id for e in all_.run([theirs])] == ["theirs"]
+    again = {e.id: e.outputs["logits"] for e in all_.run(steps[:3])}
+    assert all(np.array_equal(again[name], whole[name]) for name in again)
+    assert len(most) > 3
+    assert max(most) == 1

@@ -60,7 +60,7 @@ def test_verdicts_and_baselines():
     best, mean, rolled = got.verdicts
     assert (best.method, best.where, best.candidate) == ("best head", "L0 H1", 1)
     assert best.shares == pytest.approx((0.05 / 0.8, 0.75 / 0.8))
-    assert best.margin == pytest.approx(0.7 / 0.8)
+    assert best.lead == pytest.approx(0.7 / 0.8)
     assert (mean.method, mean.candidate) == ("mean of all heads", 1)
     assert mean.shares == pytest.approx((0.275 / 0.7, 0.425 / 0.7))
     assert (rolled.method, rolled.candidate, rolled.shares) == ("rollout", 0, (1, 0))
@@ -141,7 +141,7 @@ def test_rows_that_say_nothing():
         got = coreference(trace(TEXT, weighted([rows])), IT, [ANIMAL, STREET])
         assert np.isnan(got.weights.values).all()
         assert got.verdicts[0].candidate is None
-        assert math.isnan(got.verdicts[0].margin)
+        assert math.isnan(got.verdicts[0].lead)
 
 
 def test_errors():

@@ -172,15 +172,21 @@ def shifted(g: G, x: str, length: int) -> str:
     return str(g.op("Concat", *parts, axis=2))
 
 
-def banded(folder: Path, straight: bool, unfolded: bool = False) -> Path:
-    """Two heads in a window of 3, over any number of texts of 12 tokens; heads and tokens mixed where not straight."""
-    g, length = G(), 12
-    x = g.input("x", ["batch", length, 6])
+def banded(folder: Path, straight: bool, unfolded: bool = False, length: int = 12, unrolled: bool = False) -> Path:
+    """Two heads in a window of 3, over any number of texts; heads and tokens mixed where not straight.
+
+    All texts have this length; where the steps are unrolled for it, the graph calls it free.
+    """
+    g = G()
+    x = g.input("x", ["batch", "length" if unrolled else length, 6])
+    one, two, three = (g.const([n], np.int64) for n in (1, 2, 3))
+    count = g.op("Slice", g.op("Shape", x), one, two) if unrolled else g.const([length], np.int64)
+    flat = g.op("Concat", g.const([-1], np.int64), count, three, axis=0)
     sides = []
     for _ in range(3):
-        split = g.op("Reshape", g.linear(x, 6, 6), g.const([0, length, 2, 3], np.int64))
+        split = g.op("Reshape", g.linear(x, 6, 6), g.const([0, 0, 2, 3], np.int64))
         turned = g.op("Transpose", split, perm=[0, 2, 1, 3]) if straight else split
-        sides.append(g.op("Reshape", turned, g.const([-1, length, 3], np.int64)))
+        sides.append(g.op("Reshape", turned, flat))
     inside = np.ones((1, length, 3), bool)
     inside[0, 0, 0] = inside[0, -1, 2] = False
     if unfolded:
@@ -193,15 +199,16 @@ def banded(folder: Path, straight: bool, unfolded: bool = False) -> Path:
     return g.save(folder, str(g.op("Reshape", context, g.const([-1, 2, length, 3], np.int64))))
 
 
-@pytest.mark.parametrize("unfolded", [False, True])
+@pytest.mark.parametrize(("unfolded", "length", "unrolled"), [(False, 12, False), (True, 12, False), (False, 40, True)])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_any_way_of_cutting_a_band(tmp_path: Path, batch: int, unfolded: bool) -> None:
-    x = np.random.default_rng(4).normal(size=(batch, 12, 6)).astype(np.float32)
-    model = attnx.open(banded(tmp_path, True, unfolded), device="cpu")
+def test_any_way_of_cutting_a_band(tmp_path: Path, batch: int, unfolded: bool, length: int, unrolled: bool) -> None:
+    """Unrolled over ten blocks, the graph says nowhere how long its text must be."""
+    x = np.random.default_rng(4).normal(size=(batch, length, 6)).astype(np.float32)
+    model = attnx.open(banded(tmp_path, True, unfolded, length, unrolled), device="cpu")
     (a,) = model.trace(inputs={"x": x}, required=True).attentions
     assert (a.site.heads, a.site.scale, a.site.window, a.site.scale_place) == (2, 0.5, 3, "after QK^T")
     assert a.trusted, a.checks
-    near = np.abs(np.subtract.outer(np.arange(12), np.arange(12))) <= 1
+    near = np.abs(np.subtract.outer(np.arange(length), np.arange(length))) <= 1
     scores = np.where(near, a.need("query") @ a.need("key").swapaxes(2, 3) / 2, -np.inf)
     np.testing.assert_allclose(a.need("weights"), softmax(scores), atol=1e-6)
     np.testing.assert_allclose(a.need("masked"), scores, atol=1e-5)

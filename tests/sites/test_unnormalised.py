@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnx.graph.load.nodes import CURVES
 from attnx.sites.recognise import find
 from tests.graphs import D, G, plain
 
@@ -67,6 +68,14 @@ def late(g: G, x: str) -> str:
     return str(g.op("Div", g.op("MatMul", e, v), g.op("ReduceSum", e, g.const([-1], np.int64), keepdims=1)))
 
 
+def angles(g: G, x: str) -> str:
+    q, kt, v = operands(g, x)
+    q, kt = (str(g.op("Div", t, g.op("ReduceL2", t, axes=[axis], keepdims=1))) for t, axis in ((q, -1), (kt, -2)))
+    turned = g.op("Div", g.op("Acos", g.op("MatMul", q, kt)), g.const(np.pi, np.float32))
+    near = g.op("Pow", g.op("Sub", g.const(1.0, np.float32), turned), g.const(9.0, np.float32))
+    return str(g.op("MatMul", near, v))
+
+
 def gated(g: G, x: str) -> str:
     return g.linear(g.op("Mul", g.op("Sigmoid", g.linear(x, 32)), g.linear(x, 32)), 16, 32)
 
@@ -80,6 +89,7 @@ NAMED = {
     sigmoid: "sigmoid attention:", relu: "ReLU attention:", squared: "squared ReLU attention:",
     retention: "attention without a softmax:", kernel: "ReLU attention, divided by its sums:",
     linear: "linear attention:", efficient: "linear attention:", late: "the exponentials of a product",
+    angles: "attention by Acos:",
 }  # fmt: skip
 
 
@@ -112,3 +122,12 @@ def test_gates_gram_matrices_and_attention_are_none_of_it(make: Callable[[G, str
     g = G()
     out = make(g, g.input("x", ["b", "s", 16]))
     assert find(g.save(tmp_path, out)).misses == ()
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_every_function_of_one_number_is_followed(curve: str, tmp_path: Path) -> None:
+    g = G()
+    s, v = scores(g, g.input("x", ["b", "s", 16]))
+    found = find(g.save(tmp_path, g.op("MatMul", g.op(curve, s), v)))
+    (miss,) = found.misses
+    assert miss.reason.startswith(f"attention by {curve}:")

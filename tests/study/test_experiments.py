@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 import attnx
@@ -208,3 +209,31 @@ def test_heads_that_can_be_ablated_are_ranked_beside_a_layer_that_weighs_nothing
     assert sum("left out: L2 has no context" in note for note in patched.notes) == 1
     with pytest.raises(UnsupportedError, match="L2 has no context"):
         model.patch(two, feed, quantity="context", layers=[2])
+
+
+def weighing_twice(folder: Path, even: bool = False) -> Path:
+    """One softmax, and a product with each of two values; `even`: with uniform weights in head 1."""
+    g = G()
+    drawn = np.random.default_rng(4)
+    g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 3)  # type: ignore[method-assign]
+    x = g.input("x", [1, 5, D * H])
+    q, k, v, other = (g.heads(g.linear(x, D * H, D * H)) for _ in range(4))
+    weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
+    weights = g.op("Where", g.op("IsNaN", weights), g.const(0.0, np.float32), weights)
+    if even:
+        weights = g.op("Where", g.const((np.arange(H) == 1)[:, None, None]), g.const(0.2, np.float32), weights)
+    both = g.op("Concat", g.op("MatMul", weights, v), g.op("MatMul", weights, other), axis=3)
+    folder.mkdir()
+    return g.save(folder, g.out(str(both), 2 * D * H))
+
+
+def test_weights_that_weigh_two_tensors_are_not_ablated_by_halves(tmp_path: Path) -> None:
+    """DiffLlama through scaled_dot_product_attention: a product with each half of the values."""
+    model = attnx.open(weighing_twice(tmp_path / "given"), device="cpu")
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, D * H)).astype(np.float32)}
+    with pytest.raises(UnsupportedError, match=r"L0 context cannot be changed: .* weighs another tensor too"):
+        model.ablate(feed)
+    even = Intervention("even", (Edit("ablate", (0,), (1,), method="uniform"),))
+    (got,) = model.run_with([even], feed).effects["even"].outputs.values()
+    session = ort.InferenceSession(weighing_twice(tmp_path / "even", even=True), providers=["CPUExecutionProvider"])
+    assert got == pytest.approx(session.run(None, feed)[0], abs=1e-5)

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 import attnx
+from attnx.errors import UnsupportedError
 from attnx.interventions.feeds import plan_run
+from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
 from attnx.measure.mattering import LESS, MOST, OTHERS, POINTING, RANDOM, Cut, matched, mattered, spearman, wilson
+from attnx.records import Axis
 from attnx.run.prompt import Prompt
+from attnx.study.head_effects import effects
 from attnx.study.mattering import Cutter, matter
 from attnx.tokens.spans import Mention
+from tests.graphs import D, G, H, S
 from tests.interventions import models
 
 WORD, TO = 6, (1, 2)
@@ -116,3 +121,74 @@ def test_intervals() -> None:
     assert high == pytest.approx(per_group.mean() + spread, abs=0.3 * spread)
     np.testing.assert_allclose(found.heads.values, np.mean([one.moved for one in examples], axis=0))
     assert (found.examples, found.groups) == (40, 20)
+
+
+def reader(folder: Path, kinds: str) -> tuple[attnx.Model, dict[str, np.ndarray]]:
+    """A reader of ids, a layer for each letter.
+
+    p is plain attention; h hides cells behind the softmax and divides once more, so that nothing can be hidden before
+    it; k has a learned key and value before the text's.
+    """
+    g = G()
+    drawn = np.random.default_rng(4)
+    g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 3)  # type: ignore[method-assign]
+    x = str(g.op("Gather", g.weight(9, D * H), g.input("input_ids", [1, S], 7)))
+    for kind in kinds:
+        q, k, v = (g.heads(g.linear(x, D * H, D * H)) for _ in range(3))
+        if kind == "k":
+            k, v = (str(g.op("Concat", g.weight(1, H, 1, D), side, axis=2)) for side in (k, v))
+        weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
+        if kind == "h":
+            weights = g.op("Mul", weights, g.const(np.arange(S) != 3, np.float32))
+            weights = g.op("Div", weights, g.op("ReduceSum", weights, g.const([-1], np.int64), keepdims=1))
+        context = g.op("Transpose", g.op("MatMul", weights, v), perm=[0, 2, 1, 3])
+        merged = str(g.op("Reshape", context, g.const([0, -1, D * H], np.int64)))
+        x = str(g.op("Add", x, g.linear(merged, D * H, D * H)))
+    return attnx.open(g.save(folder, x), device="cpu"), {"input_ids": np.array([[1, 4, 2, 8, 5]])}
+
+
+HIDDEN = "L1 has no masked to change: cells are hidden behind the softmax"
+
+
+@pytest.mark.parametrize(("kinds", "why"), [("php", HIDDEN), ("pkp", "L1 has 5 queries and 6 keys")])
+def test_layers_that_cannot_be_cut_are_left_out_by_name(kinds: str, why: str, tmp_path: Path) -> None:
+    model, feed = reader(tmp_path, kinds)
+    planned = plan_run(model, Prompt(inputs=feed))
+    running = Intervening(model, {"inputs": planned.feed})
+    told: list[tuple[int, int]] = []
+    cutter = Cutter(model, running, planned, Mention("w", -1, -1, (4,)))
+    found = matter(cutter, Mention("to", -1, -1, TO), lambda *of: told.append(of))
+    assert found.moved.axes[0].labels == ("L0", "L2")
+    assert [note for note in cutter.left if not note.startswith(f"left out: {why}")] == []
+    assert len(cutter.left) == 1
+    assert {every for _, every in told} == {4 * H}  # both layers, edges and controls
+    assert told[-1][0] == 4 * H
+    base, weights = running.base("inputs"), running.attentions("inputs", cutter.sites)
+    for at, site in enumerate(cutter.sites):
+        cut = Intervention("cut", (Edit("knockout", (site.layer,), (1,), (4,), TO),))
+        (effect,) = running.run([cut])
+        assert found.moved.values[at, 1] == pytest.approx(cutter.read.change(base, effect.outputs).moved, rel=1e-4)
+        row = weights[site.index].need("weights")[0, 1, 4]
+        assert found.weights.values[at, 1] == pytest.approx(row[list(TO)].sum(), abs=1e-6)
+
+
+def test_where_no_layer_can_be_cut_the_reason_is_given(tmp_path: Path) -> None:
+    for kinds, why in (("h", HIDDEN.replace("L1", "L0")), ("k", "L0 has 5 queries and 6 keys")):
+        (tmp_path / kinds).mkdir()
+        model, feed = reader(tmp_path / kinds, kinds)
+        planned = plan_run(model, Prompt(inputs=feed))
+        with pytest.raises(UnsupportedError, match=why):
+            Cutter(model, Intervening(model, {"inputs": planned.feed}), planned, Mention("w", -1, -1, (4,)))
+
+
+def test_effects_count_the_heads_that_are_ablated(tmp_path: Path) -> None:
+    model, feed = reader(tmp_path, "ppp")
+    trace = model.trace(inputs=feed)
+    like = attnx.Measurement(
+        "like", "", (Axis("layer", ("L0", "L1", "L2")), Axis("head", tuple("0123"))), np.zeros((3, H))
+    )
+    told: list[tuple[int, int]] = []
+    made, notes = effects(model, Prompt(inputs=feed), trace, like, lambda *of: told.append(of))
+    assert told == [(n, 3 * H) for n in range(1, 3 * H + 1)] + [(3 * H, 3 * H)]  # and all of them together
+    assert np.isfinite(made.values).all()
+    assert not [note for note in notes if "left out" in note]

@@ -27,10 +27,21 @@ SHORT = ROOT / "tests" / "families" / "whisper-short"
 def changed(folder: Path, **told: object) -> Path:
     """The same model with another configuration; None takes a field out."""
     shutil.copytree(WORDS, folder)
-    path = folder / "generation_config.json"
-    config = {**json.loads(path.read_text(encoding="utf-8")), **told}
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), encoding="utf-8")
+    return configured(folder, **told)
+
+
+def configured(folder: Path, **told: object) -> Path:
+    """A copy of the model, with another configuration."""
+    config = {**json.loads((WORDS / "generation_config.json").read_text(encoding="utf-8")), **told}
+    kept = json.dumps({k: v for k, v in config.items() if v is not None})
+    (folder / "generation_config.json").write_text(kept, encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One copy, whose graphs are read once however it is configured."""
+    return changed(tmp_path_factory.mktemp("words") / "m")
 
 
 def heard(place: Path, tmp_path: Path, seconds: float, **asked: object) -> Speech:
@@ -79,9 +90,9 @@ def test_heads_that_are_not_there() -> None:
         ("no_timestamps_token_id", [1]),
     ],
 )  # fmt: skip
-def test_a_configuration_that_is_wrong_is_told_by_name(name: str, value: object, tmp_path: Path) -> None:
+def test_a_configuration_that_is_wrong_is_told_by_name(name: str, value: object, copied: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{name} is .* was expected"):
-        heard(changed(tmp_path / "m", **{name: value}), tmp_path, 1.3)
+        heard(configured(copied, **{name: value}), tmp_path, 1.3)
 
 
 def test_what_is_said_may_be_told(tmp_path: Path) -> None:

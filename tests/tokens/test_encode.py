@@ -2,11 +2,14 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, pre_tokenizers
 
 from attnx.errors import InputError, UsageError
 from attnx.tokens import Tokenizer, from_ids, load_tokenizer, pad, parse_ids
@@ -292,3 +295,53 @@ def test_dropped_characters_of_a_pair_and_of_what_was_cut(minilm: Tokenizer) -> 
     cut = minilm.encode("It was\0 so tired\0 and", max_length=5)
     assert any(note.startswith("the tokenizer drops 1 character of the text: ␀ at 6 ") for note in cut.notes)
     assert any("cut to 5 tokens" in note for note in cut.notes)
+
+
+def _written(folder: Path, model: Any) -> Tokenizer:
+    """A tokenizer.json of this model alone."""
+    raw = RawTokenizer(model)
+    raw.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("model", [
+    models.WordLevel({"the": 0}, unk_token="[UNK]"),
+    models.Unigram([("the", -1.0)], unk_id=None),
+    models.BPE({"t": 0, "h": 1}, [], unk_token="[UNK]"),
+], ids=["words", "unigram", "bpe"])  # fmt: skip
+def test_a_text_that_the_vocabulary_cannot_write_is_refused(tmp_path: Path, model: Any) -> None:
+    """The tokenizers package raises a bare Exception there."""
+    with pytest.raises(InputError, match="cannot write this text"):
+        _written(tmp_path, model).encode("the cat")
+
+
+def test_characters_that_bpe_leaves_out_are_refused(tmp_path: Path) -> None:
+    """Without an entry for the unknown it drops them, and the pieces behind them would stand in other places."""
+    tokenizer = _written(tmp_path, models.BPE({letter: i for i, letter in enumerate("that ")}, []))
+    assert tokenizer.encode("that hat").offsets[-1] == (7, 8)
+    with pytest.raises(InputError, match="no entry for 'o', 'm', nor one for unknown"):
+        tokenizer.encode("that tom hat")
+
+
+def test_characters_that_the_splitting_drops_are_told(tmp_path: Path) -> None:
+    raw = RawTokenizer(models.WordLevel({"the": 0, "cat": 1, "?": 2}, unk_token="?"))
+    raw.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("|")
+    raw.save(str(tmp_path / "tokenizer.json"))
+    tokens = load_tokenizer(tmp_path).encode("the|cat")
+    assert tokens.offsets == ((0, 3), (4, 7))
+    assert tokens.notes == ("the tokenizer drops 1 character of the text: | at 3 (counted in characters)",)
+
+
+def test_the_unknown_entry_of_a_unigram_model_is_found_by_its_number(tmp_path: Path) -> None:
+    tokenizer = _written(tmp_path, models.Unigram([("the", -1.0), ("huh", -2.0)], unk_id=1))
+    assert tokenizer.unknown_id == 1
+    assert tokenizer.encode("theo").notes == ("1 piece is unknown to the tokenizer and seen as huh: o at 1",)
+
+
+def test_no_text_is_split_by_chance(tmp_path: Path) -> None:
+    """Dropout is for training; with it, two runs of one text would have other tokens."""
+    vocabulary = {letter: i for i, letter in enumerate("the")} | {"th": 3, "the": 4}
+    model = models.BPE(vocabulary, [("t", "h"), ("th", "e")], dropout=0.9)
+    tokenizer = _written(tmp_path, model)
+    assert {tokenizer.encode("the" * 20).pieces for _ in range(5)} == {("the",) * 20}
+    assert tokenizer.notes == ("the tokenizer's dropout of 0.9 is for training: left out",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnx.records import Attention, Axis, Check, Measurement, Miss, Place, Site, Tokens, Trace
@@ -88,6 +90,14 @@ def trace(pieces: list[str] = ENGLISH, layers: int = 2, heads: int = 4, causal: 
     return Trace(
         "minilm", "cpu", tokens(pieces), None, tuple(attentions), misses=(Miss("/pool/Softmax", "Softmax", "rank 2"),)
     )
+
+
+def finite(trace: Trace) -> Trace:
+    """The same, hidden by the lowest float32 in place of minus infinity."""
+    lowest = np.finfo(np.float32).min
+    return replace(trace, attentions=tuple(
+        replace(a, masked=np.where(np.isneginf(a.need("masked")), lowest, a.need("masked"))) for a in trace.attentions
+    ))  # fmt: skip
 
 
 def long(count: int = 120) -> list[str]:

@@ -146,3 +146,9 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False"]
+
+
+def test_the_grid_leaves_out_what_a_mask_of_finite_numbers_hides() -> None:
+    one = samples.trace(causal=True)
+    finite = samples.finite(one)
+    assert grid_figure(finite, ".svg", stage="masked").data == grid_figure(one, ".svg", stage="masked").data

@@ -142,3 +142,13 @@ def test_log_of_negative_values_is_refused() -> None:
     assert plain(grid(samples.trace(), "scaled"), 80)
     with pytest.raises(UsageError, match="not a scale"):
         grid(samples.trace(), kind="x")  # type: ignore[arg-type]
+
+
+def test_a_mask_of_finite_numbers_hides_as_minus_infinity_does() -> None:
+    """Else the scale would run down to -3.4e38, and all that is seen would look alike."""
+    one = samples.trace(causal=True)
+    finite = samples.finite(one)
+    drawn = plain(grid(one, stage="masked"), 60)
+    assert plain(grid(finite, stage="masked"), 60) == drawn
+    heads = [line[3:].split() for line in drawn.splitlines() if line.startswith("L0")]
+    assert len({word for line in heads for word in line}) > 1

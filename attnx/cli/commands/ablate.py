@@ -126,8 +126,7 @@ def ablate(
                 f"--reference takes texts by themselves, and {opened.name} takes two at once", "Choose --with mean."
             )
         means = _means(opened, reference, component, running)
-    total = len(heads) + len(layers or ()) or sum(s.heads or 1 for s in opened.sites)
-    with output.progress(total, "changes") as tell:
+    with output.progress(None, "changes") as tell:
         found = study(
             opened, running, planned.tokens, memory=memory, at_queries=named, component=component, heads=heads,
             layers=layers, method=how, means=means, queries=queries or None, edges=edges, answer=answer, foil=foil,

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _SHARED = frozenset({"--head", "--view", "--target", "--generate"})
 _TAKES = {
     "a translator": _SHARED
-    | {"--layer", "--all", "--when", "--targets", "--back", "--symmetrise", "--gold", "--gold-from", "--top", "--jsonl",
-       "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k", "--seed",
-       "--chat"},
-    "sound": _SHARED | {"--prompt", "--by", "--save", "--force"},
+    | {"--layer", "--all", "--when", "--targets", "--back", "--symmetrise", "--gold", "--gold-from", "--top",
+       "--explain", "--jsonl", "--file", "--pair", "--ids", "--inputs", "--set", "--dim", "--temperature", "--top-k",
+       "--seed", "--chat"},
+    "sound": _SHARED | {"--prompt", "--by", "--explain", "--save", "--force"},
     "an answer": _SHARED
     | {"--layer", "--by", "--spans", "--top", "--explain", "--ids", "--inputs", "--set", "--dim", "--temperature",
        "--top-k", "--seed", "--chat"},
@@ -150,7 +150,9 @@ def align(
             refuse("without --save", {"--force": force})
         asked = Request(heads, prompt, source.target, writing.generate)
         shown, unit = _one_of("--view", view, VIEWS), _one_of("--by", by, UNITS)
-        hear(run, model, asked, view=shown, by=unit, save=save, force=force)
+        if shown != "table":
+            refuse(f"with --view {shown}", {"--explain": explain})
+        hear(run, model, asked, view=shown, by=unit, explain=explain, save=save, force=force)
         return
     if is_two_sided(model):
         _idle("a translator", given)
@@ -190,6 +192,7 @@ def _translation(run: Start, model: Model, heads: Any, layers: Any, given: Mappi
         view=_one_of("--view", view, VIEWS),
         between_spaces=view == "pharaoh",
         top=given["--top"],
+        explain=given["--explain"],
     )
     if asked.every:
         refuse("with --all", {name: given[name] for name in ("--head", "--layer")})
@@ -197,6 +200,8 @@ def _translation(run: Start, model: Model, heads: Any, layers: Any, given: Mappi
         refuse("without --back", {"--symmetrise": given["--symmetrise"]})
     if targets is not None:
         refuse("with --targets", {"--target": run.source.target, "--generate": run.writing.generate})
+    if asked.view != "table":
+        refuse(f"with --view {asked.view}", {"--explain": given["--explain"]})
     cross_sites(model)
     if given["--gold"] is not None:
         refuse("with --gold", {name: given[name] for name in ("--head", "--layer", "--all", "--view", "--back")})

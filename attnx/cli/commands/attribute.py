@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
+from attnx.cli.options import ExplainOption, ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 from attnx.numerals import counted
 
@@ -28,6 +29,7 @@ def attribute(
         str | None, typer.Option("--at", metavar="TOKEN", help="Read at this token, else the last or the mask.")
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -56,6 +58,7 @@ def attribute(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
+    from attnx.view.page import line
     from attnx.view.reporting import base, opening
     from attnx.view.table import table
 
@@ -65,7 +68,13 @@ def attribute(
     views: list[Any] = [*opening(trace, what="direct logit attribution", device=running.device)]
     place = "" if found.readout.kind == "label" else f"{planned.tokens.pieces[found.readout.position].strip()}@"
     where = f" at {place}{found.readout.position}" if place else ""
-    views += ["", _ranking(found, where, top or TOP), "", table(found.map(), diverging=True)]
+    views += [
+        "",
+        _ranking(found, where, top or TOP),
+        "",
+        table(found.map() if explain else replace(found.map(), formula="", source=""), diverging=True),
+    ]
+    views += [] if explain else [line("formula, source: --explain", "dim")]
     saving.give(views, found.columns(), body, json=run.output.json, path=save, force=force)
 
 

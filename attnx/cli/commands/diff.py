@@ -33,7 +33,7 @@ def diff(
     run: Start,
     other_text: Annotated[
         str | None,
-        typer.Option("--other-text", metavar="TEXT", help="Another text with as many tokens, for the second model."),
+        typer.Option("--other-text", metavar="TEXT", help="The second text, of the same number of tokens."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="T", help="A stage differs by more than this, relative to its size.")
@@ -101,7 +101,7 @@ def diff(
     if not 0 < tolerance < float("inf"):
         raise UsageError(f"--tolerance {tolerance:g} tells nothing", "Give a positive number, such as 0.001.")
     if fail_over is not None and not 0 <= fail_over < float("inf"):
-        raise UsageError(f"--fail-over {fail_over:g} is no limit", "Give a share of a row: 0 to 1, such as 0.01.")
+        raise UsageError(f"--fail-over {fail_over:g} is not a limit", "Give a share of a row: 0 to 1, such as 0.01.")
     if mean not in (None, "heads"):
         raise UsageError(f"--mean {mean}: heads are compared, or their mean", "Give --mean heads.")
     counted = any(from_end(one) for text in layer or () for one in text.replace("=", ",").split(","))

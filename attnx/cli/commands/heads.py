@@ -147,7 +147,7 @@ def heads(
         from attnx.study.head_effects import effects
 
         like = table.measures[0]
-        with output.progress(int((~np.isnan(like.values)).sum()), "heads") as tell:
+        with output.progress(None, "heads") as tell:
             prompt = Prompt(tokens=induction.probe(opened.tokenizer)) if alone else run.prompt
             effect, doubts = effects(opened, prompt, trace, like, tell)
         table = replace(

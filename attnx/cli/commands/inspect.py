@@ -11,6 +11,7 @@ import typer
 from attnx.cli.options import (
     SENSES,
     WRITING,
+    ExplainOption,
     ForceOption,
     HeadOption,
     JsonlOption,
@@ -73,6 +74,7 @@ def inspect(
     ] = None,
     site: SiteOption = None,
     every: Annotated[bool, typer.Option("--all", help="Everything that one screen has no room for.")] = False,
+    explain: ExplainOption = False,
     jsonl: JsonlOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
@@ -146,6 +148,7 @@ def inspect(
                     *([""] if at else []),
                     *_whose(one, shown),
                     *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said)),
+                    *(_explained(shown) if explain else []),
                 )
             tell(at + 1)
 
@@ -180,6 +183,13 @@ def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) ->
         with naming_line(one):
             shown = inspect(trace, request, sort, others, matrices=matrices)
         yield one, shown
+
+
+def _explained(shown: Inspection) -> list[Any]:
+    from attnx.study.explained import explained
+    from attnx.view.page import line
+
+    return [line(text, "dim") for text in explained(shown)]
 
 
 def _whose(one: Item, shown: Inspection) -> list[Any]:

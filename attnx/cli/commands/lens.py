@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnx.cli.options import ForceOption, SaveOption, TopOption, starts
+from attnx.cli.options import ExplainOption, ForceOption, SaveOption, TopOption, starts
 from attnx.cli.start import Start
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def lens(
         str | None, typer.Option("--answer", metavar="WORD", help="The token to watch; else the model's first choice.")
     ] = None,
     top: TopOption = None,
+    explain: ExplainOption = False,
     save: SaveOption = None,
     force: ForceOption = False,
 ) -> None:
@@ -56,6 +57,7 @@ def lens(
     notes = [*planned.trace.notes, *found.notes]
     output.notes(notes)
     from attnx.view.json import document
+    from attnx.view.page import line
     from attnx.view.reporting import base, opening
 
     trace = named(opened, run.prompt, planned).trace
@@ -63,6 +65,7 @@ def lens(
     body = document("attnx/lens", {**base(trace), "device": running.device, **_object(found), "notes": notes})
     views: list[Any] = [*opening(trace, what="logit lens", device=running.device)]
     views += ["", *(_one(found) if len(found.positions) == 1 else _several(found))]
+    views += [line(_FORMULA if explain else "formula, source: --explain", "" if explain else "dim")]
     saving.give(views, found.columns(), body, json=run.output.json, path=save, force=force)
 
 
@@ -89,7 +92,7 @@ def _one(found: LogitLens) -> list[Any]:
     if found.top.shape[2] > 1:
         parts.append(column("next choices", others, spare=True))
     title = f"what each layer would say ({found.kind}){where}"
-    return [columns(title, parts, notes=[_from(found), _FORMULA])]
+    return [columns(title, parts, notes=[_from(found)])]
 
 
 def _several(found: LogitLens) -> list[Any]:
@@ -110,7 +113,7 @@ def _several(found: LogitLens) -> list[Any]:
     made = found.map()
     upside = replace(
         made, axes=(Axis("layer", tuple(found.layers[n] for n in order)), made.axes[1]),
-        values=np.ascontiguousarray(made.values[::-1]), formula=_FORMULA, source="",
+        values=np.ascontiguousarray(made.values[::-1]), formula="", source="",
     )  # fmt: skip
     return [columns(title, words, gap=1), "", table(upside)]
 

@@ -30,7 +30,7 @@ TOP = 4
 def patch(
     run: Start,
     corrupt: Annotated[
-        str | None, typer.Argument(metavar="CORRUPT", help="The same text with other words, of as many tokens.")
+        str | None, typer.Argument(metavar="CORRUPT", help="The same text with other words, and as many tokens.")
     ] = None,
     what: Annotated[
         str,

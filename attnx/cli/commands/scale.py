@@ -80,7 +80,7 @@ def scale(
     from attnx.errors import UsageError
 
     if as_if not in ("site", "sqrt"):
-        raise UsageError(f"--as-if {as_if!r} is no scale", "Give site or sqrt.")
+        raise UsageError(f"--as-if {as_if!r} is not a scale", "Give site or sqrt.")
     if similarity not in ("dot", "cosine"):
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
     saving.check(save, force=force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.graph.axes.atoms import Atom, Axes, atoms_of, fresh, leaves, split_alike, split_to
 from attnx.graph.axes.product import find_product
-from attnx.graph.load.nodes import ROUNDS, attributes
+from attnx.graph.load.nodes import CURVES, ROUNDS, attributes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -28,6 +28,7 @@ ELEMENTWISE = (
             "ScatterElements Not And Or"
         ).split()
     )
+    | {*CURVES, "Sign", "Round", "Floor", "Ceil"}
     | ROUNDS
 )
 """Operators that keep axes where they are (Concat, Slice, Pad: the axis changes length, not its meaning)."""

@@ -51,6 +51,9 @@ class _Walk:
         self.graph, self.context, self.feature = graph, product.out, feature
         self.marks: set[Atom] = set(feature)
         self._queue: list[tuple[str, Axes, int]] = [(product.out, product.out_axes, 0)]
+        self._projected: set[str] = set()
+        """Values behind a projection that left every axis but the features' in place: one matrix for each head, or the
+        output projection itself, where what the features stand beside is a map's rows and columns."""
 
     def heads(self) -> list[Atom] | None:
         """See `merged_with`."""
@@ -68,7 +71,7 @@ class _Walk:
                 found = self._at(node, value, axes, depth + 1)
                 if found is not None:
                     return found
-        return None
+        return [] if self._projected else None
 
     def _at(self, node: NodeProto, value: str, axes: Axes, depth: int) -> list[Atom] | None:
         """The heads as shown by a node that reads `value`; None where it shows none, and its output is queued."""
@@ -103,6 +106,7 @@ class _Walk:
         if len(axes) > 3 and len(mine) == len(product.out_axes):
             self.feature = _projected_in_place(product, mine, axes, theirs, contracted, self.feature)
             self._queue.append((product.out, product.out_axes, depth))
+            self._projected.add(product.out)
             return None
         return []  # projected on its own
 
@@ -115,6 +119,10 @@ class _Walk:
 
     def _follow(self, node: NodeProto, value: str, axes: Axes, depth: int) -> None:
         """Queue the output that a node makes from `value`, where its axes can be followed."""
+        if value in self._projected:
+            if sum(depends(self.graph, name) for name in node.input if name) > 1:
+                return  # what is joined with another part of the model is its stream: the projection was the output's
+            self._projected.update(node.output[:1])
         after = forward(self.graph, node, axes, value) if node.output else None
         if after is None or _joins_parts(self.graph, node, after, self.marks, self.context):
             return  # heads that were cut out one by one cannot be seen in their features

@@ -274,5 +274,5 @@ def bias_kind(graph: Graph, reading: Reading, heads: int | None, at: Collection[
         if shape is None or scalar(graph, name) is not None or heads in (None, 1) or len(shape) < 3:
             continue
         if any(len(shape) >= -i and shape[i] == heads for i in at) if at else heads in shape[:-2]:
-            return "one a head"
+            return "one per head"
     return None

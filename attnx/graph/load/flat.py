@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ class FlatGraph:
                     self._consumers[name].append(node)
         self._constants: dict[str, Array | None] = {}
         self._held = 0
+
+    @cached_property
+    def names(self) -> Counter[str]:
+        """How many nodes have each name."""
+        return Counter(node.name for node in self.nodes)
 
     def producer(self, value: str) -> NodeProto | None:
         """The node that makes a value; None for graph inputs and initializers."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
-from attnx.graph.load.nodes import attribute, outer_names, subgraphs
+from attnx.graph.load.nodes import attribute, reads_of, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -105,6 +105,18 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
         o.name = live.get(o.name, o.name)
 
 
+def _ordered(nodes: Sequence[NodeProto], maker: Mapping[str, int], known: set[str]) -> bool:
+    """Whether all that nodes read is known, or made by nodes before them."""
+    for i, node in enumerate(nodes):
+        for name in reads_of(node):
+            made = maker.get(name)
+            if made is None and name not in known:
+                return False
+            if made is not None and made >= i:
+                return False
+    return True
+
+
 def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
     """Nodes in an order in which every value is made before it is read; otherwise in file order.
 
@@ -121,14 +133,13 @@ def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
                 raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
             if name:
                 maker[name] = i
+    if _ordered(nodes, maker, known):
+        return nodes
     waiting: list[int] = []
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
-        reads = {name for name in node.input if name}
-        for _, inner in subgraphs(node):
-            reads |= outer_names(inner)
         needs = set()
-        for name in reads:
+        for name in reads_of(node):
             if name in maker:
                 needs.add(maker[name])
             elif name not in known:

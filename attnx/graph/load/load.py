@@ -126,7 +126,7 @@ def _export(path: Path) -> str:
     """The export command for a weight file: for the folder that contains it, where that is a checkpoint."""
     if not (path.parent / "config.json").is_file() or path.suffix == ".gguf":
         return Wording(
-            "Make ONNX of the checkpoint that it is from: <attnx.catalog.export.export('ORG/NAME', 'OUT')>; "
+            "Export the checkpoint it came from to ONNX: <attnx.catalog.export.export('ORG/NAME', 'OUT')>; "
             "of a module of your own with torch.onnx.export."
         )
     folder = path.resolve().parent

@@ -16,6 +16,12 @@ DEQUANTISES = frozenset("DequantizeLinear TRT_FP8DequantizeLinear TRT_MXFP8Dequa
 """Operators that turn it back into floats."""
 ROUNDS = QUANTISES | DEQUANTISES | {"TRT_FP4QDQ"}
 """Both kinds, and operators that do both at once."""
+CURVES = (
+    *("Elu", "Softplus", "Gelu", "Tanh", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin"),
+    *("Sinh", "Tan", "Erf", "Log", "Selu", "Celu", "Mish", "Swish", "Softsign", "LeakyRelu", "ThresholdedRelu"),
+    *("HardSigmoid", "HardSwish", "Shrink", "Abs", "Reciprocal", "Sqrt"),
+)
+"""ONNX's functions of one number, besides those that have a name of their own in attention (Exp, Relu, Sigmoid)."""
 
 
 def attribute_value(a: Any) -> Any:
@@ -43,9 +49,9 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
     """The subgraphs of a node, by attribute name."""
-    found = [(a.name, a.g) for a in node.attribute if a.type == 5]
-    found += [(f"{a.name}[{i}]", g) for a in node.attribute if a.type == 10 for i, g in enumerate(a.graphs)]
-    return found
+    held = [a for a in node.attribute if a.type in (5, 10)] if node.attribute else []
+    found = [(a.name, a.g) for a in held if a.type == 5]
+    return found + [(f"{a.name}[{i}]", g) for a in held if a.type == 10 for i, g in enumerate(a.graphs)]
 
 
 def outer_names(graph: GraphProto) -> set[str]:
@@ -63,4 +69,8 @@ def outer_names(graph: GraphProto) -> set[str]:
 
 def reads_of(node: NodeProto) -> set[str]:
     """The values that a node reads, including in its subgraphs."""
-    return {name for name in node.input if name}.union(*(outer_names(inner) for _, inner in subgraphs(node)))
+    read = set(node.input)
+    read.discard("")
+    for _, inner in subgraphs(node):
+        read |= outer_names(inner)
+    return read

@@ -166,7 +166,10 @@ def _check_info(info: ValueInfoProto) -> None:
 
 def _check_nodes(nodes: Iterable[NodeProto]) -> None:
     for node in nodes:
-        _text([node], "node", "name", "op_type", "domain", "input", "output")
+        if bytes in map(type, (node.name, node.op_type, node.domain, *node.input, *node.output)):
+            _text([node], "node", "name", "op_type", "domain", "input", "output")
+        if not node.attribute:
+            continue
         _text(node.attribute, f"node {node.name or node.op_type!r}", "name", "ref_attr_name")
         if len({a.name for a in node.attribute}) < len(node.attribute):
             raise ModelError(f"node {node.name or node.op_type!r} gives an attribute twice", _HINT)
@@ -229,8 +232,9 @@ def _text(messages: Iterable[Any], where: str, *fields: str) -> None:
     for message in messages:
         for field in fields:
             value = getattr(message, field)
-            values = (value,) if isinstance(value, (str, bytes)) else value
-            for text in values:
+            if isinstance(value, str):
+                continue
+            for text in (value,) if isinstance(value, bytes) else value:
                 if isinstance(text, bytes):
                     raise ModelError(f"a {field} of a {where} is not valid text: {text[:40]!r}", _HINT)
 

@@ -159,4 +159,4 @@ def _bias(hidden: Array, masked: Array | None) -> str | None:
     # Constant along each row: what is looked up for each cell (bonds between atoms) depends on the inputs.
     name = "by position" if (most - least).max(initial=-np.inf) > 1e-6 else "bias"
     by_head = shown.shape[1] > 1 and bool(np.abs(shown - shown[:, :1]).max() > 1e-6)
-    return f"{name}, one a head" if by_head else name
+    return f"{name}, one per head" if by_head else name

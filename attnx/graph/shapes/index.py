@@ -108,7 +108,6 @@ class Graph(FlatGraph):
         for node in self.nodes:
             if node.op_type in ("Shape", "Size") and not node.domain and not through_shapes:
                 continue
-            reads = reads_of(node)
-            if reads & found:
+            if not found.isdisjoint(reads_of(node)):
                 found.update(o for o in node.output if o)
         return found

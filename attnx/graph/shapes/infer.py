@@ -122,6 +122,8 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
 
 def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
     """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
+    if not node.input:
+        return
     shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
     if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
         short.update(node.output)

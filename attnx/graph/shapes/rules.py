@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx.graph.fact import Fact, Shape, ints
-from attnx.graph.load.nodes import ROUNDS
+from attnx.graph.load.nodes import CURVES, ROUNDS
 from attnx.graph.shapes.arithmetic import Rule, axes_of, broadcast, matmul
 from attnx.graph.shapes.layout_rules import LAYOUT
 
@@ -134,7 +134,7 @@ _SAME = (
 ).split()
 SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys((*_SAME, *sorted(ROUNDS)), _like()),
+    **dict.fromkeys((*_SAME, *CURVES, *sorted(ROUNDS)), _like()),
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceL1",
                      "ReduceSumSquare", "ReduceLogSumExp"), reduce),
     "MatMul": lambda _n, _a, x: [matmul(x[0].shape, x[1].shape)],

@@ -70,7 +70,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     merge_heads(e, context, node.input[0], node.output[0])
     notes = ["each query sees only the keys that a selector chose for it"]
     if auxiliary:
-        notes.append("the key axis is the main keys, then the auxiliary ones, which are no tokens of the sequence")
+        notes.append("the key axis holds the main keys, then the auxiliary ones, which are not tokens of the sequence")
     return found(
         e, node, required=True, heads=heads, kv_heads=kv_heads, head_size=size, scale=number,
         scale_place="inside DynamicSparseAttention", causal=True, sink=bool(sink), query_from=node.input[0],

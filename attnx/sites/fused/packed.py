@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from attnx.graph.shapes.index import Graph
 
-NOTE = "the batch is packed: rows and columns of padding are no tokens, and have weights of 0"
+NOTE = "the batch is packed: padding rows and columns are not tokens, and have weights of 0"
 
 
 def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:

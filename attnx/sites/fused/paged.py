@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from attnx.graph.shapes.index import Graph
 
-NOTE = "the batch is packed: rows of padding are no tokens, and have weights of 0"
+NOTE = "the batch is packed: padding rows are not tokens, and have weights of 0"
 
 
 @dataclass(frozen=True, slots=True)

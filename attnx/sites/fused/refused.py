@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _RECURRENT = "linear attention is a recurrence over a state: it has no softmax, and no weights to show"
-_SELECTOR = "it selects the keys that a sparse attention reads, and is no attention itself"
+_SELECTOR = "it selects the keys that a sparse attention reads, and is not an attention itself"
 _SEARCH = "its decoder is a graph inside the node; save that graph as a model of its own and open it"
 _INTEGER = "its weights are int8 in an order of cuBLAS and every stage is rounded between; it runs on CUDA only"
 REASONS = {

@@ -4,7 +4,8 @@ Its sign is two products in a row: of queries and keys, then of the result with 
 and values, then of the result with queries.
 
 Sources: Ramapuram et al. 2024 (sigmoid), So et al. 2021 and Hua et al. 2022 (squared ReLU), Sun et al. 2023
-(retention), Katharopoulos et al. 2020 (linear attention), Martins and Astudillo 2016 (sparsemax).
+(retention), Katharopoulos et al. 2020 (linear attention), Martins and Astudillo 2016 (sparsemax), Zeng et al. 2021
+(YOSO: a power of the angle between query and key).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attnx.graph.axes.axes import forward
 from attnx.graph.axes.head_origin import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import op_name
+from attnx.graph.load.nodes import CURVES, op_name
 from attnx.records import Miss
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 
     from attnx.graph.shapes.index import Graph
 
+_NAMED = (*CURVES, "Pow")
+"""What may stand in the softmax's place; of several in a row, the first here gives the name."""
 _STEPS = frozenset(
     "Add Sub Mul Div Where Cast CastLike Reshape Transpose Squeeze Unsqueeze Identity Dropout Expand Slice Clip Max "
-    "Min Relu Sigmoid Pow Exp Elu Softplus Tanh Gelu Neg Sqrt".split()
-)
+    "Min Relu Sigmoid Exp Neg Sign Round Floor Ceil".split()
+).union(_NAMED)
 _MOST = 14
 
 
@@ -116,7 +119,7 @@ def _features(graph: Graph, value: str, axes: Axes, first: Product) -> bool | No
     return None
 
 
-_NOT = "so that it has no weights that sum to 1, and is not shown"
+_NOT = "so it has no weights that sum to 1, and is not shown"
 _LINEAR = (
     "linear attention: keys and values are multiplied first, and queries read what comes of it; no number of the graph "
     "stands for a query and a key, and none is shown"
@@ -143,8 +146,8 @@ def _by_scores(graph: Graph, steps: list[Step]) -> str:
             for s in steps[ops.index("Relu") :]
         )
         name = "squared ReLU attention" if squared else "ReLU attention"
-    elif any(op in ops for op in ("Elu", "Softplus", "Gelu", "Tanh", "Pow")):
-        name = f"attention by {next(op for op in ops if op in ('Elu', 'Softplus', 'Gelu', 'Tanh', 'Pow'))}"
+    elif curve := next((op for op in _NAMED if op in ops), ""):
+        name = f"attention by {curve}"
     if _renormalised(graph, steps):
         return f"{name}, divided by its sums: a product of two tensors weighs a tensor, and no exponential is between"
     return f"{name}: a product of two tensors weighs a tensor, and no softmax is between them, {_NOT}"

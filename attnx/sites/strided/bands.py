@@ -47,7 +47,7 @@ _SHARED = (
 )
 _MIXED = (
     "its rows mix scores of different heads or texts: they are cut out of memory by steps (as_strided) that were "
-    "written for another layout, so that the file can hardly compute what its checkpoint does"
+    "written for another layout, so the file can hardly compute what its checkpoint does"
 )
 _REPLACED = "rows of tokens with global attention are made here too, and then written over: see the site behind"
 

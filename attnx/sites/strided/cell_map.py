@@ -59,9 +59,9 @@ class Places:
         Returns:
             `Mixed` where rows combine several heads; None where the graph cannot be evaluated or shows something else.
         """
-        signature = [self._signature(name, (source.query, *source.keys)) for name in logits]
+        signature = self._signatures(logits, (source.query, *source.keys))
         if use is not None:
-            signature += [self._signature(name, (*use.weights, *use.values)) for name in use.contexts]
+            signature += self._signatures(use.contexts, (*use.weights, *use.values))
         key = tuple(signature)
         if key not in self._proved:
             self._proved[key] = self._prove(logits, source, use)
@@ -104,10 +104,8 @@ class Places:
         """Input sizes to try: two texts, or one, of each length; long texts alone first."""
         tried: list[dict[str, int]] = []
         lengths = self._lengths(products)
-        held = self._held(products)
-        # A graph that was unrolled runs at one length only, the end of its last block: tried before those in between.
-        likely = [max(n for n in lengths if n in held)] if any(n in held for n in lengths) else []
-        for length in dict.fromkeys([*lengths[:1], *likely, *lengths]):
+        # A graph that was unrolled runs at one length only, the end of its last block: tried before all others.
+        for length in dict.fromkeys([*self._ends(products), *lengths[:1], *self._largest(lengths, products), *lengths]):
             named = small_sizes(self.graph, length)
             for batch in (2, 1) if length <= _SHORT else (1, 2):
                 sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
@@ -151,14 +149,30 @@ class Places:
         found |= {times * d for times in (1, 2, 4) for d in fixed}
         return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
 
-    def _held(self, products: Sequence[str]) -> set[int]:
-        """The whole numbers that the graph holds upstream of products."""
+    def _ends(self, products: Sequence[str]) -> list[int]:
+        """The end of the last block that the graph cuts out of a text at a place of its own, upstream of products."""
+        graph, free = self.graph, set(self.graph.sizes.values())
         found: set[int] = set()
+        for node in self._makers(tuple(products)):
+            if node.op_type != "Slice" or len(node.input) < 4:
+                continue
+            starts, ends, axes = (graph.constant(n) if graph.is_constant(n) else None for n in node.input[1:4])
+            shape = graph.shape(node.input[0])
+            if shape is None or starts is None or ends is None or axes is None:
+                continue
+            for start, end, axis in zip(*(a.ravel().tolist() for a in (starts, ends, axes)), strict=False):
+                if 0 < start < end and 8 <= end <= 4 * PROBE and shape[axis] in free:
+                    found.add(end)
+        return [max(found)] if found else []
+
+    def _largest(self, lengths: Sequence[int], products: Sequence[str]) -> list[int]:
+        """The largest of these lengths that the graph holds as a number, upstream of products."""
+        held: set[int] = set()
         for name in upstream(self.graph, products):
-            held = self.graph.constant(name) if self.graph.is_constant(name) else None
-            if held is not None and held.dtype.kind == "i":
-                found.update(held.ravel().tolist())
-        return found
+            value = self.graph.constant(name) if self.graph.is_constant(name) else None
+            if value is not None and value.dtype.kind == "i":
+                held.update(value.ravel().tolist())
+        return [max(held.intersection(lengths))] if held.intersection(lengths) else []
 
     def _reaches(self, source: Source, sizes: dict[str, int], sides: Sequence[str]) -> bool:
         """Whether a run at these sizes gets as far as the products: an unsuitable length fails at the blocks before.
@@ -250,15 +264,19 @@ class Places:
             return proof
         drawn = np.random.default_rng(7)
         row = np.zeros(seen.asked.shape, np.float32)
-        weights = drawn.integers(1, 8, len(keys)).astype(np.float32)
+        weights = drawn.integers(1, 8, len(keys), np.int8).astype(np.float32)
         row[cells.there.reshape(row.shape)] = weights
-        value = drawn.integers(-7, 8, fact).astype(np.float32)
+        value = drawn.integers(-7, 8, fact, np.int8).astype(np.float32)
         asking = np.unravel_index(cells.asks, seen.query)
         head = np.zeros_like(cells.asks) if at.heads is None else asking[at.heads]
         sizes = (seen.query[at.batch], proof.heads, seen.query[at.length], seen.key[proof.key.length])
         begins = np.ravel_multi_index((asking[at.batch], head, asking[at.length], np.zeros_like(head)), sizes)
         flat = np.repeat(begins, cells.counts) + keys
-        whole = np.bincount(flat, weights, minlength=prod(sizes)).reshape(sizes).astype(np.float32)
+        if proof.twice:
+            whole = np.bincount(flat, weights, minlength=prod(sizes)).reshape(sizes).astype(np.float32)
+        else:
+            whole = np.zeros(sizes, np.float32)
+            whole.reshape(-1)[flat] = weights
         for i, name in enumerate(use.contexts):
             given = _apart(use.weights, row, seen.parts) | cut(seen.facts, use.values, use.beside, value)
             made = enact(self.graph, seen.facts, [], name, given)
@@ -267,10 +285,10 @@ class Places:
                 return replace(proof, value=pair[0], context=pair[1], at=i)
         return proof
 
-    def _signature(self, target: str, sources: Sequence[str]) -> int:
-        """A number that is the same for values made from their sources in the same way."""
+    def _signatures(self, targets: Sequence[str], sources: Sequence[str]) -> list[int]:
+        """For each of these values, a number that is the same for values made from their sources in the same way."""
         known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
-        stack = [target]
+        stack = list(targets)
         while stack:
             name = stack[-1]
             node = self.graph.producer(name)
@@ -290,7 +308,7 @@ class Places:
             attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
             at = list(node.output).index(name)
             known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
-        return known[target]
+        return [known[target] for target in targets]
 
 
 def _stacked(parts: Sequence[Array], fill: float) -> Array:

@@ -124,6 +124,7 @@ def _needed(
 ) -> list[NodeProto] | None:
     """The nodes that make `target`, in order; numbers that are already known are added to `held`."""
     makers = {o: node for node in extra for o in node.output if o}
+    added = {id(node) for node in extra}
     needed: dict[int, NodeProto] = {}
     seen: set[str] = set()
     stack = [target]
@@ -146,7 +147,10 @@ def _needed(
         else:
             needed[id(node)] = node
             stack += [n for n in node.input if n]
-    return sort_nodes(list(needed.values()), set(held))
+    own = sorted((n for n in needed.values() if id(n) not in added), key=graph.position)
+    return sort_nodes(
+        [*own, *(n for n in extra if id(n) in needed)], set(held)
+    )  # the graph's own read none of the others
 
 
 def _known(node: NodeProto) -> bool:

@@ -49,13 +49,13 @@ function showCoreference() {
     }
     return make("tr", { class: kind }, make("th", { scope: "row" }, verdict.where && kind === "layer" ? verdict.where : verdict.method,
       kind !== "layer" && verdict.where ? make("small", {}, ` ${verdict.where}`) : ""),
-      make("td", {}, token(nameOf(verdict.candidate))), make("td", { class: "wide" }, bar), make("td", { class: "right" }, figure(verdict.margin)));
+      make("td", {}, token(nameOf(verdict.candidate))), make("td", { class: "wide" }, bar), make("td", { class: "right" }, figure(verdict.lead)));
   };
   const body = make("tbody", {}, ...one.verdicts.map((v) => line(v, "verdict")),
     make("tr", { class: "between" }, make("th", { colspan: 4, scope: "rowgroup" }, "mean of the heads of each layer")), ...one.layers.map((v) => line(v, "layer")),
     make("tr", { class: "between" }, make("th", { colspan: 4, scope: "rowgroup" }, "baselines: what place and chance alone would say")), ...one.baselines.map((v) => line(v, "baseline")));
   const table = make("table", { class: "verdicts" }, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "read by"),
-    make("th", { scope: "col" }, "points at"), make("th", { scope: "col" }, "share of each candidate"), make("th", { scope: "col", class: "right" }, "margin"))), body);
+    make("th", { scope: "col" }, "points at"), make("th", { scope: "col" }, "share of each candidate"), make("th", { scope: "col", class: "right" }, "lead"))), body);
   byId("verdicts").replaceChildren(list, make("div", { class: "pair" }, make("div", { class: "across" }, table),
     make("div", {}, make("h3", {}, "head by head"), pointers(one, named, colourOf))), make("p", { class: "said" }, "A letter is the candidate with the largest share, its strength that share; a dot where no candidate has weight, … one that has no colour here. ", ...one.notes.map((note) => `${note}. `), one.source));
 }

@@ -15,7 +15,7 @@ async function drawGrid() {
   for (const [place, site] of data.sites.entries()) {
     const line = make("div", { role: "row", class: "thumbs" }, make("span", { role: "rowheader", class: "label" }, site.label));
     for (let head = 0; head < site.heads; head++) {
-      const kind = data.kinds[place]?.[head] ?? "";
+      const kind = kindOf(place, head);
       const cell = make(
         "button",
         { role: "gridcell", class: "thumb hatch", "data-r": place, "data-c": head, tabindex: "-1",

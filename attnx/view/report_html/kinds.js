@@ -2,6 +2,9 @@
 
 const SHORT = { "previous-token": "prev", "next-token": "next", induction: "induc", punctuation: "punct", mixed: "·" };
 
+// What a head does; of a sink also what it does with the rest of its weight.
+const kindOf = (site, head) => [data.kinds[site]?.[head], data.restKinds[site]?.[head]].filter(Boolean).join(", ");
+
 function startKinds() {
   if (!data.measures.length) return;
   byId("kinds").hidden = false;
@@ -29,11 +32,12 @@ function showKinds() {
     const line = make("tr", {}, make("th", { scope: "row" }, site.label));
     for (let head = 0; head < site.heads; head++) {
       const kind = data.kinds[place]?.[head] ?? "", value = measure?.values[place][head] ?? null;
-      const said = measure ? figure(value) : SHORT[kind] ?? kind;
+      const rest = data.restKinds[place]?.[head] ?? "", both = kindOf(place, head);
+      const said = measure ? figure(value) : rest ? `${SHORT[rest] ?? rest}*` : SHORT[kind] ?? kind;
       const here = place === state.site && head === state.head;
       const button = make("button", { type: "button", "data-r": place, "data-c": head, tabindex: here ? "0" : "-1", "aria-current": here ? "true" : null,
-        "aria-label": `${labelOf(place, head)}: ${measure ? `${measure.name} ${figure(value)}` : kind}` }, said || "–");
-      button.title = `${labelOf(place, head)} · ${measure ? `${measure.name} ${figure(value, 4)}` : kind}`;
+        "aria-label": `${labelOf(place, head)}: ${measure ? `${measure.name} ${figure(value)}` : both}` }, said || "–");
+      button.title = `${labelOf(place, head)} · ${measure ? `${measure.name} ${figure(value, 4)}` : both}`;
       if (measure && value !== null) {
         const part = high > low ? (value - low) / (high - low) : 0;
         button.style.background = css(ramps().one, part);
@@ -51,7 +55,9 @@ function showKinds() {
   if (measure) {
     said.replaceChildren(legend(ramps().one, [figure(low), figure(high)]), ` ${measure.formula}${measure.source ? ` (${measure.source})` : ""}`);
   } else {
-    const passed = data.thresholds.filter((line) => kinds.includes(line.split(":")[0]));
-    said.replaceChildren(make("ul", {}, make("li", {}, "· mixed: no threshold is passed"), ...passed.map((line) => make("li", {}, line))));
+    const starred = data.restKinds.flat().some(Boolean), named = [...kinds, ...new Set(data.restKinds.flat()), starred ? "rest" : ""];
+    const passed = data.thresholds.filter((line) => named.includes(line.split(":")[0]));
+    const star = starred ? [make("li", {}, "* sink, and what the rest of its weight does")] : [];
+    said.replaceChildren(make("ul", {}, ...star, make("li", {}, "· mixed: no threshold is passed"), ...passed.map((line) => make("li", {}, line))));
   }
 }

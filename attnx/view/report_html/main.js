@@ -38,7 +38,7 @@ function repaint() {
 }
 
 function showHeadName() {
-  const site = data.sites[state.site], kind = data.kinds[state.site]?.[state.head];
+  const site = data.sites[state.site], kind = kindOf(state.site, state.head);
   byId("head-name").textContent = labelOf(state.site, state.head);
   const facts = [kind, site.kind === "self" ? "" : `${site.kind} attention`, site.causal ? "causal" : "", site.kvHeads < site.heads ? `${site.heads} query heads share ${site.kvHeads} key heads` : "", `largest weight ${figure(site.peaks[state.head])}`];
   byId("head-said").textContent = facts.filter(Boolean).join(" · ");
