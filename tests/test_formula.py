@@ -104,6 +104,20 @@ def test_what_a_mask_hides_is_found(hides):
     assert formula.visible(put, capped).tolist() == [[True, True, False]]
 
 
+def test_large_matrices_are_looked_at_one_after_another(monkeypatch):
+    rng = np.random.default_rng(0)
+    capped = rng.normal(size=(2, 3, 5, 5)).astype(np.float32)
+    added = rng.choice([0.0, -100.0, -1e9, -np.inf], size=capped.shape).astype(np.float32)
+    weights = formula.softmax(capped + added)
+    for some in ((capped + added,), (capped + added, capped), (capped + added, capped, weights)):
+        monkeypatch.setattr(formula, "AT_ONCE", 1 << 18)
+        whole = formula.visible(*some)
+        monkeypatch.setattr(formula, "AT_ONCE", 1)
+        np.testing.assert_array_equal(formula.visible(*some), whole)
+    hidden = (added <= -1e9) | ((added == -100) & (weights == 0))
+    np.testing.assert_array_equal(formula.visible(*some), ~hidden)
+
+
 def test_visible_keeps_alibi_and_knows_swin():
     capped = np.zeros((1, 3), np.float32)
     alibi = np.array([[-6900.0, -0.5, 0.0]], np.float32)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnx.formula import average, visible
+from attnx.formula import AT_ONCE, average, visible
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -175,11 +175,10 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     _, count, keys = weights.shape
     queries = trace.queries_of(attention)
     padding = ~_flags(queries.mask, count, front=True, fill=True)
-    total = weights.sum(axis=-1)
-    nan = np.isnan(total)
-    if nan.any():  # of a NaN in the row, or of infinite numbers
-        nan = np.isnan(weights).any(axis=-1)
-        total = np.where(np.isnan(weights), 0, weights).sum(axis=-1)
+    if weights.size > AT_ONCE:  # one matrix at a time, so that memory stays bounded
+        nan, total = (np.stack(part) for part in zip(*map(_summed, weights), strict=True))
+    else:
+        nan, total = _summed(weights)
     real = ~padding[None, :] & ~nan & (total > 0)
     own = attention.site.kind == "self" and keys >= count
     return Rows(
@@ -192,6 +191,16 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
         broken=int((nan & ~padding[None, :]).sum()),
         received=received,
     )
+
+
+def _summed(weights: Array) -> tuple[Array, Array]:
+    """Rows [...,K] with a NaN in them: bool [...]; and sums of rows [...], of which NaN are left out."""
+    total = weights.sum(axis=-1)
+    nan = np.isnan(total)
+    if nan.any():  # of a NaN in the row, or of infinite numbers
+        nan = np.isnan(weights).any(axis=-1)
+        total = np.where(np.isnan(weights), 0, weights).sum(axis=-1)
+    return nan, total
 
 
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
