@@ -15,6 +15,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 import typer.main
 
 from attnx.feed import text
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and every program that they start would be, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# No test depends on how long it takes: hypothesis sets limits of its own unless told.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 BUNDLED = Path(__file__).parents[1] / "models"
 

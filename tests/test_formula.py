@@ -68,7 +68,7 @@ def test_sink_takes_its_share():
     assert hidden.tolist() == [[[0, 0]]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays(np.float32, (2, 3, 4), elements=FLOATS), st.floats(-30, 30))
 def test_softmax_does_not_move_when_all_scores_do(scores, by):
     got = formula.softmax(scores)

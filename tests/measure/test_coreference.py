@@ -171,7 +171,7 @@ def test_errors():
         coreference(trace(TEXT, weighted([uniform(5)])), IT, [ANIMAL])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 99), st.sampled_from(["none", "causal", "-10000"]))
 def test_the_parts_are_all_of_the_weight(seed, mask):
     t = trace(TEXT, drawn(n=N, seed=seed, mask=mask, causal=mask != "none", spread=2))

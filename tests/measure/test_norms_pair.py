@@ -88,7 +88,7 @@ def test_norms_need_values():
     assert value_norms(trace(plain(1), drawn(n=1)), 0).shares.values.tolist() == [[[1.0]], [[1.0]]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 99), st.sampled_from([(2, 2), (4, 2), (4, 1)]), st.sampled_from(["none", "causal"]))
 def test_a_pair_by_hand(seed, heads, mask):
     t = trace(plain(4), drawn(heads=heads[0], kv=heads[1], n=4, seed=seed, mask=mask))
