@@ -15,8 +15,8 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
-from hypothesis import HealthCheck, settings
 import typer.main
+from hypothesis import HealthCheck, settings
 
 from attnx.feed import text
 from attnx.interventions import unedited
