@@ -62,6 +62,8 @@ class Worth:
     unit: str = ""
     note: str = ""
     """ "it → animal"."""
+    weight: float | None = None
+    """Of the pair in the note; it stays whole where the note is cut."""
 
 
 def overview(
@@ -223,9 +225,9 @@ class Overview:
             value = number(item.value) + (f" {item.unit}" if item.unit else "")
             out.append(here.spell(f"\n  {safe(item.place):<{place}} "), "bold").append(value)
             if item.note:
-                note = safe(item.note)
-                note = here.spell(note)
-                out.append(f"  {cut(note, max(4, here.width - place - len(value) - 5), ascii_only=here.ascii)}", "dim")
+                note, weight = here.spell(safe(item.note)), "" if item.weight is None else f" {item.weight:.2f}"
+                spare = here.width - place - len(value) - len(weight) - 5
+                out.append(f"  {cut(note, max(4, spare), ascii_only=here.ascii)}{weight}", "dim")
         if left:
             out.append(f"\n{'...' if here.ascii else '…'} and {left} more", "dim")
         for line in chart:
