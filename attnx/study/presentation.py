@@ -22,7 +22,15 @@ NAMED = ("previous-token", "next-token", "self", "induction", "punctuation")
 """Kinds of heads that are more informative than the pair of tokens that a head connects most strongly."""
 
 
-def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: bool = False, said: int = 0) -> list[Any]:
+def render(
+    shown: Inspection,
+    next_step: str = "",
+    rest: str = "",
+    *,
+    every: bool = False,
+    said: int = 0,
+    suited: bool = False,
+) -> list[Any]:
     """Renderables, in order; a first screen ends with a next step. A view is imported only when it is drawn.
 
     Args:
@@ -31,6 +39,7 @@ def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: boo
         rest: How to see what does not fit on a first screen.
         every: Whether the first screen lists everything, however many lines that takes.
         said: How many lines have gone to stderr, which share the screen.
+        suited: Whether the view was chosen because it suits, not named: another one may take its place.
     """
     view, asked = shown.request.view, shown.request
     if view == "overview":
@@ -43,8 +52,8 @@ def render(shown: Inspection, next_step: str = "", rest: str = "", *, every: boo
         from attnx.view.bars import bars
 
         return [bars(ranking_measure(shown)), *_notes(shown)]
-    if rest and shortens(shown):
-        return [_several(shown, rest, every, said)]
+    if rest and (shortens(shown) or (suited and view == "table")):
+        return [_shorter(shown, rest, every, said)]
     return [*_spaced(_matrices(shown, [pick.matrix for pick in shown.picks])), *_notes(shown)]
 
 
@@ -53,19 +62,30 @@ def shortens(shown: Inspection) -> bool:
     return shown.request.view == "row" and shown.request.top is None and len(shown.picks) > 1
 
 
-def _several(shown: Inspection, rest: str, every: bool, said: int) -> Any:
-    """One query's rows in several heads: bars for each, or a line where they take more than the screen."""
-    from attnx.view.row_tables import rows
+def _shorter(shown: Inspection, rest: str, every: bool, said: int) -> Any:
+    """A table, or one query's rows in several heads, in full, or as less where they take more than the screen.
+
+    One head becomes a heatmap, several heads a line each.
+    """
     from attnx.view.screen import choice, screen
 
-    assert shown.query is not None
-    matrices = [pick.matrix for pick in shown.picks]
-    ways: list[list[Any]] = [_spaced(_matrices(shown, matrices)), [rows(matrices, shown.query)]]
-    instead = ["", f"bars{rest}"]
-    if len(matrices) > MANY:
-        ways.append([rows(matrices, shown.query, MANY)])
-        instead.append(f"{len(matrices) - MANY} more heads, bars{rest}")
-    return screen(choice(*ways, instead=instead), *_notes(shown), said=said, every=every)
+    matrices, notes = [pick.matrix for pick in shown.picks], _notes(shown)
+    ways: list[list[Any]] = [_spaced(_matrices(shown, matrices))]
+    full = f"{'bars' if shown.request.view == 'row' else 'numbers'}{rest}"
+    instead = ["", full]
+    if len(matrices) == 1:
+        from attnx.view.heatmap import heatmap
+
+        height = get_terminal_size((80, SCREEN)).lines - 1 - said - len(notes)
+        ways.append([heatmap(matrices[0], kind=shown.request.scale, query=shown.query, height=height)])
+    elif shown.query is not None:
+        from attnx.view.row_tables import rows
+
+        ways.append([rows(matrices, shown.query)])
+        if len(matrices) > MANY:
+            ways.append([rows(matrices, shown.query, MANY)])
+            instead.append(f"{len(matrices) - MANY} more heads, {full}")
+    return screen(choice(*ways, instead=instead[: len(ways)]), *notes, said=said, every=every)
 
 
 def _matrices(shown: Inspection, matrices: Sequence[Matrix]) -> list[Any]:

@@ -548,15 +548,43 @@ def test_a_null_character_does_not_vanish_unsaid(
     assert " ".join(said.split()).count("the tokenizer drops 1 character of the text: ␀ at 2") == 1
 
 
-def test_a_wide_matrix_is_folded_at_80_columns(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
-    text = attnx("inspect", ANIMAL, "--head", "5.11").out
+@pytest.mark.parametrize("whole", [("--all",), ("--view", "table")])
+def test_a_wide_matrix_is_folded_at_80_columns(
+    attnx: Run, oracle: Callable[[str], Oracle], whole: tuple[str, ...]
+) -> None:
+    text = attnx("inspect", ANIMAL, "--head", "5.11", *whole).out
     assert "shown: keys" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
     head, one, two = re.split(r"\n(?=query ↓ key →)|\n\n", text)
     assert head == "L5 H11 · weights"
     rows = [[numbers(line) for line in band.splitlines() if re.match(r" ?\d+ ", line)] for band in (one, two)]
-    whole = [[*left, *right] for left, right in zip(*rows, strict=True)]
-    np.testing.assert_allclose(whole, oracle(ANIMAL).weights[5, 11], atol=0.00501)
+    found = [[*left, *right] for left, right in zip(*rows, strict=True)]
+    np.testing.assert_allclose(found, oracle(ANIMAL).weights[5, 11], atol=0.00501)
+
+
+@pytest.mark.parametrize("lines", [24, 30])
+def test_a_head_that_suits_no_table_on_one_screen_is_a_heatmap(
+    attnx: Run, oracle: Callable[[str], Oracle], monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    monkeypatch.setenv("LINES", str(lines))
+    out = attnx("inspect", ANIMAL, "--head", "5.11").out.splitlines()
+    assert len(out) <= lines - 1
+    assert out[-1] == "numbers: --all"
+    rows = [found for found in (re.match(r" +(\d+) .{8}(.*)", line) for line in out) if found]
+    assert [int(row[1]) for row in rows] == list(range(16))
+    weights = oracle(ANIMAL).weights[5, 11]
+    dark = [[at for at in range(16) if row[2].ljust(32)[2 * at] in "▓█"] for row in rows]
+    assert dark == [list(np.flatnonzero(row >= 0.625 * weights.max())) for row in weights]
+
+
+def test_one_query_in_the_heads_of_a_layer_fits_a_screen(attnx: Run, oracle: Callable[[str], Oracle]) -> None:
+    told = ("inspect", ANIMAL, "--layer", "5", "--query", "it")
+    out = attnx(*told).out.splitlines()
+    assert len(out) <= 23
+    assert out[-1] == "numbers: --all"
+    largest = [float(found[1]) for found in (re.match(r"L5 H\d+ +\S+ ([\d.]+)", line) for line in out) if found]
+    np.testing.assert_allclose(largest, oracle(ANIMAL).weights[5, :, 10].max(-1), atol=0.00501)
+    assert len(attnx(*told, "--all").out.splitlines()) > 23
 
 
 def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> None:

@@ -110,7 +110,8 @@ def inspect(
     )
     json = run.output.json
     refuse_in_view(request, documents=json or jsonl or (save is not None and save.suffix.lower() == ".json"))
-    if request.view not in ("overview", "row") or top is not None or json or jsonl:
+    suited = view is None and request.view == "table" and top is None
+    if (request.view not in ("overview", "row") and not suited) or top is not None or json or jsonl:
         refuse("where everything is shown", {"--all": every})
     if json:
         only(items, "--json", "use --jsonl")
@@ -147,7 +148,7 @@ def inspect(
                 output.show(
                     *([""] if at else []),
                     *_whose(one, shown),
-                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said)),
+                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said), suited=suited),
                     *(_explained(shown) if explain else []),
                 )
             tell(at + 1)
