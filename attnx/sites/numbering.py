@@ -212,7 +212,7 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
     owner = {_carries(f): i for i, f in enumerate(findings)}
     carried: dict[str, int] = {}
     result = [0] * len(findings)
-    for node in graph.nodes:
+    for node in graph.steps:
         upstream = max((carried[n] for n in node.input if n in carried), default=None)
         for out in node.output:
             if not out:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError, ModelError
+from attnx.graph.axes.softmax_forms import COMPLETES
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, Outside, load
 from attnx.graph.load.nodes import op_name, outer_names, subgraphs
@@ -111,7 +112,7 @@ def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
     findings = list(fused)
     recognise_at = recognise(opened)
     for node in opened.nodes:
-        if emitted(node):
+        if node.op_type not in COMPLETES or emitted(node):
             continue
         found = recognise_at(node)
         if not isinstance(found, Finding) and (sampled := softmax.sampling_of(opened, node)) is not None:
@@ -204,7 +205,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     replacements: dict[str, tuple[NodeProto, Replacement]] = {}
     findings: list[Finding] = []
     misses: list[Miss] = []
-    for node in graph.nodes:
+    for node in graph.steps:
         look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
         found = by_name(node) if look is None else look(graph, node)
         if isinstance(found, Miss):
@@ -250,7 +251,7 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
 def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
     """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
-    for node in graph.nodes:
+    for node in graph.steps:
         if id(node) in opened:
             continue
         for name, inner in subgraphs(node):

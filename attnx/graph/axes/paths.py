@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, reads_of
+from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -81,7 +81,7 @@ def upstream(graph: Graph, values: Collection[str]) -> set[str]:
         found.add(value)
         node = graph.producer(value)
         if node is not None:
-            stack += reads_of(node)
+            stack += graph.reads(node)
     return found
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from attnx.graph.fact import Fact
 from attnx.graph.load.flat import FlatGraph
-from attnx.graph.load.nodes import reads_of
 from attnx.graph.shapes.infer import Before, infer, probe
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
@@ -105,9 +104,9 @@ class Graph(FlatGraph):
 
     def _reached(self, through_shapes: bool, seeds: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
         found = set(self.inputs) | seeds
-        for node in self.nodes:
-            if node.op_type in ("Shape", "Size") and not node.domain and not through_shapes:
+        for node in self.steps:
+            if found.isdisjoint(self.reads(node)):
                 continue
-            if not found.isdisjoint(reads_of(node)):
+            if through_shapes or node.op_type not in ("Shape", "Size") or node.domain:
                 found.update(o for o in node.output if o)
         return found
