@@ -11,7 +11,7 @@ from attnx.errors import AttnxError, ModelError
 from attnx.graph.axes.softmax_forms import COMPLETES
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, Outside, load
-from attnx.graph.load.nodes import op_name, outer_names, subgraphs
+from attnx.graph.load.nodes import op_name, outer_names, reads_of, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
@@ -170,7 +170,9 @@ def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
     known |= {t.values.name for t in graph.sparse_initializer}
     if not graph.node:
         raise ModelError(f"{loaded.path} has no nodes: there is nothing to run", "Export the model again.")
-    return Graph(loaded, proto, sort_nodes(graph.node, known))
+    nodes = list(graph.node)
+    reads = {id(node): reads_of(node) for node in nodes}
+    return Graph(loaded, proto, sort_nodes(nodes, known, lambda node: reads[id(node)]), reads)
 
 
 def without_cache(node: NodeProto) -> bool | None:

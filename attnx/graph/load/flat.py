@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -39,7 +40,21 @@ class FlatGraph:
         opset: Version of the default domain.
     """
 
-    def __init__(self, loaded: Loaded, proto: ModelProto, nodes: list[NodeProto]) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        proto: ModelProto,
+        nodes: list[NodeProto],
+        reads: Mapping[int, Collection[str]] | None = None,
+    ) -> None:
+        """Make the links.
+
+        Args:
+            loaded: See above.
+            proto: See above.
+            nodes: See above.
+            reads: By the id of a node, the values that it reads, where these are known already.
+        """
         self.loaded, self.proto, self.nodes = loaded, proto, nodes
         graph = proto.graph
         self.initializers: dict[str, TensorProto] = {t.name: t for t in graph.initializer}
@@ -54,7 +69,7 @@ class FlatGraph:
             for name in dict.fromkeys(node.input):
                 if name:
                     self._consumers[name].append(node)
-        self._reads: dict[int, frozenset[str]] = {}
+        self._reads: dict[int, Collection[str]] = dict(reads or {})
         self._constants: dict[str, Array | None] = {}
         self._held = 0
 
@@ -89,11 +104,11 @@ class FlatGraph:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None)
         return UNKNOWN if tensor is None else Fact(tuple(int(d) for d in tensor.dims), tensor.data_type)
 
-    def reads(self, node: NodeProto) -> frozenset[str]:
+    def reads(self, node: NodeProto) -> Collection[str]:
         """The values that one of its nodes reads, including in its subgraphs."""
         found = self._reads.get(id(node))
         if found is None:
-            found = self._reads[id(node)] = frozenset(reads_of(node))
+            found = self._reads[id(node)] = reads_of(node)
         return found
 
     def constant(self, value: str) -> Array | None:

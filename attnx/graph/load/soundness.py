@@ -71,12 +71,12 @@ def fault_of(node: NodeProto, opset: int) -> str:
         if at >= len(node.input) or not node.input[at]:
             return f"it lacks its input {at} (it has {sum(map(bool, node.input))})"
     given = {a.name: a for a in node.attribute}
-    for name, (kind, needed) in demand.attributes.items():
-        attribute = given.get(name)
-        if attribute is None:
-            if needed:
-                return f"it lacks its attribute {name}"
-        elif attribute.type != kind:
+    if missing := demand.needed.difference(given):
+        return f"it lacks its attribute {min(missing)}"
+    for name, attribute in given.items():
+        if name not in demand.attributes:
+            continue
+        if attribute.type != demand.attributes[name][0]:
             return f"its attribute {name} is of the wrong type"
         elif node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
             return f"its attribute {name} is {attribute.i}"

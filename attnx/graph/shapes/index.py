@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from functools import cached_property
 
@@ -84,7 +85,7 @@ class Graph(FlatGraph):
     @cached_property
     def dynamic(self) -> set[str]:
         """Values that depend on the data of graph inputs (not only on their shapes)."""
-        return self._reached(through_shapes=False)
+        return self.behind(self.inputs)
 
     def by_shape(self) -> Graph:
         """The same graph, in which values that depend only on the inputs' shapes count as data too.
@@ -92,18 +93,19 @@ class Graph(FlatGraph):
         The first decoder layer of DETR attends among learned queries: nothing there depends on the image but its batch.
         """
         other = copy(self)
-        other.__dict__["dynamic"] = self._reached(through_shapes=True)
+        other.__dict__["dynamic"] = self.behind(self.inputs, through_shapes=True)
         return other
 
     def by_products(self) -> Graph:
         """The same graph, in which the result of every projection counts as data, even a projection of constants."""
         other = copy(self)
         seeds = {o for n in self.nodes if n.op_type in ("MatMul", "Gemm", "Conv") for o in n.output}
-        other.__dict__["dynamic"] = self._reached(through_shapes=True, seeds=seeds)
+        other.__dict__["dynamic"] = self.behind(seeds.union(self.inputs), through_shapes=True)
         return other
 
-    def _reached(self, through_shapes: bool, seeds: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
-        found = set(self.inputs) | seeds
+    def behind(self, values: Collection[str], through_shapes: bool = False) -> set[str]:
+        """These values and all that is made from their numbers, and with `through_shapes` from their sizes."""
+        found = set(values)
         for node in self.steps:
             if found.isdisjoint(self.reads(node)):
                 continue

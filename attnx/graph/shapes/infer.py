@@ -122,16 +122,18 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
 
 def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
     """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
-    if not node.input:
+    op = node.op_type
+    agree = op in _AGREEING
+    if (op == "Slice" and _cut_where_it_ends(node, facts)) or (short and not agree and not short.isdisjoint(node.input)):
+        short.update(node.output)
+    if not agree and op not in ("QLinearAdd", "QLinearMul", "MatMul"):
         return
     shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
-    if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
-        short.update(node.output)
-    if node.op_type in _AGREEING and not node.domain:
+    if agree and not node.domain:
         note_clash(shapes, clashes)
-    elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
+    elif op in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
         note_clash([s for s in shapes if s], clashes)
-    elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
+    elif op == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
         note_clash([s[:-2] for s in shapes if s is not None], clashes)
 
 

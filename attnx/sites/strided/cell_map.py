@@ -78,8 +78,8 @@ class Places:
             made.append((name, *copy))
         products = {way.product.out for name in logits for way in ways_back(self.graph, name)}
         sides = [n for p in sorted(products) if (node := self.graph.producer(p)) is not None for n in node.input if n]
-        for sizes in self._sizes(source.products):
-            if not self._reaches(source, sizes, sides):
+        for sizes, fits in self._sizes(source.products):
+            if not fits and not self._reaches(source, sizes, sides):
                 continue
             seen = self._run(source, sizes, made, logits)
             if seen is None:
@@ -100,18 +100,19 @@ class Places:
             return self._weighed(proof, seen, use)
         return None
 
-    def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Input sizes to try: two texts, or one, of each length; long texts alone first."""
+    def _sizes(self, products: Sequence[str]) -> Iterator[tuple[dict[str, int], bool]]:
+        """Input sizes to try: two texts, or one, of each length; long texts alone first. And whether they should fit."""
         tried: list[dict[str, int]] = []
         lengths = self._lengths(products)
         # A graph that was unrolled runs at one length only, the end of its last block: tried before all others.
-        for length in dict.fromkeys([*self._ends(products), *lengths[:1], *self._largest(lengths, products), *lengths]):
+        ends = self._ends(products)
+        for length in dict.fromkeys([*ends, *lengths[:1], *self._largest(lengths, products), *lengths]):
             named = small_sizes(self.graph, length)
             for batch in (2, 1) if length <= _SHORT else (1, 2):
                 sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
                 if sizes not in tried:
                     tried.append(sizes)
-                    yield sizes
+                    yield sizes, length in ends and len(tried) == 1
 
     def _facts(self, sizes: dict[str, int], values: Sequence[str]) -> tuple[dict[str, Fact], dict[str, Fact]]:
         """The inputs at these sizes, and the resulting facts for these values and those requested before.
