@@ -292,23 +292,24 @@ class Places:
         stack = list(targets)
         while stack:
             name = stack[-1]
-            node = self.graph.producer(name)
             if name in known:
                 stack.pop()
                 continue
+            node = self.graph.producer(name)
             if node is None or node.op_type in ("Constant", "Shape", "Size"):
                 held = self.graph.constant(name)
                 shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
                 own_name = name if held is None and (node is None or not node.input) else ""
                 known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
                 continue
-            waiting = [n for n in node.input if n and n not in known]
+            read = list(node.input)
+            waiting = [n for n in read if n and n not in known]
             if waiting:
                 stack += waiting
                 continue
             attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
             at = list(node.output).index(name)
-            known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
+            known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in read)))
         return [known[target] for target in targets]
 
 
