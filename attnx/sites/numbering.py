@@ -213,7 +213,7 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
     carried: dict[str, int] = {}
     result = [0] * len(findings)
     for node in graph.steps:
-        upstream = max((carried[n] for n in node.input if n in carried), default=None)
+        upstream = max((carried[n] for n in node.input if n in carried), default=None) if carried else None
         for out in node.output:
             if not out:
                 continue

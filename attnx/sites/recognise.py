@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,14 +164,14 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
     return graph, branches
 
 
-def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
+def _indexed(loaded: Loaded, proto: ModelProto, known_reads: Sequence[Collection[str]] | None = None) -> Graph:
     graph = proto.graph
     known = {t.name for t in graph.initializer} | {i.name for i in graph.input}
     known |= {t.values.name for t in graph.sparse_initializer}
     if not graph.node:
         raise ModelError(f"{loaded.path} has no nodes: there is nothing to run", "Export the model again.")
     nodes = list(graph.node)
-    reads = {id(node): reads_of(node) for node in nodes}
+    reads = dict(zip(map(id, nodes), map(reads_of, nodes) if known_reads is None else known_reads, strict=True))
     return Graph(loaded, proto, sort_nodes(nodes, known, lambda node: reads[id(node)]), reads)
 
 
@@ -242,7 +242,13 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
 
 
 def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]) -> Graph:
-    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
+    stand_ins = {id(own): stand_in.nodes for own, stand_in in replacements.values()}
+    reads = [
+        names
+        for node in graph.nodes
+        for names in (map(reads_of, stand_ins[id(node)]) if id(node) in stand_ins else (graph.reads(node),))
+    ]
+    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)), reads)
     made = [node for own, stand_in in replacements.values() for node in (own, *stand_in.nodes)]
     fresh = {name for node in made for name in node.output}
     fresh |= {tensor.name for _, stand_in in replacements.values() for tensor in stand_in.initializers}
