@@ -12,7 +12,7 @@ import numpy as np
 
 from attnx.graph.fact import UNKNOWN, Fact, fact_of
 from attnx.graph.load.load import Loaded, read_tensor
-from attnx.graph.load.nodes import attribute_value, reads_of
+from attnx.graph.load.nodes import attribute_value, is_stored, reads_of
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class FlatGraph:
         self.opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._producer = {name: node for node in nodes for name in node.output if name}
         self._position = {id(node): i for i, node in enumerate(nodes)}
-        self.steps = [node for node in nodes if node.op_type != "Constant" or node.domain or node.input]
+        self.steps = [node for node in nodes if not is_stored(node)]
         self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in self.steps:
             for name in dict.fromkeys(node.input):
@@ -93,8 +93,7 @@ class FlatGraph:
     @cached_property
     def stored(self) -> dict[str, Fact]:
         """What the nodes hold that are not in `steps`."""
-        steps = set(map(id, self.steps))
-        held = [(node.output[0], node) for node in self.nodes if id(node) not in steps]
+        held = [(node.output[0], node) for node in self.nodes if is_stored(node)]
         return {name: self.stored_in(node, self.constant(name)) for name, node in held if name}
 
     def stored_in(self, node: NodeProto, value: Array | None) -> Fact:

@@ -38,6 +38,11 @@ def attribute_value(a: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def is_stored(node: NodeProto) -> bool:
+    """Whether a node computes nothing and only holds numbers: ONNX's Constant."""
+    return node.op_type == "Constant" and not node.domain and not node.input
+
+
 def attributes(node: NodeProto) -> dict[str, Any]:
     """A node's attributes as Python objects, by name."""
     return {a.name: attribute_value(a) for a in node.attribute}

@@ -79,9 +79,9 @@ def fault_of(node: NodeProto, opset: int) -> str:
             continue
         if attribute.type != demand.attributes[name][0]:
             return f"its attribute {name} is of the wrong type"
-        elif node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
+        if node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
             return f"its attribute {name} is {attribute.i}"
-        elif name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
+        if name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
             return f"its attribute {name} is {list(attribute.ints)}"
     return ""
 
@@ -210,7 +210,7 @@ def expected_bytes(tensor: TensorProto) -> int:
     Raises:
         ModelError: Its type does not exist, or has no fixed size.
     """
-    count = prod(tensor.dims)
+    count: int = prod(tensor.dims)
     bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)  # UINT4, INT4, FLOAT4E2M1, UINT2, INT2
     if bits:
         return (count * bits + 7) // 8

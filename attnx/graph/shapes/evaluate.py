@@ -26,8 +26,8 @@ SIZED_BY_VALUE = frozenset(
 )
 """Operators whose result can have any size, however small their inputs are."""
 BOUNDED = frozenset(
-    "Add Sub Mul Div Mod Min Max Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Neg Abs Sign Identity Cast "
-    "Where Unsqueeze Squeeze Reshape Transpose Concat Gather Slice".split()
+    "Add Sub Mul Div Mod Min Max Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Neg Abs Sign "
+    "Identity Cast Where Unsqueeze Squeeze Reshape Transpose Concat Gather Slice".split()
 )
 """Operators whose inputs bound the size of the result: see `most`."""
 NEVER = frozenset(

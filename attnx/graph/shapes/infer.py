@@ -124,7 +124,9 @@ def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tupl
     """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
     op = node.op_type
     agree = op in _AGREEING
-    if (op == "Slice" and _cut_where_it_ends(node, facts)) or (short and not agree and not short.isdisjoint(node.input)):
+    if (op == "Slice" and _cut_where_it_ends(node, facts)) or (
+        short and not agree and not short.isdisjoint(node.input)
+    ):
         short.update(node.output)
     if not agree and op not in ("QLinearAdd", "QLinearMul", "MatMul"):
         return
@@ -339,5 +341,3 @@ def _evaluated(node: NodeProto, values: list[Array | None], opset: int, limit: i
     except Exception:
         # An operator, type or size that numpy or the reference refuses: the value is just unknown.
         return None
-
-
