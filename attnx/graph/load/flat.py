@@ -66,7 +66,7 @@ class FlatGraph:
         self.steps = [node for node in nodes if not is_stored(node)]
         self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in self.steps:
-            for name in dict.fromkeys(node.input):
+            for name in set(node.input):
                 if name:
                     self._consumers[name].append(node)
         self._reads: dict[int, Collection[str]] = dict(reads or {})

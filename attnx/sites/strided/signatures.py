@@ -32,5 +32,5 @@ def signatures(graph: Graph, targets: Sequence[str], sources: Sequence[str]) -> 
             continue
         attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
         at = list(node.output).index(name)
-        known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in read)))
+        known[name] = hash((node.op_type, attributes, at, tuple([known[n] if n else 0 for n in read])))
     return [known[target] for target in targets]
