@@ -6,7 +6,7 @@ their operators require. All later code may index inputs and attributes without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ MOST_NODES = 1_000_000
 """The most nodes that a model may have once its local functions are inlined."""
 
 
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+"""The bits of each number of UINT4, INT4, FLOAT4E2M1, UINT2 and INT2."""
 _COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
 """Attributes of onnxruntime's operators that hold a count of at least one."""
 
@@ -65,13 +67,19 @@ def fault_of(node: NodeProto, opset: int) -> str:
     """What a node lacks that its operator requires; "" where it lacks nothing or the operator is unknown."""
     if not any(node.output):
         return "it has no output"
-    demand = _demand(node.op_type, node.domain, opset)
+    domain = node.domain
+    demand = _demand(node.op_type, domain, opset)
     if demand is None:
         return ""
-    for at in demand.inputs:
-        if at >= len(node.input) or not node.input[at]:
-            return f"it lacks its input {at} (it has {sum(map(bool, node.input))})"
-    given = {a.name: a for a in node.attribute}
+    if demand.inputs:
+        read = list(node.input)
+        for at in demand.inputs:
+            if at >= len(read) or not read[at]:
+                return f"it lacks its input {at} (it has {sum(map(bool, read))})"
+    held = list(node.attribute)
+    if not held and not demand.needed:
+        return ""
+    given = {a.name: a for a in held}
     if missing := demand.needed.difference(given):
         return f"it lacks its attribute {min(missing)}"
     for name, attribute in given.items():
@@ -79,7 +87,7 @@ def fault_of(node: NodeProto, opset: int) -> str:
             continue
         if attribute.type != demand.attributes[name][0]:
             return f"its attribute {name} is of the wrong type"
-        if node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
+        if domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
             return f"its attribute {name} is {attribute.i}"
         if name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
             return f"its attribute {name} is {list(attribute.ints)}"
@@ -187,7 +195,8 @@ def _check_nodes(nodes: Iterable[NodeProto]) -> None:
 
 
 def _check_tensor(tensor: TensorProto) -> None:
-    _text([tensor], "weight", "name")
+    if not isinstance(tensor.name, str):
+        _text([tensor], "weight", "name")
     if tensor.external_data:
         _text(tensor.external_data, f"weight {tensor.name!r}", "key", "value")
     if tensor.data_type not in _known_types():
@@ -211,7 +220,7 @@ def expected_bytes(tensor: TensorProto) -> int:
         ModelError: Its type does not exist, or has no fixed size.
     """
     count: int = prod(tensor.dims)
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)  # UINT4, INT4, FLOAT4E2M1, UINT2, INT2
+    bits = _BITS.get(tensor.data_type)
     if bits:
         return (count * bits + 7) // 8
     try:
@@ -247,7 +256,12 @@ def _text(messages: Iterable[Any], where: str, *fields: str) -> None:
                     raise ModelError(f"a {field} of a {where} is not valid text: {text[:40]!r}", _HINT)
 
 
-def _inner(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
+def _inner(attributes: Iterable[AttributeProto]) -> Sequence[GraphProto]:
+    held = [a for a in attributes if a.type in (5, 10)]
+    return list(_graphs(held)) if held else ()
+
+
+def _graphs(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
     for attribute in attributes:
         if attribute.type == 5 and attribute.HasField("g"):
             yield attribute.g
