@@ -117,10 +117,10 @@ def qkv(
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
     apart = np.isfinite(found.products.values).all()
-    listed = ["", _strip(found), _products(found, top or TOP, explain)]
-    parts: list[Any] = []
-    if apart:
-        parts.append(choice(listed, ["", _strip(found)], []) if top is None else screen(*listed, every=True))
+    listed = _products(found, top or TOP, explain)
+    # What --top asks for is there whatever the room; the bars give way to it.
+    less = [["", _strip(found)], []] if top is None else [["", listed]]
+    parts: list[Any] = [choice(["", _strip(found), listed], *less)] if apart else []
     parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
     parts.append(choice(["", _projections(around, attention.site, explain)], []))
     hints = [] if every else ["dimensions, heads and matrices: --all"]
