@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from attnx.cli import extra_inputs
+from attnx.cli import extra_inputs, output
 from attnx.cli.option_groups import NO_WRITING, Source, Writing
 from attnx.errors import AttnxError, InputError, ModelError, UsageError
 from attnx.tokens.text_file import remedy, wide
@@ -37,6 +37,8 @@ _FILES = {
     ),
 }
 """What a file holds -> the suffixes of such files, and how a command takes them."""
+_FIELDS = {".jsonl", ".ndjson", ".csv", ".tsv"}
+"""Files with fields, one of which may be the text; here each line is a text as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,11 @@ class Lines:
         if not self._first:
             raise InputError(f"{file} has no text in it", "--file takes a file with one text per line.")
         self.several = len(self._first) > 1
+        if file.suffix.lower() in _FIELDS:
+            output.note(
+                f"each line of {file} is read as a text as it stands, with names and separators of fields; "
+                "attnx scan reads the field alone"
+            )
 
     @property
     def count(self) -> int | None:
