@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def work(args: list[str]) -> int:
-    """Import the app and run a command line: in the child, as the parent then has nothing that it would have to copy."""
+    """Import the app and run a command line, in the child: what the parent holds the child would have to copy."""
     try:
         from attnx.cli.app import begin
 
