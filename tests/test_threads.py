@@ -1,8 +1,10 @@
 """One model may be asked by several threads at once: what each gets is what it would have got alone."""
 
+import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import attnx
 from attnx.model import Model
 from attnx.session.ort import open_session
+from attnx.session.silence import quiet, reserve
 
 TEXTS = ("The cat sat on the mat. The cat", "It was tired because it was late.", "x y z " * 20, "hello")
 
@@ -47,6 +50,33 @@ def test_threads_get_what_each_would_get_alone(name: str) -> None:
         assert len(got[at]) == len(expected)
         for one, other in zip(got[at], expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_output_goes_where_it_went_once_threads_that_overlapped_were_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = quiet(), quiet()
+    reserve()
+    with first:
+        os.write(1, b"noise of the first\n")
+        second.__enter__()
+    os.write(1, b"noise of the second\n")
+    second.__exit__(None, None, None)
+    reserve(False)
+    os.write(1, b"a result\n")
+    assert capfd.readouterr().out == "a result\n"
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_what_another_thread_of_a_program_writes_is_not_lost(only: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    over = Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(over.wait, 60)
+        reserve(only)
+        with quiet():
+            os.write(1, b"of another thread\n")
+        reserve(False)
+        over.set()
+        assert waiting.result()
+    assert capfd.readouterr().out == ("" if only else "of another thread\n")
 
 
 def test_no_session_keeps_a_processor_after_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

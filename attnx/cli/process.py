@@ -33,7 +33,9 @@ def work(args: list[str]) -> int:
     """Import the app and run a command line, in the child: what the parent holds the child would have to copy."""
     try:
         from attnx.cli.app import begin
+        from attnx.session.silence import reserve
 
+        reserve()
         return begin(args)
     except MemoryError:  # one that came while another was told of, or while the app was imported
         os.write(2, _NO_MEMORY)
