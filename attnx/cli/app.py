@@ -191,14 +191,9 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.wording import worded
 
     at_hand = next((command(name) for name in args[:1] if name in names()), None)
-    try:
-        say(shortened(worded(error.message, at_hand), 2000))
-        if hint := worded(error.hint, at_hand):
-            say(hint, first="  ", under="  ")
-        sys.stderr.flush()
-    except OSError:  # stderr is full or gone: the exit code is left to tell what happened
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    say(shortened(worded(error.message, at_hand), 2000))
+    if hint := worded(error.hint, at_hand):
+        say(hint, first="  ", under="  ")
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:
