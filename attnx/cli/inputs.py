@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from attnx.cli import extra_inputs, output
+from attnx.cli import extra_inputs
 from attnx.cli.option_groups import NO_WRITING, Source, Writing
 from attnx.errors import AttnxError, InputError, ModelError, UsageError
 from attnx.tokens.text_file import remedy, wide
@@ -158,8 +158,8 @@ class Lines:
             raise InputError(f"{file} has no text in it", "--file takes a file with one text per line.")
         self.several = len(self._first) > 1
         if file.suffix.lower() in _FIELDS:
-            output.note(
-                f"each line of {file} is read as a text as it stands, with names and separators of fields; "
+            _tell(
+                "each line of --file is read as a text as it stands, with names and separators of fields; "
                 "attnx scan reads the field alone"
             )
 
@@ -240,7 +240,12 @@ def only(items: list[Item] | Lines, what: str, instead: str = "") -> None:
 
 def _say_keyboard() -> None:
     if sys.stdin.isatty():
-        sys.stderr.write("attnx: reading the text from the keyboard; end with Ctrl-D\n")
+        _tell("reading the text from the keyboard; end with Ctrl-D")
+
+
+def _tell(note: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"attnx: {note}\n")
 
 
 def _read_stdin() -> str:
