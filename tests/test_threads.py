@@ -1,10 +1,11 @@
 """One model may be asked by several threads at once: what each gets is what it would have got alone."""
 
+import contextlib
 import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import attnx
 from attnx.model import Model
+from attnx.paths import new_mode
 from attnx.session.ort import open_session
 from attnx.session.silence import quiet, reserve
 
@@ -77,6 +79,21 @@ def test_what_another_thread_of_a_program_writes_is_not_lost(only: bool, capfd: 
         over.set()
         assert waiting.result()
     assert capfd.readouterr().out == ("" if only else "of another thread\n")
+
+
+def test_threads_that_ask_for_the_mode_of_new_files_leave_the_mask_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, meeting = [0o027], Barrier(2)
+
+    def swapped(new: int) -> int:
+        old, mask[0] = mask[0], new
+        with contextlib.suppress(BrokenBarrierError):
+            meeting.wait(0.2)  # both are between the two calls, if anything lets them
+        return old
+
+    monkeypatch.setattr("attnx.paths.os.umask", swapped)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: new_mode(), range(2))) == [0o640, 0o640]
+    assert mask == [0o027]
 
 
 def test_no_session_keeps_a_processor_after_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
