@@ -138,6 +138,10 @@ _OVER_QUERIES = (
 )
 
 
+_RESCALED = (
+    "the scores are also multiplied or divided by numbers that differ between cells or inputs; the scale holds the "
+    "constant factors alone"
+)
 _LOST = (
     "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
     "other places or cut out of blocks"
@@ -195,6 +199,9 @@ def _assemble(
     finding.heads_mixed = any(step.node.op_type in MIXING for step in way.steps)
     if finding.heads_mixed:
         finding.notes.append("the scores of all heads are mixed before the softmax (talking heads)")
+    finding.rescaled = reading.rescaled
+    if reading.rescaled:
+        finding.notes.append(_RESCALED)
     finding.sink = reading.sink is not None or found.sink
     put = Placing(graph, finding, names)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
