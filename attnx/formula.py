@@ -19,8 +19,8 @@ HIDDEN = -9e3
 """A mask adds this or less: exporters write -10000, -1e9, the smallest float or -inf. ALiBi stays far above it."""
 UNDERFLOW = -80.0
 """A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
-_AT_ONCE = 1 << 18
-"""Up to this many cells, all matrices of a softmax are computed together: 2 MB in float64."""
+AT_ONCE = 1 << 18
+"""Up to this many cells, all matrices are computed together, beyond it one after another: 2 MB in float64."""
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
@@ -83,7 +83,8 @@ def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
     factor = np.asarray(scale, np.float64)
     if factor.ndim:
         factor = factor.reshape(-1, 1, 1)
-    return np.asarray(scores * factor, dtype=scores.dtype)
+    # Multiplied in float64, as above, but never held so.
+    return np.multiply(scores, factor, out=np.empty(scores.shape, scores.dtype), casting="same_kind")
 
 
 def capped(scaled: Array, softcap: float | None) -> Array:
@@ -153,7 +154,7 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
     """
     out = np.empty(masked.shape, np.float32)
     shares = None if sink is None else np.asarray(sink, np.float64).reshape(-1, 1, 1)
-    if masked.size <= _AT_ONCE:
+    if masked.size <= AT_ONCE:
         return np.exp(log_softmax(masked, shares), out=out, casting="same_kind")
     for at in np.ndindex(*masked.shape[:-2]):
         out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-1]]))
@@ -217,11 +218,18 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
         if weights is None:
             raise UnsupportedError("neither masked scores nor weights are there, so what is hidden cannot be known")
         return np.asarray(weights != 0)
-    put = added(masked, capped) if capped is not None else np.where(masked <= HIDDEN, -np.inf, masked)
+    if capped is None:
+        return np.asarray(~(masked <= HIDDEN))
+    others = [array for array in (capped, weights) if array is not None]
+    if masked.ndim > 2 and masked.size > AT_ONCE and all(array.shape == masked.shape for array in others):
+        seen = np.empty(masked.shape, bool)
+        for at in np.ndindex(*masked.shape[:-2]):
+            seen[at] = visible(masked[at], capped[at], None if weights is None else weights[at])
+        return seen
+    put = added(masked, capped)
     hidden = np.isneginf(put)
     if weights is not None:
-        low = put <= UNDERFLOW if capped is not None else masked <= HIDDEN
-        hidden = hidden | (low & (weights == 0))
+        hidden = hidden | ((put <= UNDERFLOW) & (weights == 0))
     return np.asarray(~hidden)
 
 

@@ -16,6 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import typer.main
+from hypothesis import HealthCheck, settings
 
 from attnx.feed import text
 from attnx.interventions import unedited
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and every program that they start would be, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# No test depends on how long it takes: hypothesis sets limits of its own unless told.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 BUNDLED = Path(__file__).parents[1] / "models"
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import attnx
+from attnx.run.prompt import Prompt
+from attnx.run.states import states
 from attnx.session import cache
 from attnx.session import model_summary as inventory
 from attnx.session import session_pool as opening
 from attnx.sites.recognise import find
+from attnx.study.output_weights import contributions, mixed, output_gram, projections_of
 from scripts.bench.make_decoder import Shape, build
 
 SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
@@ -144,6 +147,56 @@ def test_a_changed_weight_file_is_read_again(tmp_path: Path) -> None:
         (tmp_path / "plain").mkdir(exist_ok=True)
         onnx.save(build(SMALL, seed), tmp_path / "plain" / "model.onnx")
         np.testing.assert_array_equal(got, weights(tmp_path / "plain" / "model.onnx"))
+
+
+def test_states_and_contributions_need_the_graph_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `word`, `flow` and `qkv` read of a model seen before is the same, and its graph is not read for it."""
+
+    around = []
+
+    def read() -> list[np.ndarray]:
+        model = attnx.open("tiny-gpt", device="cpu")
+        around.append([projections_of(model, site) for site in model.sites])
+        trace = model.trace("The cat sat.", quantities=("weights", "value"))
+        sizes = [contributions(model, attention)[0] for attention in trace.attentions]
+        sizes += [mixed(model, attention.site)[0] for attention in trace.attentions]
+        assert all(one is not None for one in sizes)
+        return [*states(model, Prompt("The cat sat.")).vectors.values(), *sizes]
+
+    first = read()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the graph is read")
+
+    monkeypatch.setattr(opening.SessionPool, "graph", refuse)
+    for one, other in zip(first, read(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert around[0] == around[1]
+    assert all(one.output is not None for one in around[0])
+
+
+def test_products_of_w_o_are_kept_with_the_state_of_its_file(tmp_path: Path) -> None:
+    """The second start reads no graph for them; of other weights, in a file of their own, they are others."""
+    path = tmp_path / "model.onnx"
+    code = (
+        "import sys, attnx; from attnx.study.output_weights import output_gram\n"
+        f"model = attnx.open({str(path)!r}, device='cpu')\n"
+        "print(*(float(output_gram(model, site).sum()) for site in model.sites), 'onnx' in sys.modules)"
+    )
+    for seed in (0, 1):
+        (tmp_path / "data").unlink(missing_ok=True)
+        made = build(SMALL, seed)
+        held = {t.name: numpy_helper.to_array(t).astype(float) for t in made.graph.initializer}
+        parts = [held[f"layers.{layer}.o"].reshape(4, 8, 32) for layer in (0, 1)]
+        onnx.save(made, path, save_as_external_data=True, location="data", size_threshold=300)
+        model = attnx.open(path, device="cpu")
+        for site, part in zip(model.sites, parts, strict=True):
+            np.testing.assert_allclose(output_gram(model, site), part @ part.swapaxes(1, 2), rtol=1e-6)
+        again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        assert [float(total) for total in again[:2]] == pytest.approx(
+            [float((part @ part.swapaxes(1, 2)).sum()) for part in parts], rel=1e-6
+        )
+        assert again[2] == "False"
 
 
 @pytest.mark.parametrize("where", ["off", "", "/proc/attnx-cannot-be-made", "file"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnx.cli import app as cli
+from attnx.view.cells import cell_len
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -36,6 +37,15 @@ def test_the_two_commands_of_a_newcomer() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.encode()) <= 10_000
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/index.md", "docs/tutorial.md", "docs/ko/index.md", "docs/ko/tutorial.md"]
+)
+def test_what_a_newcomer_runs_fits_a_screen(name: str) -> None:
+    for command in console_blocks.commands(PAGES[name].read_text(encoding="utf-8")):
+        lines = sum(max(1, -(-cell_len(line) // 80)) for line in command.output.splitlines())
+        assert lines < 24, f"{lines} lines and the prompt: {command.line}"
 
 
 def same(shown: str, got: str) -> bool:

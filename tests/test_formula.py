@@ -68,7 +68,7 @@ def test_sink_takes_its_share():
     assert hidden.tolist() == [[[0, 0]]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays(np.float32, (2, 3, 4), elements=FLOATS), st.floats(-30, 30))
 def test_softmax_does_not_move_when_all_scores_do(scores, by):
     got = formula.softmax(scores)
@@ -102,6 +102,20 @@ def test_what_a_mask_hides_is_found(hides):
     assert formula.visible(masked, capped).tolist() == [[True, True, False]]
     put = np.where([True, True, False], capped, np.float32(hides))
     assert formula.visible(put, capped).tolist() == [[True, True, False]]
+
+
+def test_large_matrices_are_looked_at_one_after_another(monkeypatch):
+    rng = np.random.default_rng(0)
+    capped = rng.normal(size=(2, 3, 5, 5)).astype(np.float32)
+    added = rng.choice([0.0, -100.0, -1e9, -np.inf], size=capped.shape).astype(np.float32)
+    weights = formula.softmax(capped + added)
+    for some in ((capped + added,), (capped + added, capped), (capped + added, capped, weights)):
+        monkeypatch.setattr(formula, "AT_ONCE", 1 << 18)
+        whole = formula.visible(*some)
+        monkeypatch.setattr(formula, "AT_ONCE", 1)
+        np.testing.assert_array_equal(formula.visible(*some), whole)
+    hidden = (added <= -1e9) | ((added == -100) & (weights == 0))
+    np.testing.assert_array_equal(formula.visible(*some), ~hidden)
 
 
 def test_visible_keeps_alibi_and_knows_swin():

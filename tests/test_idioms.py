@@ -88,7 +88,7 @@ def test_planted_heads_do_what_was_planted(form: Form, tmp_path: Path) -> None:
     assert np.abs(weights[3] - 1 / 8).max() < 0.02, "everything alike"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     scale=st.sampled_from(["div", "mul", "query", "key", "sqrt", "both_computed", "none"]),
     mask=st.sampled_from(["none", "causal_where", "causal_add", "padding"]),

@@ -6,6 +6,7 @@ import pytest
 import attnx
 from attnx.measure import describe_heads
 from attnx.study import html_report as paging
+from attnx.study import page_heads, page_references
 from tests.view import samples
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
@@ -15,10 +16,10 @@ ANIMAL = "The animal didn't cross the street because it was too tired."
 def test_a_few_heads_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     trace = samples.trace(samples.long(40), layers=2, heads=5, causal=causal)
     want = describe_heads(trace)
-    monkeypatch.setattr(paging, "CELLS", 2 * 40 * 40)
+    monkeypatch.setattr(page_heads, "CELLS", 2 * 40 * 40)
     asked: list[int] = []
     monkeypatch.setattr(
-        paging,
+        page_heads,
         "describe_heads",
         lambda one, **how: (asked.append(one.attentions[0].weights.shape[1]), describe_heads(one, **how))[1],
     )
@@ -50,7 +51,7 @@ def test_what_is_open_first() -> None:
 
 
 def test_many_pronouns_and_candidates_are_cut_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "CANDIDATES", 3)
+    monkeypatch.setattr(page_references, "CANDIDATES", 3)
     model = attnx.open("minilm")
     text = "Anna fed him and her and it while they slept near the old barn on the green hill."
     shown = paging.contents(model.trace(text, quantities=("masked", "weights")))

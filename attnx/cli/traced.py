@@ -85,7 +85,9 @@ def rendered(found: Answer, asked: Asked) -> list[Any]:
         blocks = found.mean(found.blocks, asked.heads, asked.layers)[every].mean(axis=0)
         parts = [Part(span.name, span.text, span.tokens[0] if span.tokens else found.prompt - 1, share)
                  for span, share in zip(found.spans, shares, strict=True)]  # fmt: skip
-        return [head, "", prompt_strip(blocks, found.prompt, parts, "what was read while writing", said)]
+        wrote = " ".join(" ".join(unit.text for unit in found.units("whole")).split())
+        title = f'what was read while writing "{wrote}"' if wrote else "what was read while writing"
+        return [head, "", prompt_strip(blocks, found.prompt, parts, title, said)]
     sizes = [len(span.tokens) for span in found.spans]
     spans = tables.spans([(span.name, span.text) for span in found.spans], shares, sizes, said, explain=asked.explain)
     rows = [(unit.text, part, ratio) for unit, part, ratio in units(found, asked)]

@@ -174,20 +174,69 @@ _SAFETENSORS = {
     "int16": "I16", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
 }  # fmt: skip
 
+_LENGTH = 8
+"""Bytes of the header's length."""
+_ENTRY = 320
+"""Bytes that an array's entry in the header takes at most: a name of a site's quantity, a type, sizes and offsets."""
+
 
 def _write_safetensors(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Source: the safetensors format: 8 bytes of header length, a JSON header padded to 8, then the arrays' bytes."""
-    header: dict[str, object] = {}
-    at = 0
+    """Write arrays that are all at hand: the header takes no more room than it needs."""
+    writer = Safetensors(file, 0)
     for name, array in arrays.items():
-        header[name] = {
+        writer.declare(name, array)
+    file.write(writer.header())
+    for array in arrays.values():
+        file.write(np.ascontiguousarray(array).data)
+
+
+class Safetensors:
+    """A .safetensors file that is written array by array, before the shapes of those that follow are known.
+
+    The header stands in front of the arrays and gives their shapes and places, so room is left for it, and it is
+    written when all arrays are.
+
+    Args:
+        file: Open for writing, empty.
+        most: The most arrays that will be added.
+
+    Source: the safetensors format: 8 bytes of header length, a JSON header padded with spaces to 8, the arrays' bytes.
+    """
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file, self._room = file, most * _ENTRY + len("{}")
+        self._entries: dict[str, object] = {}
+        self._at = 0
+
+    def declare(self, name: str, array: Array) -> None:
+        """Give an array the next place in the file."""
+        self._entries[name] = {
             "dtype": _SAFETENSORS[array.dtype.name],
             "shape": list(array.shape),
-            "data_offsets": [at, at + array.nbytes],
+            "data_offsets": [self._at, self._at + array.nbytes],
         }
-        at += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for array in arrays.values():
-        file.write(np.ascontiguousarray(array).tobytes())
+        self._at += array.nbytes
+
+    def add(self, name: str, array: Array) -> None:
+        """Write an array."""
+        if not self._entries:
+            self._file.seek(_LENGTH + self._padded(self._room))
+        self.declare(name, array)
+        self._file.write(np.ascontiguousarray(array).data)
+
+    def finish(self) -> None:
+        """Write the header."""
+        header = self.header()
+        assert len(header) == _LENGTH + self._padded(self._room), "the header would run into the arrays"
+        self._file.seek(0)
+        self._file.write(header)
+
+    def header(self) -> bytes:
+        """The header and its length, padded to the room that was left for it."""
+        text = json.dumps(self._entries, separators=(",", ":")).encode()
+        text = text.ljust(self._padded(max(self._room, len(text))))
+        return len(text).to_bytes(_LENGTH, "little") + text
+
+    @staticmethod
+    def _padded(size: int) -> int:
+        return size + -size % 8

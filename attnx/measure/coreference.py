@@ -92,26 +92,14 @@ def coreference(
     Source: Clark et al. 2019, section 4.1 (pieces), 4.3 (antecedents); the importance of a hub Gu et al. 2025.
     """
     text = tokens or trace.memory or trace.tokens
-    _check(pronoun, candidates)
-    sites = tuple(at for at, a in enumerate(trace.attentions) if is_over(trace, a, text))
-    if not sites:
-        raise UnsupportedError(
-            "no self-attention of this model is over that text", Wording("<model.find()> lists what the model has.")
-        )
-    parts, found, parked = [], [], []
-    seen: Array = np.zeros(len(candidates), bool)
-    for at in sites:
-        attention = trace.attentions[at]
-        own = read(trace, attention, received.get(attention.site.index))
-        queries = rows_at(trace, pronoun.pieces)
-        if trace.rows is None:
-            queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]
-        weight, part, sees, hubs = _site(own, queries, pronoun, candidates)
-        parked += [(value, f"{trace.labels[at]} H{head}", piece) for head, piece, value in hubs]
-        found.append(weight)
-        parts.append(part)
-        seen = np.asarray(seen | sees)
-    weights = stack(found)
+    looks = _looks(trace, pronoun, candidates, text, received)
+    sites = tuple(looks)
+    aside = {at: look.aside() for at, look in looks.items()}
+    parked = [
+        (value, f"{trace.labels[at]} H{head}", piece) for at, (_, hubs) in aside.items() for head, piece, value in hubs
+    ]
+    seen = np.any([look.seen for look in looks.values()], axis=0)
+    weights = stack([look.weight for look in looks.values()])
     axes = (
         Axis("layer", tuple(trace.labels[at] for at in sites)),
         Axis("head", head_labels(weights.shape[1])),
@@ -138,7 +126,7 @@ def coreference(
         aside=_measured(
             "where the weight goes",
             (*axes[:2], Axis("part", PARTS)),
-            stack(parts),
+            stack([part for part, _ in aside.values()]),
             "sum of the pronoun's a over each part",
         ),
         margin=_measured("margin", axes[:2], margins, "weight of the first candidate - weight of the second"),
@@ -156,6 +144,55 @@ def coreference(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a dataset needs of each text: the candidates' weights by head and by other ways to choose."""
+
+    layers: tuple[str, ...]
+    weights: Array
+    """[S,H,C], as in `Coreference`."""
+    others: Mapping[str, Array]
+    """[C] each: shares by each map, "nearest" and "first"."""
+
+
+def choices(
+    trace: Trace,
+    pronoun: Mention,
+    candidates: Sequence[Mention],
+    *,
+    maps: Mapping[str, Array] = MappingProxyType({}),
+    tokens: Tokens | None = None,
+) -> Choices:
+    """The weights and shares of `coreference`, without what is only shown of a single text.
+
+    Args:
+        trace: As for `coreference`.
+        pronoun: The word to look from.
+        candidates: The words to look to.
+        maps: As for `coreference`.
+        tokens: As for `coreference`.
+
+    Returns:
+        See `Choices`.
+
+    Raises:
+        UsageError: As for `coreference`.
+        UnsupportedError: As for `coreference`.
+        InputError: As for `coreference`.
+
+    Source: Clark et al. 2019, sections 4.1 and 4.3.
+    """
+    text = tokens or trace.memory or trace.tokens
+    looks = _looks(trace, pronoun, candidates, text)
+    seen = np.any([look.seen for look in looks.values()], axis=0)
+    by_map = {name: _from_map(name, matrix, trace, text, pronoun, candidates, seen) for name, matrix in maps.items()}
+    return Choices(
+        tuple(trace.labels[at] for at in looks),
+        stack([look.weight for look in looks.values()]),
+        {name: shares(one) for name, one in {**by_map, **_by_place(pronoun, candidates, seen)}.items()},
+    )
+
+
 def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
     if not candidates:
         raise UsageError(
@@ -168,39 +205,85 @@ def _check(pronoun: Mention, candidates: Sequence[Mention]) -> None:
             )
 
 
-def _site(
-    rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]
-) -> tuple[Array, Array, Array, list[tuple[int, str, float]]]:
-    """Weight to each candidate [H,C] (NaN unseen), the parts [H,5], which candidates can be seen, [C]; and the hubs
-    that take weight from the pronoun: head, piece, weight.
-    """
-    heads, _, keys = rows.weights.shape
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Where the heads of one site look from a pronoun."""
+
+    rows: Rows
+    line: Array
+    """[H,K]: the pronoun's weights, the mean of its pieces."""
+    hub: Array
+    """bool [H,K]."""
+    special: Array
+    """bool [K]."""
+    own: Array
+    """bool [K]: the pronoun itself."""
+    wanted: Array
+    """bool [C,K]: the pieces of each candidate."""
+    weight: Array
+    """[H,C]: weight to each candidate, NaN for one that cannot be seen."""
+    seen: Array
+    """bool [C]: which candidates can be seen."""
+
+    def aside(self) -> tuple[Array, list[tuple[int, str, float]]]:
+        """The parts [H,5]; and the hubs that take weight from the pronoun: head, piece, weight."""
+        any_wanted, each = self.wanted.any(axis=0), np.ones((len(self.line), 1), bool)
+        plain = ~(self.special | self.own) & ~self.hub
+        on_hub = self.hub & ~(self.special | self.own)
+        masks = (plain & any_wanted, self.special & each, self.own & each, on_hub, plain & ~any_wanted)
+        on_hubs = np.where(on_hub, np.nan_to_num(self.line), 0.0)
+        tops = [(head, int(row.argmax()), float(row.max(initial=0.0))) for head, row in enumerate(on_hubs) if row.any()]
+        labels = self.rows.key_labels if tops else ()
+        hubs = [(head, labels[key].strip(), value) for head, key, value in tops]
+        return np.stack([np.where(mask, self.line, 0.0).sum(axis=1) for mask in masks], axis=-1), hubs
+
+
+def _looks(
+    trace: Trace,
+    pronoun: Mention,
+    candidates: Sequence[Mention],
+    text: Tokens,
+    received: Mapping[int, Received] = MappingProxyType({}),
+) -> dict[int, _Look]:
+    """Where the heads of every self-attention over the text look, by position in `trace.attentions`."""
+    _check(pronoun, candidates)
+    sites = [at for at, a in enumerate(trace.attentions) if is_over(trace, a, text)]
+    if not sites:
+        raise UnsupportedError(
+            "no self-attention of this model is over that text", Wording("<model.find()> lists what the model has.")
+        )
+    out = {}
+    for at in sites:
+        attention = trace.attentions[at]
+        own = read(trace, attention, received.get(attention.site.index))
+        queries = rows_at(trace, pronoun.pieces)
+        if trace.rows is None:
+            queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]
+        out[at] = _look(own, queries, pronoun, candidates)
+    return out
+
+
+def _look(rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]) -> _Look:
+    """Where the heads of one site look."""
+    _, _, keys = rows.weights.shape
     shift = keys - len(rows.keys)
     if shift < 0 or min(queries) < 0:
         raise InputError(
             f"{rows.attention.site.label} has {keys} keys where the text has {counted(len(rows.keys), 'token')}"
         )
-    kept = rows.real[:, queries]
+    kept, visible = rows.real[:, queries], rows.visible
     line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
-    hub = np.nan_to_num(rows.importance(queries, HUB_ROWS), nan=0.0) > SINK
-    special, self_ = rows.key_flags(rows.keys.special), np.zeros(keys, bool)
-    self_[[at + shift for at in pronoun.pieces]] = True
-    sees = rows.visible[:, queries].any(axis=(0, 1))
+    hub = rows.importance(queries, HUB_ROWS, visible) > SINK  # not where it is NaN
+    special, own = rows.key_flags(rows.keys.special), np.zeros(keys, bool)
+    own[[at + shift for at in pronoun.pieces]] = True
     wanted = np.zeros((len(candidates), keys), bool)
     for at, one in enumerate(candidates):
         wanted[at, [piece + shift for piece in one.pieces]] = True
-    seen = np.asarray((wanted & sees).any(axis=1))
-    plain = ~(special | self_) & ~hub
+    seen = np.asarray((wanted & visible[:, queries].any(axis=(0, 1))).any(axis=1))
+    plain = ~(special | own) & ~hub
     weight = np.stack([np.where(plain & cells, line, 0.0).sum(axis=1) for cells in wanted], axis=-1)
     says = np.asarray(kept.any(axis=1))[:, None]
-    weight = np.where(seen & says, weight, np.nan)
-    any_wanted = wanted.any(axis=0)
-    cells = (plain & any_wanted, special & np.ones((heads, 1), bool), self_ & np.ones((heads, 1), bool))
-    masks = (*cells, hub & ~(special | self_), plain & ~any_wanted)
-    on_hubs = np.where(masks[3], np.nan_to_num(line), 0.0)
-    tops = [(head, int(row.argmax()), float(row.max(initial=0.0))) for head, row in enumerate(on_hubs) if row.any()]
-    hubs = [(head, rows.key_labels[key].strip(), value) for head, key, value in tops]
-    return weight, np.stack([np.where(mask, line, 0.0).sum(axis=1) for mask in masks], axis=-1), seen, hubs
+    return _Look(rows, line, hub, special, own, wanted, np.where(seen & says, weight, np.nan), seen)
 
 
 def _from_map(
@@ -221,10 +304,21 @@ def _from_map(
 
 
 def _baselines(pronoun: Mention, candidates: Sequence[Mention], seen: Array) -> tuple[Verdict, ...]:
-    """The baselines over visible candidates: uniform, nearest and first. Ties in distance go to the one before."""
+    """The baselines over visible candidates: uniform, nearest and first."""
+    if not seen.any():
+        return ()
+    uniform = np.where(seen, 1.0, np.nan)
+    return tuple(
+        verdict(name, "", weights)
+        for name, weights in (("uniform", uniform), *_by_place(pronoun, candidates, seen).items())
+    )
+
+
+def _by_place(pronoun: Mention, candidates: Sequence[Mention], seen: Array) -> dict[str, Array]:
+    """All weight on the nearest or the first visible candidate, [C]. Ties in distance go to the one before."""
     there = [at for at in range(len(candidates)) if seen[at]]
     if not there:
-        return ()
+        return {}
     own = pronoun.pieces
 
     def away(at: int) -> tuple[int, int]:
@@ -232,15 +326,9 @@ def _baselines(pronoun: Mention, candidates: Sequence[Mention], seen: Array) -> 
         before = pieces[-1] < own[0]
         return (own[0] - pieces[-1] if before else pieces[0] - own[-1]), (0 if before else 1)
 
-    def only(chosen: Sequence[int]) -> Array:
-        return np.array([np.nan if not seen[at] else float(at in chosen) for at in range(len(candidates))])
-
-    nearest, first = min(there, key=away), min(there, key=lambda at: candidates[at].pieces)
-    return (
-        verdict("uniform", "", only(there)),
-        verdict("nearest", "", only([nearest])),
-        verdict("first", "", only([first])),
-    )
+    chosen = {"nearest": min(there, key=away), "first": min(there, key=lambda at: candidates[at].pieces)}
+    order = np.arange(len(candidates))
+    return {name: np.where(seen, (order == at).astype(np.float64), np.nan) for name, at in chosen.items()}
 
 
 def _measured(name: str, axes: tuple[Axis, ...], values: Array, formula: str) -> Measurement:

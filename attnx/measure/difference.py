@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average, jensen_shannon
-from attnx.measure.rows import head_labels, read, stack
-from attnx.records import STAGES, Array, Attention, Axis, Measurement, Trace
+from attnx.measure.rows import Rows, head_labels, read, stack
+from attnx.records import STAGES, Array, Axis, Measurement, Trace
 from attnx.wording import Wording
 
 SOURCE = "attnx; Jensen-Shannon Lin 1991"
@@ -76,15 +77,10 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
         if first.weights.shape != second.weights.shape:
             raise _unlike(labels[at], first.weights.shape, second.weights.shape)
         real = first.real & second.real
-        gap = np.where(real[..., None], np.abs(first.weights.astype(np.float64) - second.weights), np.nan)
-        columns["largest"].append(_largest(gap))
-        columns["mean"].append(average(gap, axis=(1, 2)))
-        columns["divergence"].append(average(jensen_shannon(first.weights, second.weights), axis=1, where=real))
-        rank = _ranks(first.weights, second.weights)
-        columns["rank"].append(average(rank, axis=1, where=real))
-        columns["moved"].append(average((rank > 0).astype(np.float64), axis=1, where=real))
-        cells = first.visible & second.visible & real[..., None]
-        found = [_stage(a, b, stage, cells) for stage in STAGES]
+        by_head = _by_head(first, second, real)
+        for name, values in by_head.items():
+            columns[name].append(values)
+        found = _stages(first, second, real)
         stages.append([size for size, _ in found])
         parts.append(next((s for s, (_, off) in zip(STAGES, found, strict=True) if off > tolerance), None))
     axes = (Axis("layer", labels), Axis("head", tuple(heads or head_labels(max(map(len, columns["mean"]), default=0)))))
@@ -177,33 +173,83 @@ def _unlike(label: str, one: tuple[int, ...], two: tuple[int, ...]) -> InputErro
     )
 
 
+def _by_head(first: Rows, second: Rows, real: Array) -> dict[str, Array]:
+    """What is measured of every head, [H] each; one head at a time, since a long text's matrices are large.
+
+    Args:
+        first, second: One site in both traces.
+        real: [H,Q]: the rows that count in both.
+    """
+    out: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
+    for one, two, rows in zip(first.weights, second.weights, real, strict=True):
+        gap = np.where(rows[:, None], np.abs(one.astype(np.float64) - two), np.nan)
+        rank = _ranks(one, two)
+        out["largest"].append(_largest(gap))
+        out["mean"].append(average(gap))
+        del gap
+        out["divergence"].append(average(jensen_shannon(one, two), where=rows))
+        out["rank"].append(average(rank, where=rows))
+        out["moved"].append(average((rank > 0).astype(np.float64), where=rows))
+    return {name: np.array(values, np.float64) for name, values in out.items()}
+
+
 def _largest(gap: Array) -> Array:
-    """Largest of each head's cells, [H]; NaN if every cell is NaN."""
-    top = np.where(np.isnan(gap), -1.0, gap).reshape(len(gap), -1).max(axis=1, initial=-1.0)
+    """Largest of a head's cells; NaN if every cell is NaN."""
+    top = np.where(np.isnan(gap), -1.0, gap).max(initial=-1.0)
     return np.where(top < 0, np.nan, top)
 
 
 def _ranks(one: Array, two: Array) -> Array:
-    """For each row, how many keys weigh more in the second than the first's strongest key does there, [H,Q]."""
+    """For each row, how many keys weigh more in the second than the first's strongest key does there, [Q]."""
     if not one.shape[-1]:
         return np.zeros(one.shape[:-1])
     top = np.argmax(one, axis=-1)[..., None]
     return np.asarray((two > np.take_along_axis(two, top, axis=-1)).sum(axis=-1), np.float64)
 
 
-def _stage(one: Attention, two: Attention, stage: str, cells: Array) -> tuple[float, float]:
-    """Largest absolute difference of a stage over the cells, and the same relative to max(1, the first's size)."""
-    a, b = getattr(one, stage), getattr(two, stage)
-    if a is None or b is None or not cells.any():
-        return float("nan"), float("nan")
-    left, right = a[0].astype(np.float64)[cells], b[0].astype(np.float64)[cells]
+def _stages(first: Rows, second: Rows, real: Array) -> list[tuple[float, float]]:
+    """For each of `STAGES`, the largest absolute difference over visible cells, and the same relative to the larger of
+    1 and the first's size; one head at a time.
+
+    Args:
+        first, second: One site in both traces.
+        real: [H,Q]: the rows that count in both.
+    """
+    cells = first.visible
+    cells = cells & second.visible & real[..., None]
+    out = []
+    for stage in STAGES:
+        a, b = getattr(first.attention, stage), getattr(second.attention, stage)
+        if a is None or b is None or not cells.any():
+            out.append((float("nan"), float("nan")))
+            continue
+        heads = [_stage(*both) for both in zip(a[0], b[0], cells, strict=True) if both[2].any()]
+        size = float(np.max([one.size for one in heads]))
+        if np.isfinite(size):
+            out.append((size, size / max(1.0, max(one.first for one in heads))))
+        else:  # a NaN or infinity on only one side exceeds any tolerance
+            size = 0.0 if all(one.same for one in heads) else float("inf")
+            out.append((size, size))
+    return out
+
+
+class _Stage(NamedTuple):
+    """How far a stage of one head differs over some cells."""
+
+    size: float
+    """Largest absolute difference; not finite where a cell is not."""
+    first: float
+    """The first's largest absolute value."""
+    same: bool
+    """Whether they are equal, NaN for NaN."""
+
+
+def _stage(one: Array, two: Array, cells: Array) -> _Stage:
+    left, right = one.astype(np.float64)[cells], two.astype(np.float64)[cells]
     with np.errstate(invalid="ignore"):
         size = float(np.max(np.abs(left - right)))
-    # A NaN or infinity on only one side exceeds any tolerance.
-    if not np.isfinite(size):
-        same = bool(np.array_equal(left, right, equal_nan=True))
-        return (0.0, 0.0) if same else (float("inf"), float("inf"))
-    return size, size / max(1.0, float(np.max(np.abs(left))))
+    same = size == 0 if np.isfinite(size) else bool(np.array_equal(left, right, equal_nan=True))
+    return _Stage(size, float(np.max(np.abs(left))), same)
 
 
 def _notes(one: Trace, two: Trace) -> tuple[str, ...]:

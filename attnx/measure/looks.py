@@ -176,10 +176,13 @@ def columns_of(trace: Trace) -> tuple[Column, ...]:
 
 
 def _column(rows: Rows) -> Column:
-    weights = np.where(rows.real[..., None], rows.weights, 0.0)
+    pairs = zip(rows.weights, rows.real, strict=True)  # one head at a time, so that memory stays bounded
+    sums = [np.where(real[:, None], line, 0.0).sum(axis=0, dtype=np.float64) for line, real in pairs]
     names, parked = _kinds(rows)
     real = rows.key_flags(rows.keys.mask)
-    return Column(weights.sum(axis=1, dtype=np.float64), int(rows.real.sum()), tuple(names), parked, real)
+    return Column(
+        np.reshape(sums, (len(sums), rows.weights.shape[2])), int(rows.real.sum()), tuple(names), parked, real
+    )
 
 
 def gathered_of(columns: Sequence[Column], *, special: bool) -> tuple[Look, ...]:

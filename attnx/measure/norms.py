@@ -9,7 +9,7 @@ import numpy as np
 from attnx.errors import InputError, UsageError
 from attnx.formula import normalise, repeat_heads
 from attnx.measure.rows import read
-from attnx.records import Array, Axis, Measurement, Trace
+from attnx.records import Array, Attention, Axis, Measurement, Trace
 
 SOURCE = "Kobayashi et al. 2020, Attention is Not Only a Weight"
 
@@ -106,16 +106,33 @@ def gram_of(output: Array) -> Array:
     return np.asarray(np.matmul(matrices, matrices.swapaxes(1, 2)))
 
 
-def _sizes(value: Array, output: Array | None, gram: Array | None) -> Array:
-    """|v| of v [H,K,Dv], or |v W_O| with W_O [H,Dv,E], as [H,K]; |v W|^2 = v (W W^T) v^T takes a fraction of v W."""
-    if output is None:
-        return np.asarray(np.linalg.norm(value, axis=-1))
-    gram = gram_of(output) if gram is None else gram
+def sizes_behind(attention: Attention, gram: Array) -> Array | None:
+    """||v W_O|| of every key, from the value and `gram_of(W_O)` alone.
+
+    Returns:
+        float64 [H,K]; None where W_O has another shape, or where too much of a vector cancels for squares: then W_O
+        itself is needed.
+    """
+    value = repeat_heads(attention.need("value")[:1], attention.need("weights").shape[1])[0].astype(np.float64)
+    if gram.shape != (len(value), value.shape[-1], value.shape[-1]):
+        return None
+    sizes, unsure = _by_gram(value, gram)
+    return None if unsure.any() else sizes
+
+
+def _by_gram(value: Array, gram: Array) -> tuple[Array, Array]:
+    """|v W|^2 = v (W W^T) v^T takes a fraction of v W: |v W| [H,K], and bool [H]: where squares are not accurate."""
     squares = np.einsum("hkd,hkd->hk", np.matmul(value, gram), value)
     whole = np.einsum("hkd,hkd->hk", value, value) * np.einsum("hdd->h", gram)[:, None]
-    # If too much of a vector cancels, the squares are not accurate enough for what is left.
-    unsure = ~(squares >= 1e-8 * whole).all(axis=1)
-    out: Array = np.sqrt(np.maximum(squares, 0.0))
+    unsure = ~(squares >= 1e-8 * whole).all(axis=1)  # too much of a vector cancels for what is left
+    return np.sqrt(np.maximum(squares, 0.0)), unsure
+
+
+def _sizes(value: Array, output: Array | None, gram: Array | None) -> Array:
+    """|v| of v [H,K,Dv], or |v W_O| with W_O [H,Dv,E], as [H,K]."""
+    if output is None:
+        return np.asarray(np.linalg.norm(value, axis=-1))
+    out, unsure = _by_gram(value, gram_of(output) if gram is None else gram)
     for head in np.flatnonzero(unsure):
         out[head] = np.linalg.norm(value[head] @ output[head].astype(np.float64), axis=-1)
     return out

@@ -40,7 +40,15 @@ class Pair:
     notes: tuple[str, ...]
 
 
-def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array | None = None) -> Pair:
+def pair(
+    trace: Trace,
+    site: int,
+    head: int,
+    query: int,
+    key: int,
+    output: Array | None = None,
+    gram: Array | None = None,
+) -> Pair:
     """Decompose one query-key pair.
 
     The share of the context is (weight v) . context / |context|^2: what weight x value adds along the context vector.
@@ -53,6 +61,7 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
         query: Query position.
         key: Key position.
         output: W_O as [H,Dv,E]; see `head_shares`.
+        gram: Its product with itself, which is enough; see `head_shares`.
 
     Returns:
         See `Pair`.
@@ -125,12 +134,14 @@ def pair(trace: Trace, site: int, head: int, query: int, key: int, output: Array
             source=SOURCE,
         ),
         largest=tuple(int(at) for at in np.argsort(-np.abs(products), kind="stable")),
-        heads=head_shares(trace, site, query, output),
+        heads=head_shares(trace, site, query, output, gram),
         notes=_notes(attention, rows.visible[head, query, key], heads),
     )
 
 
-def head_shares(trace: Trace, site: int, query: int, output: Array | None = None) -> Measurement:
+def head_shares(
+    trace: Trace, site: int, query: int, output: Array | None = None, gram: Array | None = None
+) -> Measurement:
     """Every head's share of the layer's output at one position.
 
     With W_O, heads are projected and added: share = (context_h W_O,h) . sum / |sum|^2 (no bias); shares sum to 1 and
@@ -141,6 +152,7 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
         site: Position in `trace.attentions`.
         query: Query position.
         output: W_O as [H,Dv,E], the slice of the output projection that reads each head.
+        gram: W_O W_O^T of all heads, [H Dv,H Dv], instead of W_O.
 
     Returns:
         [H], share.
@@ -162,14 +174,19 @@ def head_shares(trace: Trace, site: int, query: int, output: Array | None = None
     else:
         value = repeat_heads(attention.need("value")[:1], heads)[0].astype(np.float64)
         context = np.einsum("hk,hkd->hd", weights[:, query].astype(np.float64), value)
-    if output is None:
+    behind, notes = "(context_h W_O,h)·sum / |sum|²", tuple[str, ...]()
+    if gram is not None:
+        if gram.shape != (context.size, context.size):
+            raise InputError(f"W_O W_O^T is {gram.shape}, but {context.size} numbers of all heads read W_O")
+        parts, formula = (context * (gram @ context.reshape(-1)).reshape(context.shape)).sum(axis=-1), behind
+    elif output is None:
         parts, formula = (context**2).sum(axis=-1), "|context_h|² / sum |context|², before W_O"
-        notes: tuple[str, ...] = ("without W_O: shares of the concatenated heads, before the output projection",)
+        notes = ("without W_O: shares of the concatenated heads, before the output projection",)
     else:
         if output.shape[:2] != context.shape:
             raise InputError(f"W_O is {output.shape}, but {context.shape[0]} heads of {context.shape[1]} read it")
         projected = np.einsum("hd,hde->he", context, output.astype(np.float64))
-        parts, formula, notes = projected @ projected.sum(axis=0), "(context_h W_O,h)·sum / |sum|²", ()
+        parts, formula = projected @ projected.sum(axis=0), behind
     total = parts.sum()
     return Measurement(
         name="head share of output",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnx.formula import average, visible
+from attnx.formula import AT_ONCE, average, visible
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -83,19 +83,20 @@ class Rows:
         """Flags of the key tokens as bool [K]; past keys, and axes that are not these tokens, are False."""
         return _flags(flags, self.weights.shape[2], front=True, fill=False)
 
-    def importance(self, leaving_out: Sequence[int] = (), at_least: int = 1) -> Array:
+    def importance(self, leaving_out: Sequence[int] = (), at_least: int = 1, visible: Array | None = None) -> Array:
         """Importance of every key for every head: alpha_k = mean over the real rows that see key k of a_ik.
 
         Args:
             leaving_out: Queries to exclude, as rows of `weights`.
             at_least: A key that fewer rows see gets NaN.
+            visible: `self.visible`, if known.
 
         Returns:
             float64 [H,K].
 
         Source: Gu et al. 2025, "When Attention Sink Emerges in Language Models", section 3.
         """
-        seen = self.visible & self.real[..., None]
+        seen = (self.visible if visible is None else visible) & self.real[..., None]
         if self.received is not None:
             own = seen[:, list(leaving_out)]
             count = self.received.seers - own.sum(axis=1)
@@ -174,8 +175,11 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     _, count, keys = weights.shape
     queries = trace.queries_of(attention)
     padding = ~_flags(queries.mask, count, front=True, fill=True)
-    nan = np.isnan(weights).any(axis=-1)
-    real = ~padding[None, :] & ~nan & (np.where(np.isnan(weights), 0, weights).sum(axis=-1) > 0)
+    if weights.size > AT_ONCE:  # one matrix at a time, so that memory stays bounded
+        nan, total = (np.stack(part) for part in zip(*map(_summed, weights), strict=True))
+    else:
+        nan, total = _summed(weights)
+    real = ~padding[None, :] & ~nan & (total > 0)
     own = attention.site.kind == "self" and keys >= count
     return Rows(
         attention=attention,
@@ -187,6 +191,16 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
         broken=int((nan & ~padding[None, :]).sum()),
         received=received,
     )
+
+
+def _summed(weights: Array) -> tuple[Array, Array]:
+    """Rows [...,K] with a NaN in them: bool [...]; and sums of rows [...], of which NaN are left out."""
+    total = weights.sum(axis=-1)
+    nan = np.isnan(total)
+    if nan.any():  # of a NaN in the row, or of infinite numbers
+        nan = np.isnan(weights).any(axis=-1)
+        total = np.where(np.isnan(weights), 0, weights).sum(axis=-1)
+    return nan, total
 
 
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:

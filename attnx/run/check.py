@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,11 +27,21 @@ def difference(got: Array, want: Array) -> float:
     """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
     if got.shape != want.shape:
         return float("inf")
+    if want.ndim > 2 and want.size > formula.AT_ONCE:
+        found = [_gap(got[at], want[at]) for at in np.ndindex(*want.shape[:-2])]
+        gap, size = max(one for one, _ in found), max(other for _, other in found)
+    else:
+        gap, size = _gap(got, want)
+    return gap / max(1.0, size)
+
+
+def _gap(got: Array, want: Array) -> tuple[float, float]:
+    """Largest difference where `want` is finite, and the largest of `want` there."""
     finite = np.isfinite(want)
     if not finite.any():
-        return 0.0
+        return 0.0, 0.0
     gap = np.abs(got[finite].astype(np.float64) - want[finite])
-    return float(np.nan_to_num(gap, nan=np.inf).max() / max(1.0, float(np.abs(want[finite]).max())))
+    return float(np.nan_to_num(gap, nan=np.inf).max()), float(np.abs(want[finite]).max())
 
 
 def attentions(
@@ -106,11 +116,12 @@ def _check(
             weights, masked = arrays["weights"], arrays.get("masked")
             total = weights.sum(axis=-1)
         if masked is not None:
-            own = formula.softmax(masked)
-            if site.sink:
-                own = own * total[..., None]
-            own = np.where(total[..., None] == 0, 0.0, own)
-            compare("weights = softmax(masked)", weights, own)
+            if masked.shape == weights.shape and masked.size > formula.AT_ONCE:
+                cuts = list(np.ndindex(*masked.shape[:2]))  # shares are at most 1, so that no size enters
+                off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in cuts)
+                checks.append(Check("weights = softmax(masked)", off, tolerance))
+            else:
+                compare("weights = softmax(masked)", weights, _own(site, masked, total))
     if origin.get("capped") == "tapped" and site.softcap is not None and "scaled" in arrays:
         compare(
             "capped = softcap(scaled)", formula.capped(arrays["scaled"], site.softcap), arrays["capped"], tolerance * 10
@@ -132,6 +143,14 @@ def _check(
             "scores x scale = scaled", formula.scaled(arrays["scores"], site.scale), arrays["scaled"], tolerance * 10
         )
     return tuple(checks)
+
+
+def _own(site: Site, masked: Array, total: Array) -> Array:
+    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest."""
+    own = formula.softmax(masked)
+    if site.sink:
+        own = own * total[..., None]
+    return np.where(total[..., None] == 0, np.float32(0.0), own)
 
 
 def _changed(site: Site) -> bool:
@@ -192,28 +211,52 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
     """
     if masked.shape != before.shape:
         return 0.0
+    seen_by = weights if weights is not None and weights.shape == masked.shape else None
+    apart = left = rest = power = cross = 0.0
+    size, free = 1.0, 0
     with np.errstate(all="ignore"):
-        gap = masked.astype(np.float64) - before
-        seen = (gap > _HIDDEN) & np.isfinite(gap)
-        if weights is not None and weights.shape == masked.shape:
-            seen &= weights > 0
-        count = seen.sum(-1, keepdims=True)
-
-        def centred(array: Array) -> Array:
-            mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
-            return np.where(seen, array - mean, 0.0)
-
-        gaps = centred(gap)
-        if not gaps.any():
+        if not any(_added_to(*one)[0].any() for one in _matrices(masked, before, seen_by)):
             return 0.0  # nothing is added to visible cells, as if there were no mask
-        scores = centred(before.astype(np.float64))
-        size = np.where(seen, np.abs(masked), 0.0).max(initial=1.0)
-        power = float((scores * scores).sum())
-        if np.maximum(count - 1, 0).sum() < _ENOUGH or power == 0.0:
+        for one in _matrices(masked, before, seen_by):
+            gaps, seen, count = _added_to(*one)
+            scores = _less_mean(one[1].astype(np.float64), seen, count)
+            free += int(np.maximum(count - 1, 0).sum())
+            size = max(size, float(np.where(seen, np.abs(one[0]), 0.0).max(initial=1.0)))
+            apart = max(apart, float(np.abs(gaps).max(initial=0.0)))
+            left = max(left, float(np.abs(_less_mean(one[0].astype(np.float64), seen, count)).max(initial=0.0)))
+            power += float((scores * scores).sum())
+            cross += float((gaps * scores).sum())
+        if free < _ENOUGH or power == 0.0:
             return 0.0
-        apart = float(np.abs(gaps).max(initial=0.0))
-        left = float(np.abs(centred(masked.astype(np.float64))).max(initial=0.0))
-        rest = float(np.abs(gaps - scores * ((gaps * scores).sum() / power)).max(initial=0.0))
-    if left <= 0.02 * apart:
-        return 0.0  # nothing is left of the scores after quantisation: a finding of its own, and no wrong scale
+        if left <= 0.02 * apart:
+            return 0.0  # nothing is left of the scores after quantisation: a finding of its own, and no wrong scale
+        for one in _matrices(masked, before, seen_by):
+            gaps, seen, count = _added_to(*one)
+            scores = _less_mean(one[1].astype(np.float64), seen, count)
+            rest = max(rest, float(np.abs(gaps - scores * (cross / power)).max(initial=0.0)))
     return float(apart / size) if rest <= 0.01 * apart else 0.0
+
+
+def _matrices(masked: Array, before: Array, weights: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
+    """All matrices together, or one after another if they are large."""
+    if masked.ndim < 3 or masked.size <= formula.AT_ONCE:
+        yield masked, before, weights
+        return
+    for at in np.ndindex(*masked.shape[:-2]):
+        yield masked[at], before[at], None if weights is None else weights[at]
+
+
+def _added_to(masked: Array, before: Array, weights: Array | None) -> tuple[Array, Array, Array]:
+    """What is added to visible cells, less each row's mean; which cells are visible; how many of each row."""
+    gap = masked.astype(np.float64) - before
+    seen = (gap > _HIDDEN) & np.isfinite(gap)
+    if weights is not None:
+        seen &= weights > 0
+    count = seen.sum(-1, keepdims=True)
+    return _less_mean(gap, seen, count), seen, count
+
+
+def _less_mean(array: Array, seen: Array, count: Array) -> Array:
+    """Visible cells less the mean of those of their row; 0 elsewhere."""
+    mean = np.where(seen, array, 0.0).sum(-1, keepdims=True) / np.maximum(count, 1)
+    return np.where(seen, array - mean, 0.0)

@@ -108,7 +108,7 @@ def measure_causal(arrays: Mapping[str, Array]) -> bool | None:
     if weights is None or weights.shape[2] < 2 or weights.shape[3] < weights.shape[2]:
         return None
     later = np.triu(np.ones(weights.shape[2:], dtype=bool), 1 + weights.shape[3] - weights.shape[2])
-    if weights[..., later].any():
+    if np.any(weights, where=later):
         return False if np.isfinite(weights).all() else None
     return True if weights.any() else None  # where nothing is visible, nothing can be concluded
 

@@ -19,6 +19,7 @@ from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
+    from attnx.session.model_summary import ModelSummary
     from attnx.session.ort import Session
     from attnx.sites.recognise import Found
     from attnx.taps.tap import Tapped
@@ -68,24 +69,34 @@ class _Opened:
 
     session: Session
     tapped: Tapped
-    found: Found
+    known: ModelSummary
     sites: tuple[Site, ...]
     """Those of which it is known what they read."""
     notes: tuple[str, ...]
 
 
 def _open(file: OpenModel, feed: Mapping[str, Array]) -> _Opened:
+    from attnx.session.model_summary import load_tapped, save_tapped
     from attnx.session.ort import on_cuda, open_session
-    from attnx.taps.tap import tap
 
-    found = file.graph(feed)
-    wanted, notes = _wanted(found)
-    sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in wanted}
-    with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
-    tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=not on_cuda(file.device))
+    known, wide = file.find(feed), not on_cuda(file.device)
+    there = _over_text(known.sites)
+    asked = dict.fromkeys((site.index for site in there), ("query",))
+    tapped = load_tapped(known, asked, ["states", wide])
+    if tapped is None:
+        from attnx.taps.tap import tap
+
+        found = file.graph(feed)
+        sources = {site.index: replace(site, places={"query": Place(name, "b q d")}) for site, name in _wanted(found)}
+        with_inputs = replace(found, sites=tuple(sources.get(site.index, site) for site in found.sites))
+        tapped = tap(with_inputs, dict.fromkeys(sources, ("query",)), wide=wide)
+        save_tapped(known, asked, ["states", wide], tapped)
     thorough = not tapped.plain  # it is run a few times: as fast to open as can be
     session = open_session(tapped.model, tapped.folder, file.device, thorough=thorough, exact=tapped.rounded)
-    return _Opened(session, tapped, found, tuple(site for site, _ in wanted), tuple(notes))
+    missing = ", ".join(site.label for site in there if site.index not in tapped.taps)
+    note = f"what {missing} reads was not found with certainty in the graph, so it is left out"
+    sites = tuple(site for site in there if site.index in tapped.taps)
+    return _Opened(session, tapped, known, sites, (note,) if missing else ())
 
 
 def _read(model: OpenModel, prompt: Prompt, opened: dict[object, _Opened]) -> States:
@@ -111,7 +122,7 @@ def _read(model: OpenModel, prompt: Prompt, opened: dict[object, _Opened]) -> St
         )
     width = next(iter(vectors.values())).shape[1]
     # With encoder and decoder in one graph, the outputs are the decoder's and the text is the encoder's.
-    decoder = not of_encoder and any(site.kind == "cross" for site in one.found.sites)
+    decoder = not of_encoder and any(site.kind == "cross" for site in one.known.sites)
     for name in () if decoder else one.tapped.outputs:
         last = _by_token(values[name], len(text_tokens))
         if last is not None and last.shape[1] == width:
@@ -133,23 +144,20 @@ def _last_feed(model: OpenModel, prompt: Prompt) -> tuple[OpenModel, Mapping[str
     return model, feeds[False], passes.result
 
 
-def _wanted(found: Found) -> tuple[list[tuple[Site, str]], list[str]]:
-    """The self-attentions over the text with what each reads, and the ones whose input was not found."""
+def _over_text(sites: Sequence[Site]) -> list[Site]:
+    """The self-attentions over the text."""
+    own = [site for site in sites if site.kind == "self"]
+    # Without cross-attention, two components are two towers, one of which reads the text: their lengths tell which.
+    crosses = any(site.kind == "cross" for site in sites)
+    return [site for site in own if crosses and site.component == "encoder"] or own
+
+
+def _wanted(found: Found) -> list[tuple[Site, str]]:
+    """What each self-attention over the text reads; those of which that is not certain are left out."""
     from attnx.graph.axes.projections import projections
 
-    own = [site for site in found.sites if site.kind == "self"]
-    # Without cross-attention, two components are two towers, one of which reads the text: their lengths tell which.
-    crosses = any(site.kind == "cross" for site in found.sites)
-    encoder = [site for site in own if site.component == "encoder"] if crosses else []
-    out, missing = [], []
-    for site in encoder or own:
-        read = projections(found.opened, site).query
-        if read is None:
-            missing.append(site.label)
-        else:
-            out.append((site, _by_sequence(found.opened, read.source)))
-    note = f"what {', '.join(missing)} reads was not found with certainty in the graph, so it is left out"
-    return out, [note] if missing else []
+    reads = [(site, projections(found.opened, site).query) for site in _over_text(found.sites)]
+    return [(site, _by_sequence(found.opened, read.source)) for site, read in reads if read is not None]
 
 
 def _by_sequence(graph: Graph, value: str) -> str:

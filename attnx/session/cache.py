@@ -1,8 +1,8 @@
 """A cache on disk that may vanish at any time: small entries, each in a file of its own, written whole or not at all.
 
-What is kept: which attention computations a model file holds, and tapped graphs. A tapped graph refers to the weights
-in the model's own files; no weight is copied here, except whole models that a scan carried to a machine of a cluster.
-An entry that is damaged or cannot be read is ignored.
+What is kept: which attention computations a model file holds, tapped graphs, and small products of weights. A tapped
+graph refers to the weights in the model's own files; no weight is copied here, except whole models that a scan carried
+to a machine of a cluster. An entry that is damaged or cannot be read is ignored.
 
 `ATTNX_CACHE` names the folder; "off" turns the cache off. By default it is the platform's cache folder.
 """

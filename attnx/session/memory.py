@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -91,6 +93,12 @@ def check_reduced(sites: Sequence[Site], feed: Mapping[str, Array]) -> None:
         f"one layer's matrices need {_size(need)} inside the model, and {_size(free)} of memory are free",
         "Use a shorter text.",
     )
+
+
+def give_back() -> None:
+    """Give memory that was freed back to the system at once, where the C library can (glibc)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # Windows takes no None; others have no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _size(count: int) -> str:

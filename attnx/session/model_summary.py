@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnx.records import Kernels, Miss, Place, Site
+import numpy as np
+
+from attnx.records import Array, Kernels, Miss, Place, Site
 from attnx.session import cache
 from attnx.session.ort import Slot
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
     from attnx.taps.tap import Tapped
+
+SMALL = 4 << 20
+"""Bytes of the largest array that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,45 @@ def parameters(summary: ModelSummary, graph: Callable[[], Graph]) -> int:
     if summary.key:
         cache.write(name, {"count": count})
     return count
+
+
+def kept_values(summary: ModelSummary, what: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    """JSON values that follow from a model's graph: kept, or computed.
+
+    Args:
+        summary: Of the model.
+        what: JSON values that name them.
+        compute: Gives them.
+    """
+    name = cache.key("values", summary.key, *what)
+    entry = cache.read(name) if summary.key else None
+    if entry is not None:
+        return entry.head["values"]
+    made = compute()
+    if summary.key:
+        cache.write(name, {"values": made})
+    return made
+
+
+def kept_array(summary: ModelSummary, what: Sequence[Any], compute: Callable[[], Array | None]) -> Array | None:
+    """An array that follows from a model's weights: kept if it is small, or computed.
+
+    Args:
+        summary: Of the model. The state of its weight files is part of what the array is kept under.
+        what: JSON values that name the array.
+        compute: Gives it as float64; None where there is none, which is kept as well.
+    """
+    sure = bool(summary.key) and None not in summary.files
+    name = cache.key("array", summary.key, list(summary.files), *what)
+    entry = cache.read(name) if sure else None
+    if entry is not None:
+        shape = entry.head["shape"]
+        return None if shape is None else np.frombuffer(entry.body, np.float64).reshape(shape)
+    made = compute()
+    if sure and (made is None or made.nbytes <= SMALL):
+        body = b"" if made is None else np.ascontiguousarray(made, np.float64).tobytes()
+        cache.write(name, {"shape": None if made is None else list(made.shape)}, body)
+    return made
 
 
 def load_tapped(summary: ModelSummary, wanted: Mapping[int, Collection[str]], extra: Any) -> Tapped | None:

@@ -133,12 +133,15 @@ class Session:
         self.inputs = [Slot(i.name, tuple(i.shape), i.type) for i in raw.get_inputs()]
         self.outputs: list[str] = [o.name for o in raw.get_outputs()]
 
-    def run(self, feed: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+    def run(
+        self, feed: Mapping[str, Array], names: Sequence[str] | None = None, *, shrink: bool = False
+    ) -> dict[str, Array]:
         """Run once.
 
         Args:
             feed: An array for each input.
             names: The outputs to compute; all where None.
+            shrink: Free what the session holds for runs afterwards. Else it keeps what its largest run took.
 
         Raises:
             RunError: onnxruntime refused the feed or failed; with its message, tidied up.
@@ -148,10 +151,18 @@ class Session:
         if not wanted:
             return {}  # onnxruntime treats an empty list of outputs as an error
         try:
-            values = self._raw.run(wanted, dict(feed))
+            values = self._raw.run(wanted, dict(feed), _shrinking() if shrink else None)
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise _run_error(error) from None
         return dict(zip(wanted, values, strict=True))
+
+
+def _shrinking() -> Any:
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
 
 
 def _run_error(error: Exception) -> RunError | InputError:

@@ -16,7 +16,7 @@ from attnx.measure.rows import Received, is_over
 from attnx.records import Array, Tokens, Trace
 from attnx.session.protocol import OpenModel
 from attnx.study.mentioned import candidates, mentions, pronouns
-from attnx.study.output_weights import output_gram, output_projection
+from attnx.study.output_weights import contributions
 from attnx.tokens.spans import Mention
 from attnx.wording import Wording
 
@@ -56,11 +56,10 @@ def maps(
         size = sizes.get(attention.site.index)
         if not is_over(trace, attention, text) or (attention.value is None and size is None):
             continue
-        output = gram = None
+        output = None
         if size is None:
-            output = output_projection(model, attention.site, inputs)
-            gram = output_gram(model, attention.site, inputs)
-        found = value_norms(trace, at, output, together=False, sizes=size, gram=gram).shares.values
+            size, output = contributions(model, attention, inputs)
+        found = value_norms(trace, at, output, together=False, sizes=size).shares.values
         if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
             bare = bare or (output is None and size is None)
             shares.append(average(found, axis=0))

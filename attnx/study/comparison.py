@@ -14,7 +14,7 @@ from attnx.measure.difference import Difference, difference
 from attnx.records import Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
-from attnx.session.protocol import OpenModel, Wanted
+from attnx.session.protocol import NOTHING, OpenModel, Wanted
 from attnx.study.inspect_run import all_sites
 from attnx.study.layer_pairs import Pairs, aligned, check
 from attnx.study.output_change import OutputChange, output_change
@@ -74,8 +74,10 @@ class Comparing:
                 sites.append(all_sites(model, prompt.inputs))
         check(self.names, sites, self.sort, self.pairs)
         parts = self._parts(prompts)
-        done = [self._part(prompts, part, outputs=at == 0) for at, part in enumerate(parts)]
-        return done[0] if len(done) == 1 else _together(done)
+        if len(parts) == 1:
+            return self._part(prompts, parts[0], outputs=True)
+        changed = self._outputs(prompts)
+        return _together([self._part(prompts, part, outputs=False) for part in parts], changed)
 
     def _parts(self, prompts: tuple[Prompt, Prompt]) -> list[Pairs | None]:
         """Pairs of layers to run together so that their matrices fit in memory; all of them if they are few."""
@@ -93,6 +95,17 @@ class Comparing:
         together = max(1, min(len(part) for read in sites for part in read.parts[:1] if part) // 2)
         cut = [tuple(ordered[at : at + together]) for at in range(0, len(ordered), together)]
         return [*cut] if len(cut) > 1 and len(ordered) == len(pairs) else [self.pairs]
+
+    def _outputs(self, prompts: tuple[Prompt, Prompt]) -> OutputChange | None:
+        """How far the models' own outputs differ, by runs of their own: outputs may be as large as matrices."""
+        traces = []
+        for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
+            with of_model(at, self.names[at]):
+                traces.append(execute(model, prompt, NOTHING))
+            if at == 0:  # what a session gave keeps all of its working memory, beside that of the next; a copy does not
+                traces[0] = replace(traces[0], outputs={name: np.copy(a) for name, a in traces[0].outputs.items()})
+            model.sessions.clear()  # each holds the weights and its runs' memory
+        return output_change(self.models[0], *traces)
 
     def _part(self, prompts: tuple[Prompt, Prompt], pairs: Pairs | None, outputs: bool) -> Compared:
         """Compare some pairs of layers, or all."""
@@ -118,12 +131,17 @@ class Comparing:
 
 
 def _bare(trace: Trace) -> Trace:
-    """The trace without its attentions' arrays."""
+    """The trace without the arrays of its attentions."""
     return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
 
 
-def _together(parts: Sequence[Compared]) -> Compared:
-    """Merge pairs of layers that were run one after another."""
+def _together(parts: Sequence[Compared], outputs: OutputChange | None) -> Compared:
+    """Merge pairs of layers that were run one after another.
+
+    Args:
+        parts: At least one.
+        outputs: How far the models' own outputs differ.
+    """
     first = parts[0]
     one, two = (
         replace(getattr(first, side), attentions=tuple(a for part in parts for a in getattr(part, side).attentions))
@@ -145,7 +163,7 @@ def _together(parts: Sequence[Compared]) -> Compared:
         notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
     )
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    return Compared(one, two, whole, first.outputs, notes)
+    return Compared(one, two, whole, outputs, notes)
 
 
 @contextlib.contextmanager

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import AttnxError, InputError, UnsupportedError, UsageError
-from attnx.measure import describe_heads
-from attnx.measure import heads as head_measures
-from attnx.measure.coreference import Coreference, coreference
+from attnx.errors import UnsupportedError
+from attnx.measure.coreference import Coreference
 from attnx.measure.looks import strongest_pair
-from attnx.measure.rows import head_axes, head_labels
-from attnx.records import Array, Axis, Measurement, Site, Trace
-from attnx.run.pipeline import execute
+from attnx.measure.rows import head_axes
+from attnx.records import Attention, Measurement, Site, Trace
 from attnx.run.prompt import Prompt
-from attnx.session.protocol import OpenModel, Wanted
+from attnx.session.protocol import OpenModel
 from attnx.study.head_effects import effects
-from attnx.study.mentioned import candidates, pronouns
-from attnx.study.selection import head_of, of_sort, position, trusted
-from attnx.study.worth_opening import opening
+from attnx.study.page_heads import measured
+from attnx.study.page_parts import Part, joined, part
+from attnx.study.page_references import references, words
+from attnx.study.selection import head_of, position
+from attnx.study.stretches import Stretches
+from attnx.study.worth_opening import opened, opening, strongest_of
 from attnx.tokens.spans import Mention
-from attnx.view.report import Page, Reference, Report, report
+from attnx.view.report import PackedSites, Page, Reference, Report, cells
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.measure.heads import HeadTable
-
-CELLS = 1 << 20
-"""How many weights of one layer are measured at once."""
-PRONOUNS = 3
-"""How many pronouns are used if none is named: the first ones."""
-CANDIDATES = 24
-"""How many candidates are used if none are named: the nearest before and after the pronoun."""
 
 
 def wanted(sites: Sequence[Site]) -> tuple[str, ...]:
@@ -81,25 +74,108 @@ def compose(
         The page and the report that it shows.
     """
     sites = model.find(prompt.inputs).sites
+    asked = Asked(from_, to, head, query)
     # A mask may come in as an input. If none does and no token is padding, it is only read if it turns out that the
     # weights cannot be rebuilt without it.
     effect: Measurement | None = None
     said: tuple[str, ...] = ()
     for quantities in dict.fromkeys((fewer(sites) if prompt.inputs is None else wanted(sites), wanted(sites))):
-        trace, doubts = trusted(of_sort(execute(model, prompt, Wanted(layers, quantities)), site))
         light = "masked" not in quantities
-        if light and not all(trace.tokens.mask):
+        found = _looked(Stretches(model, prompt, quantities, layers, site), asked, light)
+        if found is None:
             continue
-        shown = contents(trace, from_=from_, to=to, head=head, query=query)
-        shown = replace(shown, notes=(*doubts, *shown.notes))
+        packed, shown = found
         if causal:
             if effect is None:
-                effect, said = effects(model, prompt, trace, _axes(trace), tell)
+                effect, said = effects(model, prompt, shown.trace, _axes(shown.trace), tell)
             shown = replace(shown, measures=(effect, *shown.measures), notes=(*shown.notes, *said))
-        page = report(shown)
-        if not light or not {"weights", "roots"} & set(page.packed):
+        if not light or not {"weights", "roots"} & set(packed.bases):
             break
-    return page, shown
+    return packed.page(shown), shown
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be shown; see `contents`."""
+
+    from_: str | None = None
+    to: str | None = None
+    head: str | None = None
+    query: str | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether a word was named."""
+        return self.from_ is not None or self.to is not None
+
+
+def _looked(read: Stretches, asked: Asked, light: bool) -> tuple[PackedSites, Report] | None:
+    """Run the model, pack its sites and measure what the page shows.
+
+    Args:
+        read: The layers of the run; of a long text, some are held at a time.
+        asked: What is to be shown.
+        light: Whether masks are not traced.
+
+    Returns:
+        None if a token is padding, and masks were not traced.
+    """
+    packed: PackedSites | None = None
+    parts: list[Part] = []
+    there: tuple[Mention, ...] = ()
+    notes: list[str] = []
+    for trace in read.traces():
+        if light and not all(trace.tokens.mask):
+            return None
+        if len(read.parts) == 1:
+            shown = contents(trace, from_=asked.from_, to=asked.to, head=asked.head, query=asked.query)
+            packed = PackedSites(cells(trace))
+            packed.add(trace)
+            return packed, replace(shown, notes=(*read.doubts, *shown.notes))
+        if packed is None:
+            packed = PackedSites(cells(trace) * len(read.sites) // len(trace.attentions))
+            there = words(trace.tokens, asked.from_, asked.to, notes)
+            _check(replace(trace, attentions=tuple(map(Attention, read.sites))), asked)
+        packed.add(trace)
+        rows = sorted({piece for word in there for piece in word.pieces})
+        parts.append(part(trace, rows, measured(trace)))
+        del trace  # before the next is run
+    assert packed is not None
+    whole = joined(parts)
+    found = references(whole.trace, there, asked.named, asked.to, notes, whole.received)
+    chosen = _opened(read, whole, asked, found)
+    shown = _report(whole.trace, found, chosen, whole.table, notes)
+    return packed, replace(shown, notes=(*read.doubts, *shown.notes))
+
+
+def _check(trace: Trace, asked: Asked) -> None:
+    """Refuse a head or token that there is not, before all layers are run.
+
+    Raises:
+        UsageError: No such head or token.
+    """
+    if asked.head is not None:
+        head_of(trace, asked.head)
+    if asked.query is not None:
+        position(trace.tokens, asked.query)
+
+
+def _opened(read: Stretches, whole: Part, asked: Asked, found: Sequence[Coreference]) -> tuple[int, int, int]:
+    """Site, head and query that are open at first; the layer of the site is run again for it."""
+    site: int
+    number: int | None
+    if asked.head is not None:
+        site, number = head_of(whole.trace, asked.head)
+    else:
+        try:
+            site, number = opened(whole.trace, whole.columns)
+        except UnsupportedError:
+            return len(whole.trace.attentions) - 1, 0, 0
+    own = whole.trace.attentions[site].site
+    trace = read.trace(None if own.layer is None else (own.layer,))
+    at = next(at for at, a in enumerate(trace.attentions) if a.site.index == own.index)
+    _, number, query = _in_head(trace, at, number, asked.head is not None)
+    return site, number, _query(trace, at, query, asked.query, found if asked.from_ is not None else ())
 
 
 def contents(
@@ -119,23 +195,35 @@ def contents(
         UsageError: No such head or token.
     """
     notes: list[str] = []
-    found = _references(trace, from_, to, notes)
+    asked = Asked(from_, to, head, query)
+    there = words(trace.memory or trace.tokens, from_, to, notes)
+    found = references(trace, there, asked.named, to, notes)
     site, number, at = _first(trace, head)
     where = _query(trace, site, at, query, found if from_ is not None else ())
-    table = None
-    try:
-        table = _heads(trace)
-    except UnsupportedError as error:
-        notes.append(Wording("heads are not measured: {why}", why=error.message))
+    return _report(trace, found, (site, number, where), measured(trace), notes)
+
+
+def _report(
+    trace: Trace,
+    found: Sequence[Coreference],
+    chosen: tuple[int, int, int],
+    table: HeadTable | UnsupportedError,
+    notes: Sequence[str],
+) -> Report:
+    """What was measured, as the page takes it."""
+    said_of = tuple(_reference(one) for one in found)
+    if isinstance(table, UnsupportedError):
+        said = Wording("heads are not measured: {why}", why=table.message)
+        return Report(trace, references=said_of, chosen=chosen, notes=(*notes, said))
     return Report(
         trace=trace,
-        measures=table.measures if table is not None else (),
-        kinds=table.kinds if table is not None else (),
-        rest_kinds=table.rest_kinds if table is not None else (),
-        thresholds=table.thresholds if table is not None else (),
-        references=tuple(_reference(one) for one in found),
-        chosen=(site, number, where),
-        notes=(*notes, *dict.fromkeys(note for m in (table.measures if table else ()) for note in m.notes)),
+        measures=table.measures,
+        kinds=table.kinds,
+        rest_kinds=table.rest_kinds,
+        thresholds=table.thresholds,
+        references=said_of,
+        chosen=chosen,
+        notes=(*notes, *dict.fromkeys(note for m in table.measures for note in m.notes)),
     )
 
 
@@ -143,86 +231,6 @@ def _axes(trace: Trace) -> Measurement:
     """An empty measure [S,H]."""
     axes = head_axes(trace, [attention.site.heads or 1 for attention in trace.attentions])
     return Measurement("", "", axes, np.full([len(axis.labels) for axis in axes], np.nan))
-
-
-def _heads(trace: Trace) -> HeadTable:
-    """`describe_heads`, a few heads at a time for a long text, so that intermediate arrays stay small."""
-    shapes = {a.weights.shape[1:] for a in trace.attentions if a.weights is not None}
-    if len(shapes) != 1 or any(a.weights is None for a in trace.attentions):
-        return describe_heads(trace)
-    ((count, queries, keys),) = shapes
-    step = max(1, CELLS // (queries * keys))
-    if step >= count:
-        return describe_heads(trace)
-    tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
-    return head_measures.table(
-        _joined([one.measures for one in tables], count), _joined([one.rest for one in tables], count)
-    )
-
-
-def _joined(tables: Sequence[Sequence[Measurement]], count: int) -> list[Measurement]:
-    """The measures of a few heads each, side by side: [S,H] for all `count` heads."""
-    joined = []
-    for parts in zip(*tables, strict=True):
-        axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
-        values = np.concatenate([part.values for part in parts], axis=1)
-        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
-    return joined
-
-
-def _some(trace: Trace, heads: slice) -> Trace:
-    """The trace with some of its heads."""
-
-    def cut(array: Array | None) -> Array | None:
-        return None if array is None else array[:, heads]
-
-    return replace(
-        trace,
-        attentions=tuple(
-            replace(
-                a, weights=cut(a.weights), masked=cut(a.masked), capped=cut(a.capped),
-                query=None, key=None, value=None, scores=None, scaled=None, context=None,
-            )
-            for a in trace.attentions
-        ),
-    )  # fmt: skip
-
-
-def _references(trace: Trace, from_: str | None, to: str | None, notes: list[str]) -> list[Coreference]:
-    """Where the heads point from the pronouns; empty if the text has none and none is named."""
-    text = trace.memory or trace.tokens
-    named = from_ is not None or to is not None
-    try:
-        there = pronouns(text, from_)
-    except AttnxError:
-        if named:
-            raise
-        return []
-    if from_ is None and len(there) > PRONOUNS:
-        notes.append(f"coreference: the first {PRONOUNS} of {len(there)} pronouns; any other can be named")
-        there = there[:PRONOUNS]
-    out = []
-    for pronoun in there:
-        try:
-            out.append(_of(trace, pronoun, candidates(text, to, pronoun), to is None, notes))
-        except (InputError, UnsupportedError, UsageError) as error:
-            if named:
-                raise
-            notes.append(Wording("coreference of {it!r}: {why}", it=pronoun.text, why=error.message))
-    return out
-
-
-def _of(trace: Trace, pronoun: Mention, there: Sequence[Mention], choose: bool, notes: list[str]) -> Coreference:
-    if choose and len(there) > CANDIDATES:
-        own = pronoun.pieces[0]
-        near = sorted(there, key=lambda one: (abs(one.pieces[-1] - own), one.pieces))[:CANDIDATES]
-        notes.append(f"coreference of {pronoun.text!r}@{own}: the {CANDIDATES} nearest of {len(there)} content words")
-        there = [one for one in there if one in near]
-    found = coreference(trace, pronoun, there)
-    if choose and 0 < len(found.unseen) < len(there):
-        found = coreference(trace, pronoun, [one for at, one in enumerate(there) if at not in found.unseen])
-    return found
 
 
 def _reference(one: Coreference) -> Reference:
@@ -240,9 +248,26 @@ def _first(trace: Trace, head: str | None) -> tuple[int, int, int]:
         except UnsupportedError:  # everything is hidden
             return len(trace.attentions) - 1, 0, 0
         return found.site, found.head, found.query or 0
-    site, number = head_of(trace, head)
-    pair = strongest_pair(trace, site, number)
-    return site, number, 0 if pair is None else pair.query or 0
+    return _in_head(trace, *head_of(trace, head), True)
+
+
+def _in_head(trace: Trace, site: int, head: int | None, named: bool) -> tuple[int, int, int]:
+    """A head, and the query of its largest weight between two words.
+
+    Args:
+        trace: With weights of that site.
+        site: Position in `trace.attentions`.
+        head: From 0; None for the site's largest weight.
+        named: Whether the head was named: then it is open even if no weight of it fits.
+    """
+    if named and head is not None:
+        pair = strongest_pair(trace, site, head)
+        return site, head, 0 if pair is None else pair.query or 0
+    try:
+        found = strongest_of(trace, site, head)
+    except UnsupportedError:  # everything is hidden
+        return len(trace.attentions) - 1, 0, 0
+    return site, found.head, found.query or 0
 
 
 def _query(trace: Trace, site: int, at: int, query: str | None, found: Sequence[Coreference]) -> int:

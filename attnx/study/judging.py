@@ -9,7 +9,8 @@ import numpy as np
 from attnx.errors import InputError
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
-from attnx.measure.coreference import Coreference, coreference
+from attnx.measure.coreference import Choices, choices
+from attnx.records import Array
 from attnx.run.batch import trace_many
 from attnx.session.protocol import OpenModel
 from attnx.study.antecedents import ARRAYS, maps, text_of
@@ -50,17 +51,18 @@ def judge(
             tell(at)
         by_name, about = maps(model, trace, None)
         notes |= dict.fromkeys(about)
-        found = coreference(trace, pronoun, candidates, maps=by_name, tokens=text)
-        layers = found.weights.axes[0].labels
-        judged.append(Judged(found.weights.values, example.answer, example.pair, _others(found)))
+        found = choices(trace, pronoun, candidates, maps=by_name, tokens=text)
+        layers = found.layers
+        judged.append(Judged(found.weights, example.answer, example.pair, _others(found)))
     if not judged:
         raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
     return accuracy(judged, layers), (*notes, *skipped)
 
 
-def _others(found: Coreference) -> dict[str, np.ndarray]:
+def _others(found: Choices) -> dict[str, Array]:
     """Maps and baselines as weights of the candidates, by name."""
-    nothing = np.full(len(found.candidates), np.nan)
-    named = {v.method: np.asarray(v.shares) for v in (*found.verdicts, *found.baselines)}
+    nothing = np.full(found.weights.shape[-1], np.nan)
     kept = ("rollout", "value norms", "nearest", "first")
-    return {name: named.get(name, nothing) for name in kept if name in named or name in ("nearest", "first")}
+    return {
+        name: found.others.get(name, nothing) for name in kept if name in found.others or name in ("nearest", "first")
+    }

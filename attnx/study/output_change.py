@@ -106,8 +106,8 @@ def _partner(name: str, one: Mapping[str, Array], two: Mapping[str, Array]) -> s
 
 
 def _row(array: Array, position: int) -> Array:
-    row = np.asarray(array, np.float64)[0]
-    return np.asarray(row if row.ndim == 1 else row[min(position, len(row) - 1)])
+    row = array[0]
+    return np.asarray(row if row.ndim == 1 else row[min(position, len(row) - 1)], np.float64)
 
 
 def _cosine(one: Array, two: Array) -> float:

@@ -129,9 +129,9 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool, said: i
     few = not every and get_terminal_size((80, SCREEN)).lines < TALL
     for name, group in found["worth"].items():
         for look in group[: FEW[name] if few else None]:
-            worth.append(
-                first_screen.Worth(name, f"{labels[look.site]} H{look.head}", look.value, note=_why(shown, found, look))
-            )
+            note, weight = _why(shown, found, look)
+            place = f"{labels[look.site]} H{look.head}"
+            worth.append(first_screen.Worth(name, place, look.value, note=note, weight=weight))
     name, heads = labels[found["layer"]], found["heads"]
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
     left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
@@ -149,17 +149,22 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool, said: i
     )
 
 
-def _why(shown: Inspection, found: dict[str, Any], look: Look) -> str:
-    """The kind of head if it is informative, otherwise the two tokens it connects most strongly, or its one token."""
+def _why(shown: Inspection, found: dict[str, Any], look: Look) -> tuple[str, float | None]:
+    """The kind of head if it is informative, otherwise the two tokens it connects most strongly, or its one token.
+
+    Returns:
+        What to say; with two tokens, the weight from the one to the other.
+    """
     if look.key >= 0:
-        return f"→ {key_name(shown, look.key, look.site)}"
+        return f"→ {key_name(shown, look.key, look.site)}", None
     kind: str = found["kinds"][look.site][look.head]
     if kind in NAMED:
-        return kind
+        return kind, None
     joined = pair(shown, look)
     if joined is None or joined.query is None:
-        return ""
-    return f"{query_name(shown, joined.query, look.site)} → {key_name(shown, joined.key, look.site)} {joined.value:.2f}"
+        return "", None
+    ends = f"{query_name(shown, joined.query, look.site)} → {key_name(shown, joined.key, look.site)}"
+    return ends, joined.value
 
 
 def document(shown: Inspection) -> dict[str, Any]:

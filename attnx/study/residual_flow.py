@@ -20,7 +20,7 @@ from attnx.run.query_rows import gather
 from attnx.session import memory
 from attnx.session.protocol import OpenModel
 from attnx.study.head_mean import over_heads
-from attnx.study.output_weights import output_projection
+from attnx.study.output_weights import contributions
 from attnx.tokens.spans import axis_labels
 from attnx.wording import Wording
 
@@ -119,9 +119,9 @@ def follow(
     site = _last(trace, chosen, tokens)
     norms = None
     if where is not None and row is not None:
-        norms = _norms(row, 0, range(len(group)), output_projection(model, row.attentions[0].site, inputs))
+        norms = _norms(model, row, 0, range(len(group)), inputs)
     elif where is not None and trace.attentions[site].value is not None:
-        norms = _norms(trace, site, group, output_projection(model, trace.attentions[site].site, inputs))
+        norms = _norms(model, trace, site, group, inputs)
     return Streams(
         side=chosen,
         queries=queries,
@@ -225,10 +225,13 @@ def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
     )
 
 
-def _norms(trace: Trace, site: int, group: Sequence[int], output: Array | None) -> Measurement:
+def _norms(
+    model: OpenModel, trace: Trace, site: int, group: Sequence[int], inputs: Mapping[str, Array] | None
+) -> Measurement:
     """The same weighted by norms: of the sum of the heads after W_O, or without W_O the mean of the heads' shares."""
     one = replace(trace, attentions=(trace.attentions[site],))
-    found = value_norms(one, 0, output, together=False)
+    sizes, output = contributions(model, trace.attentions[site], inputs)
+    found = value_norms(one, 0, output, together=False, sizes=sizes)
     row = average(found.shares.values[:, list(group)], axis=(0, 1))
     return Measurement(
         name="weighted norms",

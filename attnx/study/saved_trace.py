@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from attnx.feed.arrays import save_trace, trace_arrays, write_whole
-from attnx.records import Array, Attention, Trace
+from attnx.feed.arrays import Safetensors, save_trace, trace_arrays, write_whole
+from attnx.records import QUANTITIES, Array, Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
@@ -20,8 +21,6 @@ from attnx.study.stretches import Stretch, Stretches
 
 def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
     """Run a model, and write every array of the run to .npz or .safetensors.
-
-    A .safetensors file begins with the shapes of all its arrays, so it is written only when all are available.
 
     Args:
         model: The model.
@@ -36,29 +35,44 @@ def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *
     Raises:
         AttnxError: A run failed, or the file cannot be written.
     """
-    parts = Stretches(model, prompt, wanted.quantities, wanted.layers).parts
-    if len(parts) == 1 or path.suffix != ".npz":
+    read = Stretches(model, prompt, wanted.quantities, wanted.layers)
+    if len(read.parts) == 1:
         trace = execute(model, prompt, wanted)
         save_trace(trace, path, force=force)
         return trace
     traces: list[Trace] = []
 
-    def write(file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for part in parts:
-                traces.append(_written(archive, model, prompt, wanted, part))
+    def run(add: Callable[[str, Array], None]) -> None:
+        for part in read.parts:
+            traces.append(_written(add, model, prompt, wanted, part))
 
-    write_whole(path, write, force=force)
+    def to_numpy(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            run(partial(_add, archive))
+
+    def to_safetensors(file: IO[bytes]) -> None:
+        writer = Safetensors(file, len(read.sites) * len(QUANTITIES))
+        run(writer.add)
+        writer.finish()
+
+    write_whole(path, to_numpy if path.suffix == ".npz" else to_safetensors, force=force)
     return _together(traces)
 
 
-def _written(archive: zipfile.ZipFile, model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch) -> Trace:
-    """Run some layers, and add their arrays to a file in the format of numpy.savez."""
+def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    """Add an array to a file in the format of numpy.savez."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def _written(
+    add: Callable[[str, Array], None], model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch
+) -> Trace:
+    """Run some layers, and write their arrays."""
     trace = execute(model, prompt, replace(wanted, layers=part))
     model.sessions.clear()  # each holds the weights and its runs' memory
     for name, array in trace_arrays(trace).items():
-        with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+        add(name, array)
     return replace(trace, attentions=tuple(_shapes(a) for a in trace.attentions))
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnx.errors import UnsupportedError
-from attnx.measure.looks import Look, column_of, columns_of, gathered_of, strongest, strongest_pair
+from attnx.measure.looks import Column, Look, column_of, columns_of, gathered_of, strongest, strongest_pair
 from attnx.measure.rows import Received, rows_at
-from attnx.records import Site, Trace
+from attnx.records import Attention, Site, Trace
 from attnx.run.dry_run import DryRun
 from attnx.session.protocol import OpenModel
 from attnx.study.attention_kind import choose_sort, sort_of
@@ -37,16 +37,56 @@ def opening(trace: Trace) -> Look:
     Raises:
         UnsupportedError: No site has weights that can be trusted, or every cell is hidden.
     """
+    site, head = opened(
+        trace, [None if a.weights is None else columns_of(_only(trace, a))[0] for a in trace.attentions]
+    )
+    return replace(strongest_of(trace, site, head), site=site)
+
+
+def opened(trace: Trace, columns: Sequence[Column | None]) -> tuple[int, int | None]:
+    """The head that is opened by default: position in `trace.attentions`, and head.
+
+    Args:
+        trace: Its sites.
+        columns: What the keys of each site receive; None where it has no weights.
+
+    Returns:
+        The last site, and no head, if no head puts weight on a word.
+
+    Raises:
+        UnsupportedError: No site has weights that can be trusted.
+    """
     sites = shown_first([a.site for a in trace.attentions])
-    places = [at for at, a in enumerate(trace.attentions) if a.site in sites and a.trusted and a.weights is not None]
-    if not places:
+    there = {
+        at: column
+        for at, (a, column) in enumerate(zip(trace.attentions, columns, strict=True))
+        if a.site in sites and a.trusted and column is not None
+    }
+    if not there:
         raise UnsupportedError("no site of this model can be trusted, so no head is opened")
-    kept = replace(trace, attentions=tuple(trace.attentions[at] for at in places))
-    first = next(iter(gathered_of(columns_of(kept), special=False)), None)
-    found = None if first is None else strongest_pair(kept, first.site, first.head)
-    if found is None:
-        found = strongest(kept, head=None if first is None else (first.site, first.head))
-    return replace(found, site=places[found.site])
+    places = list(there)
+    first = next(iter(gathered_of(list(there.values()), special=False)), None)
+    return (places[-1], None) if first is None else (places[first.site], first.head)
+
+
+def strongest_of(trace: Trace, site: int, head: int | None) -> Look:
+    """The pair with the largest weight of a head; of a site, if there is no head.
+
+    Args:
+        trace: With weights [B,H,Q,K] of that site.
+        site: Position in `trace.attentions`.
+        head: From 0.
+
+    Raises:
+        UnsupportedError: Every cell is hidden.
+    """
+    alone = _only(trace, trace.attentions[site])
+    found = None if head is None else strongest_pair(alone, 0, head)
+    return found or strongest(alone, head=None if head is None else (0, head))
+
+
+def _only(trace: Trace, attention: Attention) -> Trace:
+    return replace(trace, attentions=(attention,))
 
 
 def opening_reduced(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[int, int] | None:
@@ -108,4 +148,4 @@ def shown_first(sites: Sequence[Site]) -> list[Site]:
     return [site for site in sites if sort_of(site) == sort]
 
 
-__all__ = ["opened_for", "opening", "opening_reduced", "shown_first"]
+__all__ = ["opened", "opened_for", "opening", "opening_reduced", "shown_first", "strongest_of"]

@@ -26,6 +26,7 @@ _VIRIDIS = (
     "2f6b8e 2c728e 297a8e 26828e 23898e 21918c 1f978b 1f9f88 21a685 27ad81 31b57b",
     "3dbc74 4cc26c 5cc863 6ece58 81d34d 95d840 aadc32 c0df25 d5e21a eae51a fde725",
 )
+_PUOR = "2d004b 542788 8073ac b2abd2 d8daeb f7f7f7 fee0b6 fdb863 e08214 b35806 7f3b08"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +79,9 @@ def _srgb(lab: Array) -> Array:
     return np.asarray(np.rint(part * 255).astype(int))
 
 
-def _sequential() -> tuple[RGB, ...]:
-    stops = np.array([[int(word[i : i + 2], 16) for i in (0, 2, 4)] for word in " ".join(_VIRIDIS).split()])
+def _through(colours: str) -> tuple[RGB, ...]:
+    """All levels of a scale that goes through these colours in even steps."""
+    stops = np.array([[int(word[i : i + 2], 16) for i in (0, 2, 4)] for word in colours.split()])
     at = np.linspace(0, 1, len(stops))
     wanted = np.linspace(0, 1, LEVELS)
     channels = [np.rint(np.interp(wanted, at, stops[:, c])).astype(int) for c in range(3)]
@@ -104,10 +106,13 @@ def _two_sided() -> tuple[RGB, ...]:
     return tuple((int(r), int(g), int(b)) for r, g, b in _srgb(lab))
 
 
-SEQUENTIAL = Ramp("viridis", False, _sequential())
+SEQUENTIAL = Ramp("viridis", False, _through(" ".join(_VIRIDIS)))
 """Dark purple to yellow. Source: van der Walt and Smith, viridis (matplotlib 1.5, CC0), 33 samples, interpolated."""
 DIVERGING = Ramp("blue-orange", True, _two_sided())
 """Blue for less, dark grey for none, orange for more."""
+PAPER = Ramp("purple-orange", True, _through(_PUOR))
+"""The same on a white page, light in the middle like the page: purple for less, orange for more. Source: Brewer,
+ColorBrewer 2.0, PuOr."""
 
 HEADS: tuple[RGB, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167), (0, 114, 178),

@@ -1,6 +1,6 @@
-"""Figures for papers: heatmaps and the grid of heads with real axes, as PNG, SVG or PDF, by matplotlib.
+"""Figures for papers: heatmaps and the grid of heads with real axes, as PNG (by Pillow), SVG or PDF (by matplotlib).
 
-matplotlib is an extra, and is imported only when a figure is drawn.
+matplotlib is an extra that brings Pillow along; either is imported only when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import numpy as np
 from attnx.errors import UsageError
 from attnx.records import Array, Stage, Trace
 from attnx.view import scale
-from attnx.view.matrix import Matrix, block_means, edges, without_hidden
-from attnx.view.plot import Figure, Plot
+from attnx.view.drawing import TEXT, Drawing, Figure, Ticks
+from attnx.view.matrix import Matrix, Side, block_means, edges, without_hidden
 
 PAGE = 9.0
 """Inches that a page is tall: a grid of many layers is drawn narrower, so that its heads stay square."""
+TICKS = 64
+"""The most tokens written along an axis; of more, only every n-th."""
+NUMBERS = 7.0
+"""Size of the numbers of layers and heads, in points."""
 CELLS = 128
 """Cells a side of a head in the grid, before blocks are averaged."""
 
@@ -49,32 +53,27 @@ def heatmap_figure(
     Raises:
         UsageError: Another format, no such scale, or matplotlib is not installed.
     """
-    plot = Plot(ending)
     muted = np.isin(matrix.keys.at, list(mute))
     shown = matrix.shown
     shown[:, muted] = np.nan
     choice = scale.choose(shown, kind, diverging=diverging, bounds=bounds)
     rows, columns = shown.shape
     tall = min(3.0, max(0.35, rows / columns)) * inches * 0.8 + 1.2
-    with plot.settings():
-        figure, axes = plot.start(inches, tall)
-        axes.patch.set(facecolor="#f4f4f4", hatch="////", edgecolor="#c8c8c8")
-        image = plot.cells(axes, shown if kind != "row" else choice.places(shown), choice, kind)
-        for at in np.flatnonzero(muted):
-            axes.axvspan(at - 0.5, at + 0.5, facecolor="#e4e4e4", edgecolor="#909090", hatch="xxxx", linewidth=0)
-        plot.ticks(axes.yaxis, matrix.queries, inches)
-        plot.ticks(axes.xaxis, matrix.keys, inches)
-        axes.tick_params(axis="x", rotation=90)
-        axes.set_ylabel(matrix.queries.name)
-        axes.set_xlabel(matrix.keys.name)
-        plot.title(axes, " · ".join(part for part in (matrix.title, matrix.name) if part))
-        unit = (
-            "share of the row's largest"
-            if kind == "row"
-            else " ".join((matrix.name, f"({matrix.unit})" * bool(matrix.unit)))
-        )
-        plot.bar(figure, axes, image, unit.strip())
-        return plot.finish(figure, matrix.notes)
+    unit = "share of the row's largest"
+    if kind != "row":
+        unit = " ".join((matrix.name, f"({matrix.unit})" * bool(matrix.unit))).strip()
+    drawing = Drawing(
+        shown,
+        choice,
+        _tokens(matrix.queries, inches),
+        _tokens(matrix.keys, inches),
+        unit,
+        (inches, tall),
+        title=" · ".join(part for part in (matrix.title, matrix.name) if part),
+        muted=tuple(np.flatnonzero(muted).tolist()),
+        notes=matrix.notes,
+    )
+    return _drawn(drawing, ending)
 
 
 def grid_figure(
@@ -100,7 +99,6 @@ def grid_figure(
     Raises:
         UsageError: Another format, no site with that stage, or matplotlib is not installed.
     """
-    plot = Plot(ending)
     layers = [without_hidden(attention, stage) for attention in trace.attentions]
     there = [layer for layer in layers if layer is not None]
     if not there:
@@ -124,22 +122,43 @@ def grid_figure(
         high = 1.0
     shape = sheet.shape[0] / sheet.shape[1]
     inches = max(2.5, min(inches, PAGE / shape))
-    with plot.settings():
-        figure, axes = plot.start(inches, inches * 0.9 * shape + 0.9)
-        choice = scale.Scale("linear", min(0.0, float(np.nanmin(sheet, initial=0.0))), high, scale.choose(sheet).ramp)
-        image = plot.cells(axes, sheet, choice, "linear")
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        axes.set_xticks(np.arange(heads) * across + columns / 2, [str(head) for head in range(heads)])
-        axes.set_yticks(np.arange(len(layers)) * down + rows / 2, plot.safe(trace.labels))
-        axes.tick_params(length=0, labelsize=7)
-        axes.xaxis.tick_top()
-        axes.xaxis.set_label_position("top")
-        axes.set_xlabel(f"head (in each: query ↓, key →), {stage}")
-        axes.set_ylabel("layer")
-        plot.bar(figure, axes, image, stage if shared else "share of the head's largest")
-        note = f"each cell is the mean of up to {block[0]} x {block[1]} (queries x keys)"
-        return plot.finish(figure, (note,) if block != (1, 1) else ())
+    choice = scale.Scale("linear", min(0.0, float(np.nanmin(sheet, initial=0.0))), high, scale.choose(sheet).ramp)
+    note = f"each cell is the mean of up to {block[0]} x {block[1]} (queries x keys)"
+    middles = np.arange(len(layers)) * down + rows / 2, np.arange(heads) * across + columns / 2
+    names = tuple(str(head) for head in range(heads))
+    drawing = Drawing(
+        sheet,
+        choice,
+        Ticks("layer", tuple(middles[0].tolist()), tuple(trace.labels), NUMBERS),
+        Ticks(f"head (in each: query ↓, key →), {stage}", tuple(middles[1].tolist()), names, NUMBERS),
+        stage if shared else "share of the head's largest",
+        (inches, inches * 0.9 * shape + 0.9),
+        matrix=False,
+        notes=(note,) if block != (1, 1) else (),
+    )
+    return _drawn(drawing, ending)
+
+
+def _drawn(drawing: Drawing, ending: str) -> Figure:
+    """A PNG by Pillow, which is there at once; vectors by matplotlib."""
+    if ending == ".png":
+        from attnx.view.raster import draw as draw_png
+
+        return draw_png(drawing)
+    from attnx.view.plot import draw
+
+    return draw(drawing, ending)
+
+
+def _tokens(side: Side, inches: float) -> Ticks:
+    """The tokens along an axis; of many, only every n-th, with positions."""
+    step = max(1, -(-len(side) // TICKS))
+    at = range(0, len(side), step)
+    names = [side.labels[i].strip() or side.labels[i] for i in at]
+    if step > 1:
+        names = [f"{side.at[i]} {name}" for i, name in zip(at, names, strict=True)]
+    size = min(TEXT, max(3.5, inches * 72 * 0.6 / max(1, len(at))))
+    return Ticks(side.name, tuple(at), tuple(names), size)
 
 
 def _reduced(layer: Array, rows: int, columns: int, stage: Stage) -> tuple[Array, tuple[int, int]]:

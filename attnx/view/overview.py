@@ -15,7 +15,7 @@ from attnx.records import Measurement, Tokens, Trace
 from attnx.view import colour
 from attnx.view.cells import cell_len, cut, fit, label, number, safe
 from attnx.view.headmap import headmap_lines
-from attnx.view.page import Page, length, page, screen_lines
+from attnx.view.page import PROSE, UNBOUNDED, Page, length, page, screen_lines
 from attnx.view.strokes import bar
 
 LABEL, KIND, BAR = 14, 22, 10
@@ -62,6 +62,8 @@ class Worth:
     unit: str = ""
     note: str = ""
     """ "it → animal"."""
+    weight: float | None = None
+    """Of the pair in the note; it stays whole where the note is cut."""
 
 
 def overview(
@@ -116,7 +118,9 @@ class Overview:
         """Write header, both parts, mass and hints."""
         here = page(console, options)
         height = screen_lines(console, options) if self.height is None else self.height
-        here = replace(here, height=None if self.every else height)
+        # In a pipe: both parts stand side by side as on the smallest screen, whose width a pager will have.
+        width = PROSE if here.width >= UNBOUNDED else here.width
+        here = replace(here, width=width, height=None if self.every else height)
         yield from self._header(here)
         mass = [] if self.mass is None else _mass(self.mass, here)
         used = AROUND + len(mass) + len(self.hints) + self.below
@@ -221,9 +225,9 @@ class Overview:
             value = number(item.value) + (f" {item.unit}" if item.unit else "")
             out.append(here.spell(f"\n  {safe(item.place):<{place}} "), "bold").append(value)
             if item.note:
-                note = safe(item.note)
-                note = here.spell(note)
-                out.append(f"  {cut(note, max(4, here.width - place - len(value) - 5), ascii_only=here.ascii)}", "dim")
+                note, weight = here.spell(safe(item.note)), "" if item.weight is None else f" {item.weight:.2f}"
+                spare = here.width - place - len(value) - len(weight) - 5
+                out.append(f"  {cut(note, max(4, spare), ascii_only=here.ascii)}{weight}", "dim")
         if left:
             out.append(f"\n{'...' if here.ascii else '…'} and {left} more", "dim")
         for line in chart:

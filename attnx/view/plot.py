@@ -5,48 +5,75 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attnx.errors import UsageError
-from attnx.installed import pip
 from attnx.records import Array
+from attnx.view import drawing as paper
 from attnx.view import scale
 from attnx.view.cells import safe
-from attnx.view.matrix import Side
+from attnx.view.drawing import DPI, FORMATS, Drawing, Figure, Ticks, on_paper
+from attnx.view.fonts import BOX, FALLBACK, OWN, installed, lost_note, not_installed
 
-FORMATS = (".png", ".svg", ".pdf")
-DPI = 200
-TICKS = 64
-"""The most tokens written along an axis; of more, only every n-th."""
 FLAT = 20_000
 """Cells that are drawn as vectors; more go into an image, with vector axes round it."""
-_FONTS = (
-    "Noto Sans CJK KR", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans KR", "Noto Sans JP", "Noto Sans SC",
-    "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Hiragino Sans", "Yu Gothic", "MS Gothic",
-    "Microsoft YaHei", "PingFang SC", "WenQuanYi Zen Hei", "Arial Unicode MS", "Noto Sans Devanagari",
-    "Noto Sans Arabic", "Noto Sans Thai", "Noto Sans Hebrew", "Noto Sans Symbols 2", "Noto Emoji", "Symbola",
-    "Segoe UI Symbol",
-)  # fmt: skip
-"""Fonts tried in this order after matplotlib's own, if installed."""
-_BOX = "□"
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A finished figure."""
+def draw(drawing: Drawing, ending: str) -> Figure:
+    """Draw it with matplotlib.
 
-    data: bytes
-    notes: tuple[str, ...]
-    """Notes: averaged blocks, characters that no font has."""
+    Args:
+        drawing: What to draw.
+        ending: One of `FORMATS`.
+
+    Returns:
+        The file's content and notes.
+
+    Raises:
+        UsageError: Another format, or matplotlib is not installed.
+    """
+    plot = Plot(ending)
+    kind = drawing.scale.kind
+    with plot.settings():
+        figure, axes = plot.start(*drawing.inches)
+        if drawing.matrix:
+            axes.patch.set(facecolor=paper.GROUND, hatch="////", edgecolor=paper.HATCH)
+        values = drawing.values if kind != "row" else drawing.scale.places(drawing.values)
+        image = plot.cells(axes, values, drawing.scale, kind)
+        for at in drawing.muted:
+            axes.axvspan(
+                at - 0.5, at + 0.5, facecolor=paper.MUTED, edgecolor=paper.MUTED_HATCH, hatch="xxxx", linewidth=0
+            )
+        plot.ticks(axes.yaxis, drawing.left)
+        plot.ticks(axes.xaxis, drawing.across)
+        if drawing.matrix:
+            axes.tick_params(length=2)
+            axes.tick_params(axis="x", rotation=90)
+        else:
+            _bare(axes)
+        axes.set_ylabel(drawing.left.name)
+        axes.set_xlabel(drawing.across.name)
+        if drawing.title:
+            axes.set_title(plot.safe([drawing.title])[0], fontsize=paper.TITLE)
+        plot.bar(figure, axes, image, drawing.unit)
+        return plot.finish(figure, drawing.notes)
+
+
+def _bare(axes: Any) -> None:
+    """Many matrices side by side: no frame round all, no marks, columns named above."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
 
 
 class Plot:
     """matplotlib, imported late, with fonts that have the tokens' characters and settings that fit papers."""
 
-    def __init__(self, ending: str, own: str = "DejaVu Sans") -> None:
+    def __init__(self, ending: str, own: str = OWN) -> None:
         if ending not in FORMATS:
             raise UsageError(f"{safe(ending)!r} is not a format of a figure", f"Use {', '.join(FORMATS)}.")
         try:
@@ -55,14 +82,11 @@ class Plot:
             import matplotlib.patches
             from matplotlib import colors, font_manager
         except ImportError as error:
-            raise UsageError(
-                "figures need matplotlib, which is not installed",
-                f"{pip('figures')}; .svg, .html and .txt of the terminal's view work without it.",
-            ) from error
+            raise not_installed() from error
         self.ending, self.matplotlib, self.colors = ending, matplotlib, colors
-        installed = {font.name: font.fname for font in font_manager.fontManager.ttflist}
-        self.families = [own, *(name for name in _FONTS if name in installed)]
-        files = [font_manager.findfont(own), *(installed[name] for name in self.families[1:])]
+        there = installed()
+        self.families = [own, *(name for name in FALLBACK if name in there)]
+        files = [font_manager.findfont(own), *(there[name][0] for name in self.families[1:])]
         self.known: set[int] = set().union(*(font_manager.get_font(file).get_charmap() for file in files))
         self.missing: dict[str, None] = {}
 
@@ -71,7 +95,7 @@ class Plot:
         return self.matplotlib.rc_context(
             {
                 "font.family": self.families,
-                "font.size": 8,
+                "font.size": paper.TEXT,
                 "axes.linewidth": 0.5,
                 "hatch.linewidth": 0.4,
                 "svg.fonttype": "none",
@@ -95,14 +119,13 @@ class Plot:
             text = safe(piece)
             lost = [char for char in text if ord(char) not in self.known and not char.isspace()]
             self.missing |= dict.fromkeys(lost)
-            out.append(text if self.ending == ".svg" else "".join(_BOX if char in lost else char for char in text))
+            out.append(text if self.ending == ".svg" else "".join(BOX if char in lost else char for char in text))
         return out
 
     def cells(self, axes: Any, values: Array, choice: scale.Scale, kind: scale.ScaleKind) -> Any:
         """Draw the cells: vectors where they are few."""
-        cmap: Any = self.colors.ListedColormap(np.array(choice.ramp.colours) / 255, name=choice.ramp.name)
-        if choice.ramp.diverging:
-            cmap = self.matplotlib.colormaps["PuOr_r"]  # light in the middle, like paper
+        ramp = on_paper(choice.ramp)
+        cmap = self.colors.ListedColormap(np.array(ramp.colours) / 255, name=ramp.name)
         low, high = (0.0, 1.0) if kind == "row" else (choice.low, choice.high)
         if kind == "row" and choice.ramp.diverging:
             values, low = values * 2 - 1, -1.0
@@ -123,19 +146,10 @@ class Plot:
             return image
         return axes.imshow(data, cmap=cmap, norm=norm, interpolation="nearest", aspect="equal")
 
-    def ticks(self, axis: Any, side: Side, inches: float) -> None:
-        """Write the tokens along an axis; of many, only every n-th, with positions."""
-        step = max(1, -(-len(side) // TICKS))
-        at = list(range(0, len(side), step))
-        names = [side.labels[i].strip() or side.labels[i] for i in at]
-        if step > 1:
-            names = [f"{side.at[i]} {name}" for i, name in zip(at, names, strict=True)]
-        axis.set_ticks(at, self.safe(names))
-        axis.set_tick_params(length=2, labelsize=min(8.0, max(3.5, inches * 72 * 0.6 / max(1, len(at)))))
-
-    def title(self, axes: Any, text: str) -> None:
-        """Set the title."""
-        axes.set_title(self.safe([text])[0], fontsize=9)
+    def ticks(self, axis: Any, ticks: Ticks) -> None:
+        """Write the labels along an axis."""
+        axis.set_ticks(ticks.at, self.safe(ticks.labels))
+        axis.set_tick_params(labelsize=ticks.size)
 
     def bar(self, figure: Any, axes: Any, image: Any, unit: str) -> None:
         """Add the colour bar."""
@@ -157,10 +171,6 @@ class Plot:
                 out, format=self.ending[1:], metadata=dates[self.ending], bbox_inches="tight", pad_inches=0.03
             )
         if self.missing:
-            chars = "".join(list(self.missing)[:20])
             drawn = "the viewer's fonts will draw them" if self.ending == ".svg" else "they are drawn as boxes"
-            notes = (
-                *notes,
-                f"No installed font has {chars}: {drawn}. Noto Sans CJK has Korean, Japanese and Chinese.",
-            )
+            notes = (*notes, lost_note(self.missing, drawn))
         return Figure(out.getvalue(), tuple(notes))

@@ -17,7 +17,8 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME, TerminalTheme
 
 from attnx.view.cells import clusters
-from attnx.view.plot import Figure, Plot
+from attnx.view.drawing import Figure
+from attnx.view.plot import Plot
 
 FONT = "DejaVu Sans Mono"
 ADVANCE = 0.602

@@ -10,8 +10,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement as Extent
 from rich.text import Text
 
+from attnx.numerals import counted
 from attnx.records import Array
-from attnx.view.cells import cell_len, fit, number, safe
+from attnx.view.cells import cell_len, cut, fit, number, safe
 from attnx.view.page import Page, page
 from attnx.view.strokes import tint
 
@@ -37,14 +38,15 @@ def prompt_strip(
     """Draw a prompt.
 
     Args:
-        values: [B], the weight of each of B stretches of equal length.
+        values: [B], the weight of each of B stretches of equal length, their sinks left out.
         tokens: How many tokens they are.
         parts: The spans, in order.
-        title: Stands above.
+        title: Stands above, cut to the width.
         said: Lines below.
 
     Returns:
-        A renderable: a line of bars a token high by its mean weight, names of spans where they begin, then the spans.
+        A renderable: a line of bars a token high by its mean weight, names of spans where they begin, what the bars
+        are, then the spans.
     """
     return PromptStrip(np.asarray(values, np.float64), tokens, tuple(parts), title, tuple(said))
 
@@ -66,9 +68,11 @@ class PromptStrip:
         cell = max(1, min(4, min(WIDEST, here.width) // wide))
         merged = np.array([part.sum() for part in np.array_split(self.values, wide)])
         high = float(np.nanmax(merged, initial=0.0))
-        yield Text(here.spell(safe(self.title)), "bold")
+        yield Text(cut(here.spell(safe(self.title)), here.width, ascii_only=here.ascii), "bold")
         yield self._bars(merged, high, cell, here)
         yield Text(self._names(wide, cell), "dim")
+        bars = "a bar for each token" if wide == self.tokens else f"{counted(wide, 'bar')} for {self.tokens:,} tokens"
+        yield Text(f"{bars}, sinks left out; tallest {number(high)}", "dim")
         longest = max((cell_len(part.name) for part in self.parts), default=1)
         top = max((part.weight for part in self.parts), default=0.0)
         for part in self.parts:

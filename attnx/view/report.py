@@ -56,7 +56,8 @@ class Report:
     """What a page shows."""
 
     trace: Trace
-    """With weights of every site, and masked, query and key (or scores) where the sites have them."""
+    """With weights of every site, and masked, query and key (or scores) where the sites have them; where the sites were
+    packed before, their arrays may be cut."""
     measures: tuple[Measurement, ...] = ()
     """Each [S,H], in the order of `trace.attentions`."""
     kinds: tuple[tuple[str, ...], ...] = ()
@@ -85,63 +86,99 @@ class Page:
     notes: tuple[str, ...]
 
 
+class PackedSites:
+    """The sites of a page, packed some at a time, so that not all matrices need be held.
+
+    Args:
+        cells: See `cells`.
+    """
+
+    def __init__(self, cells: int) -> None:
+        self._levels = FINE if cells <= DEEP else COARSE
+        self._blobs = Blobs()
+        self._sides: list[dict[str, Any]] = []
+        self._sites: list[tuple[Packed, dict[str, Any]] | None] = []
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """For each site with weights, what it was packed as; see `Packed.base`."""
+        return tuple(one[0].base for one in self._sites if one is not None)
+
+    def add(self, trace: Trace) -> None:
+        """Pack the sites of a trace, which follow those that were added before."""
+        for attention in trace.attentions:
+            if attention.weights is None or not attention.weights[0].size:
+                self._sites.append(None)
+                continue
+            packed = pack(attention, self._blobs, self._levels)
+            self._sites.append((packed, _site(trace, attention, packed, self._sides, self._blobs)))
+
+    def page(self, shown: Report) -> Page:
+        """Put the page together.
+
+        Args:
+            shown: The trace of all sites that were added, and what was measured of it.
+
+        Raises:
+            UnsupportedError: No site has weights.
+        """
+        trace = shown.trace
+        there = {at: one for at, one in enumerate(self._sites) if one is not None}
+        if not there:
+            raise UnsupportedError(
+                "no attention of this model has weights, so there is nothing to show",
+                Wording("<model.find()> lists what the model has."),
+            )
+        notes = [
+            f"{label} is left out: its weights are not known"
+            for at, label in enumerate(trace.labels)
+            if at not in there
+        ]
+        sites = [{"label": trace.labels[at], **site} for at, (_, site) in there.items()]
+        error = max(one.error for one, _ in there.values())
+        offs = [one.off for one, _ in there.values() if one.off is not None]
+        places = {at: place for place, at in enumerate(there)}
+        site, head, query = shown.chosen
+        data: dict[str, Any] = {
+            "version": __version__,
+            "model": safe(trace.model),
+            "device": trace.device,
+            "text": _text(trace.tokens),
+            "memory": None if trace.memory is None else _text(trace.memory),
+            "sides": self._sides,
+            "sites": sites,
+            "error": error,
+            "off": max(offs, default=None),
+            "measures": [_measure(measure, list(there)) for measure in shown.measures],
+            "kinds": [list(shown.kinds[at]) for at in there] if shown.kinds else [],
+            "restKinds": [list(shown.rest_kinds[at]) for at in there] if shown.rest_kinds else [],
+            "thresholds": list(shown.thresholds),
+            "references": [_reference(one, places) for one in shown.references],
+            "chosen": {"site": places.get(site, 0), "head": head, "query": query},
+            "notes": [safe(note) for note in (*trace.notes, *shown.notes, *notes)],
+            "ramps": {"dark": _hex(colour.SEQUENTIAL.colours), "both": _hex(colour.DIVERGING.colours)},
+            "blobs": self._blobs.texts,
+        }
+        heads = sum(one["heads"] for one in sites)
+        return Page(webpage(data["text"] or "attention", data), error, heads, self.bases, tuple(notes))
+
+
 def report(shown: Report) -> Page:
-    """Put the page together.
+    """Put a page together.
 
     Args:
         shown: The trace and what was measured of it.
 
-    Returns:
-        The page.
-
     Raises:
         UnsupportedError: No site has weights.
     """
-    trace, blobs = shown.trace, Blobs()
-    there = [at for at, a in enumerate(trace.attentions) if a.weights is not None and a.weights[0].size]
-    if not there:
-        raise UnsupportedError(
-            "no attention of this model has weights, so there is nothing to show",
-            Wording("<model.find()> lists what the model has."),
-        )
-    notes = [
-        f"{label} is left out: its weights are not known" for at, label in enumerate(trace.labels) if at not in there
-    ]
-    sides: list[dict[str, Any]] = []
-    levels = FINE if _cells(trace) <= DEEP else COARSE
-    packed = [pack(trace.attentions[at], blobs, levels) for at in there]
-    sites = [_site(trace, at, one, sides, blobs) for at, one in zip(there, packed, strict=True)]
-    error = max(one.error for one in packed)
-    offs = [one.off for one in packed if one.off is not None]
-    places = {at: place for place, at in enumerate(there)}
-    site, head, query = shown.chosen
-    data: dict[str, Any] = {
-        "version": __version__,
-        "model": safe(trace.model),
-        "device": trace.device,
-        "text": _text(trace.tokens),
-        "memory": None if trace.memory is None else _text(trace.memory),
-        "sides": sides,
-        "sites": sites,
-        "error": error,
-        "off": max(offs, default=None),
-        "measures": [_measure(measure, there) for measure in shown.measures],
-        "kinds": [list(shown.kinds[at]) for at in there] if shown.kinds else [],
-        "restKinds": [list(shown.rest_kinds[at]) for at in there] if shown.rest_kinds else [],
-        "thresholds": list(shown.thresholds),
-        "references": [_reference(one, places) for one in shown.references],
-        "chosen": {"site": places.get(site, 0), "head": head, "query": query},
-        "notes": [safe(note) for note in (*trace.notes, *shown.notes, *notes)],
-        "ramps": {"dark": _hex(colour.SEQUENTIAL.colours), "both": _hex(colour.DIVERGING.colours)},
-        "blobs": blobs.texts,
-    }
-    heads = sum(one["heads"] for one in sites)
-    return Page(
-        webpage(data["text"] or "attention", data), error, heads, tuple(one.base for one in packed), tuple(notes)
-    )
+    sites = PackedSites(cells(shown.trace))
+    sites.add(shown.trace)
+    return sites.page(shown)
 
 
-def _cells(trace: Trace) -> int:
+def cells(trace: Trace) -> int:
+    """The cells of query and key of all sites, by which a page decides how finely they are kept."""
     return sum(
         array[0].size for a in trace.attentions for array in (a.query, a.key) if array is not None and array.ndim == 4
     )
@@ -151,15 +188,15 @@ def _text(tokens: Tokens) -> str:
     return safe(tokens.text) if tokens.text else ""
 
 
-def _site(trace: Trace, at: int, packed: Packed, sides: list[dict[str, Any]], blobs: Blobs) -> dict[str, Any]:
-    attention = trace.attentions[at]
+def _site(
+    trace: Trace, attention: Attention, packed: Packed, sides: list[dict[str, Any]], blobs: Blobs
+) -> dict[str, Any]:
     site = attention.site
     weights = attention.need("weights")[0]
     heads, queries, keys = weights.shape
     thumbs, down, across = _thumbs(attention)
     scale = site.scale
     return {
-        "label": trace.labels[at],
         "kind": site.kind,
         "component": site.component,
         "heads": heads,

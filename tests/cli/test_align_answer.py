@@ -53,6 +53,14 @@ def test_tables_and_strip(attnx: Run, tmp_path: Path) -> None:
     done = attnx(*BASE, "--view", "strip")
     assert "1 " in done.out
     assert "The cat sat on the mat." in done.out
+    model = package.open(GPT, device="cpu")
+    trace = model.trace(TEXT, generate=6)
+    size = len(trace.tokens) - 6
+    rows = np.stack([a.need("weights")[0, :, size - 1 : size + 5] for a in trace.attentions])
+    bars = rows.mean(axis=(0, 1, 2))[:size]
+    assert f"a bar for each token, sinks left out; tallest {bars[1:].max():.2f}\n" in done.out
+    wrote = "".join(trace.tokens.pieces[size:]).strip()
+    assert f'what was read while writing "{wrote}"\n' in done.out
     assert "no proof of use" in " ".join(done.err.split())
     (tmp_path / "spans.tsv").write_text("0\t7\tbegin\n24\t31\tdog\n", encoding="utf-8")
     out = attnx(*BASE, "--spans", "spans.tsv", "--head", "1.0").out

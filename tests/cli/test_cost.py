@@ -1,5 +1,8 @@
 """`attnx cost`: sizes worked out by hand, and that what is measured is measured."""
 
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from attnx.model import open as open_model
+from attnx.run import timing
+from attnx.session.ort import Session
 from tests.cli.analysed import causal, two_sided, values
 from tests.cli.conftest import Run
 from tests.small_models import LAYERS, WIDTH
@@ -42,6 +48,45 @@ def test_it_measures(attnx: Run) -> None:
     assert (memory >= 0).all() or np.isnan(memory).all()
     text = attnx("cost", "--lengths", "8").out
     assert " ms" in text
+
+
+def test_a_long_run_is_not_repeated_and_memory_is_given_back_between_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run, in which order; the clock is ours."""
+    clock, ran = [0.0], []
+    real = Session.run
+
+    def run(self: Session, feed: Mapping[str, np.ndarray], *names: object, shrink: bool = False) -> object:
+        length = next(iter(feed.values())).shape[1]
+        ran.append((length, shrink))
+        clock[0] += {8: 0.03, 16: 0.06, 32: 0.5}[length]
+        return real(self, feed, *names, shrink=shrink)
+
+    model = open_model("tiny-gpt")
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    got = timing.measure(model, [8, 16, 32])
+    assert ran == [(8, False)] * 4 + [(8, True)] + [(16, False)] * 2 + [(8, True), (32, False)]
+    assert got.table.values[:, 0].tolist() == pytest.approx([0.03, 0.06, 0.5])
+
+
+ALONE_AND_AFTER = """
+import attnx
+from attnx.run.timing import measure
+model = attnx.open("tiny-gpt")
+measure(model, [16])
+for lengths in ([512], [16, 256, 512]):
+    print(measure(model, lengths).table.values[-1, 1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_of_a_length_hardly_depends_on_those_before() -> None:
+    """Alone in a session of its own, and after shorter texts in one session; in a process that holds nothing else."""
+    done = subprocess.run([sys.executable, "-c", ALONE_AND_AFTER], capture_output=True, text=True, check=True)
+    alone, after = map(float, done.stdout.split())
+    assert alone > 4 * 4 * 512 * 512  # the scores of one layer's heads, in float32
+    assert after == pytest.approx(alone, rel=0.25)
 
 
 def test_a_length_that_the_model_does_not_take_is_said(attnx: Run) -> None:

@@ -69,6 +69,8 @@ def test_tables(attnx: Run) -> None:
     assert re.search(rf"^{second} .* {products[second]:.3f} +█", text, re.MULTILINE)
     assert f"30 more dimensions, {products.sum() - products[[first, second]].sum():.1f}" in text
     assert "Vaswani" not in text
+    assert len(text.splitlines()) < 24, "what --top asks for fits a screen: the bars give way"
+    assert "products by dimension" not in text
     explained = attnx("qkv", ANIMAL, "-q", "it", "--key", "animal", "-H", "5.11", "--all", "--explain").out
     assert explained.count("Vaswani et al. 2017") >= 3
     assert all(len(line) <= 80 for line in text.splitlines())

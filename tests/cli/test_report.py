@@ -1,7 +1,9 @@
 """`attnx report`: what it writes, says and refuses."""
 
+import base64
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from attnx.study import html_report as paging
 from tests.cli.conftest import ANIMAL, MINILM, Run
+from tests.cli.layerwise import a_layer_at_a_time
 
 DECODER = MINILM.parent / "tiny-gpt" / "model.onnx"
 
@@ -98,6 +101,64 @@ def test_mistakes_are_said(attnx: Run, arguments: tuple[str, ...], said: str) ->
 def test_a_word_that_is_not_there(attnx: Run) -> None:
     assert "zebra" in attnx("report", ANIMAL, "--from", "zebra", code=4).err
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "layers"), [("minilm", [], 6), ("minilm", ["-H", "3.2", "-l", "2-4"], 3), ("tiny-gpt", [], 4)]
+)
+def test_the_page_of_a_long_text_is_made_a_layer_at_a_time(
+    attnx: Run, model: str, more: list[str], layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of one run; a run begins where no matrices are held, and the layer that is open first is run again."""
+    command = ("report", ANIMAL, "-m", model, *more, "-o")
+    attnx(*command, "whole.html")
+    fetched = a_layer_at_a_time(monkeypatch)
+    attnx(*command, "apart.html")
+    assert len(fetched) == layers + 1
+    assert max(fetched) == min(fetched) <= 2
+    for name, value, said in (("--head", "2.99", "there is no head 99"), ("--query", "zebra", "zebra")):
+        assert said in attnx(*command, "apart.html", "--force", name, value, code=2).err
+    assert len(fetched) == layers + 1 + 2  # said before the second layer is run
+    whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
+    assert len(whole["references"]) == 1
+    _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def _alike(one: Any, two: Any, blobs: tuple[list[str], list[str]], name: str = "") -> None:
+    """The same but for rounding; what is packed is compared as it is read back: [number, step], or a number."""
+    if name in ("query", "key", "scores", "masked") and isinstance(two, list):
+        for left, right in zip(one, two, strict=True):
+            got, want = (_plane(texts[n]) * step for texts, (n, step) in zip(blobs, (left, right), strict=True))
+            np.testing.assert_allclose(got, want, atol=2 * right[1] + 1e-5)
+    elif name in ("thumbs", "hidden"):
+        for left, right in zip(*([x] if name == "thumbs" else x for x in (one, two)), strict=True):
+            assert (left is None) == (right is None)
+            if right is not None:
+                got, want = (
+                    np.frombuffer(_bytes(texts[n]), np.uint8) for texts, n in zip(blobs, (left, right), strict=True)
+                )
+                np.testing.assert_allclose(got.astype(int), want.astype(int), atol=name == "thumbs")
+    elif isinstance(two, dict):
+        assert one.keys() == two.keys()
+        for key in two.keys() - {"blobs"}:
+            _alike(one[key], two[key], blobs, key)
+    elif isinstance(two, list):
+        assert len(one) == len(two)
+        for left, right in zip(one, two, strict=True):
+            _alike(left, right, blobs, name)
+    elif isinstance(two, float):
+        assert one == pytest.approx(two, rel=2e-4, abs=1e-5), name
+    else:
+        assert one == two, name
+
+
+def _plane(text: str) -> np.ndarray:
+    low, high = np.frombuffer(_bytes(text), np.uint8).reshape(2, -1)
+    return np.stack([low, high], axis=-1).reshape(-1).view("<i2").astype(np.float64)
+
+
+def _bytes(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text), -15)
 
 
 def _data(path: Path) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def test_mistakes(attnx: Run, tmp_path: Path) -> None:
     said = attnx("scan", "e.jsonl", "-o", "p.parquet", code=4).err
     assert "e.jsonl, line 1 has no field 'text'; it has body" in said
     assert "would be overwritten" in attnx("scan", "d.txt", "-o", "d.txt", "--force", code=2).err
-    for folder in (".", "", "empty"):
+    assert "-o is empty" in attnx("scan", "d.txt", "-o", "", code=2).err
+    for folder in (".", "empty"):
         assert "is a folder" in attnx("scan", "d.txt", "-o", folder, code=2).err
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")

@@ -14,6 +14,23 @@ from tests.cli.layerwise import a_layer_at_a_time
 QUANTITIES = ("query", "key", "value", "scores", "scaled", "capped", "masked", "weights", "context")
 
 
+def safetensors(path: Path) -> tuple[dict[str, np.ndarray], set[str]]:
+    """The arrays of a file by name, and their types: header and arrays fill it, one array behind another."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    assert length % 8 == 0
+    assert data[8:9] == b"{"
+    header = json.loads(data[8 : 8 + length])
+    arrays, at = {}, 0
+    for name, entry in header.items():
+        start, stop = entry["data_offsets"]
+        assert start == at
+        arrays[name] = np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4").reshape(entry["shape"])
+        at = stop
+    assert 8 + length + at == len(data)
+    return arrays, {entry["dtype"] for entry in header.values()}
+
+
 def test_arrays_by_name(attnx: Run, tmp_path: Path, oracle: Callable[[str], Oracle]) -> None:
     document = attnx("trace", "minilm", ANIMAL, "--save", "out.npz", "--json").document
     want = oracle(ANIMAL)
@@ -41,16 +58,12 @@ def test_arrays_by_name(attnx: Run, tmp_path: Path, oracle: Callable[[str], Orac
 def test_safetensors_are_the_same_arrays(attnx: Run, tmp_path: Path) -> None:
     attnx("trace", "minilm", "It was.", "--save", "a.npz")
     attnx("trace", "minilm", "It was.", "--save", "a.safetensors")
-    data = (tmp_path / "a.safetensors").read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    with np.load(tmp_path / "a.npz") as arrays:
-        assert set(header) == set(arrays.files)
-        for name, entry in header.items():
-            start, stop = entry["data_offsets"]
-            assert entry["dtype"] == "F32"
-            got = np.frombuffer(data[8 + length + start : 8 + length + stop], "<f4").reshape(entry["shape"])
-            np.testing.assert_allclose(got, arrays[name], atol=1e-6)
+    arrays, kinds = safetensors(tmp_path / "a.safetensors")
+    assert kinds == {"F32"}
+    with np.load(tmp_path / "a.npz") as want:
+        assert set(arrays) == set(want.files)
+        for name, got in arrays.items():
+            np.testing.assert_allclose(got, want[name], atol=1e-6)
 
 
 def test_feed_in_arrays_out(attnx: Run, tmp_path: Path, oracle: Callable[[str], Oracle]) -> None:
@@ -100,22 +113,25 @@ def test_force_replaces(attnx: Run, tmp_path: Path) -> None:
     assert np.load(tmp_path / "out.npz")["attention.0.weights"].shape == (1, 12, 4, 4)
 
 
-@pytest.mark.parametrize("more", [[], ["--layer", "1-3", "--only", "weights,key"]])
+@pytest.mark.parametrize(
+    ("ending", "more"), [("npz", []), ("npz", ["--layer", "1-3", "--only", "weights,key"]), ("safetensors", [])]
+)
 def test_a_long_text_is_written_a_layer_at_a_time(
-    attnx: Run, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attnx: Run, ending: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one run writes and says; matrices of a layer are gone before the next is run."""
     command = ("trace", "minilm", ANIMAL, *more, "--json", "--save")
     whole = attnx(*command, "whole.npz").document
     fetched = a_layer_at_a_time(monkeypatch)
-    apart = attnx(*command, "apart.npz").document
+    apart = attnx(*command, f"apart.{ending}").document
     assert len(fetched) == (3 if more else 6)
     assert max(fetched) == min(fetched) == (1 if more else 4)
     assert {**apart, "saved": None} == {**whole, "saved": None}
-    with np.load(tmp_path / "whole.npz") as one, np.load(tmp_path / "apart.npz") as two:
-        assert sorted(one.files) == sorted(two.files)
+    with np.load(tmp_path / "whole.npz") as one:
+        two = np.load(tmp_path / "apart.npz") if ending == "npz" else safetensors(tmp_path / "apart.safetensors")[0]
+        assert sorted(one.files) == sorted(two)
         assert len(one.files) == (3 * 2 if more else 6 * 9)
         for name in one.files:
             np.testing.assert_array_equal(two[name].shape, one[name].shape)
             np.testing.assert_allclose(two[name], one[name], rtol=1e-5, atol=1e-5)
-    assert "exists" in attnx(*command, "apart.npz", code=2).err
+    assert "exists" in attnx(*command, f"apart.{ending}", code=2).err

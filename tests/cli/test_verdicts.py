@@ -223,6 +223,27 @@ def test_prose_in_a_pipe_wraps_as_on_80_columns_and_tables_do_not(attnx: Run, mo
     )  # not in a table by itself
 
 
+@pytest.mark.parametrize("all_", [(), ("--all",)])
+def test_a_pipe_is_laid_out_as_the_smallest_screen(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch, all_: tuple[str, ...]
+) -> None:
+    shown = attnx("inspect", ANIMAL, *all_).out
+    monkeypatch.delenv("COLUMNS")
+    assert attnx("inspect", ANIMAL, *all_).out == shown
+    assert max(map(cell_len, shown.splitlines())) <= 80
+
+
+def test_a_pair_of_tokens_is_cut_in_its_names_and_never_in_its_weight(attnx: Run) -> None:
+    import attnx as package
+
+    text = "The animal slept."
+    weights = package.open("minilm", device="cpu").trace(text).attentions[5].need("weights")[0, 9]
+    (line,) = (line for line in attnx("inspect", text, "--all").out.splitlines() if "…" in line)
+    assert line.split()[:2] == ["L5", "H9"]
+    assert line.endswith(f"  animal → sl… {weights[2, 3]:.2f}")  # [CLS] the animal slept . [SEP]
+    assert cell_len(line) <= 80
+
+
 def test_punctuation_is_quoted_in_prose(attnx: Run) -> None:
     assert "he@6 → '.' 0." in attnx("coref", TWO, "--from", "he").out
     assert "it@10 → animal 0." in attnx("coref", ANIMAL).out

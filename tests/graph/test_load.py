@@ -182,7 +182,7 @@ def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cut=st.integers(0, 2**20), flips=st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=8))
 def test_damaged_files_are_refused_or_read_never_worse(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.measure.coref_accuracy import Judged, accuracy
 from attnx.measure.coref_contrast import contrast
-from attnx.measure.coreference import coreference
+from attnx.measure.coreference import choices, coreference
 from attnx.measure.mentions import find_candidates, find_pronouns
 from attnx.records import Attention
 from attnx.study.mentioned import mentions as find
@@ -69,6 +69,19 @@ def test_verdicts_and_baselines():
     assert got.layer_means[0].candidate == 1
     assert "one sentence proves nothing" in got.notes[0]
     assert asdict(got)["verdicts"][0]["method"] == "best head"
+
+
+def test_a_dataset_needs_the_same_weights_and_nothing_else():
+    rollout = np.zeros((N, N))
+    rollout[8, 2] = rollout[9, 3] = rollout[9, 6] = 1
+    got = choices(trace(TEXT, weighted([GOOD, BAD])), IT, [ANIMAL, STREET], maps={"rollout": rollout})
+    assert got.weights[0].tolist() == [pytest.approx([0.5, 0.1]), pytest.approx([0.05, 0.75])]
+    assert {name: list(one) for name, one in got.others.items()} == {
+        "rollout": pytest.approx([2 / 3, 1 / 3]),
+        "nearest": [0, 1],
+        "first": [1, 0],
+    }
+    assert got.layers == ("L0",)
 
 
 def test_a_sink_is_set_aside_even_where_it_is_a_candidate():
@@ -158,7 +171,7 @@ def test_errors():
         coreference(trace(TEXT, weighted([uniform(5)])), IT, [ANIMAL])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 99), st.sampled_from(["none", "causal", "-10000"]))
 def test_the_parts_are_all_of_the_weight(seed, mask):
     t = trace(TEXT, drawn(n=N, seed=seed, mask=mask, causal=mask != "none", spread=2))

@@ -160,7 +160,7 @@ def test_nothing_repeats_is_nan():
     assert np.isnan(induction(HEADS).values).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 12), st.integers(2, 4), st.integers(0, 9), st.booleans())
 def test_a_planted_induction_head_scores_one_on_the_probe(length, repeats, seed, cls):
     ids = probe_ids(40, (0, 1), length=length, repeats=repeats, prefix=(0,) if cls else (), seed=seed)
@@ -283,7 +283,7 @@ def test_a_trace_without_sites():
     assert describe_heads(empty).kinds == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 7), st.integers(0, 99), st.sampled_from(["none", "causal", "-10000.0"]))
 def test_bounds_hold_for_any_weights(n, seed, mask):
     t = trace(plain(n), drawn(n=n, seed=seed, spread=2, mask=mask, causal=mask != "none"))

@@ -138,7 +138,7 @@ def test_gold_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError):
         aer.read_gold(tmp_path / "gold")
     (tmp_path / "gold").write_text("0-0", encoding="utf-8")
-    with pytest.raises(InputError, match="no line of links"):
+    with pytest.raises(InputError, match="is not a line of links"):
         aer.read_gold(tmp_path / "gold", 1)
 
 

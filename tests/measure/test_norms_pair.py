@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnx.errors import InputError, UnsupportedError, UsageError
-from attnx.measure.norms import value_norms
+from attnx.measure.norms import gram_of, sizes_behind, value_norms
 from attnx.measure.pair import head_shares, pair
 from attnx.records import Attention
 
@@ -53,6 +53,19 @@ def test_norms_with_output_projection():
         value_norms(t, 0, np.zeros((2, 3, 6)))
 
 
+def test_sizes_from_the_product_of_w_o_alone():
+    t = trace(plain(3), drawn(heads=2, n=3, seed=2))
+    a = t.attentions[0]
+    output = np.random.default_rng(0).standard_normal((2, 4, 6))
+    sizes = sizes_behind(a, gram_of(output))
+    want = [[norm(a.value[0, h, j].astype(float) @ output[h]) for j in range(3)] for h in range(2)]
+    np.testing.assert_allclose(sizes, want, rtol=1e-6)
+    assert sizes_behind(a, gram_of(np.zeros((2, 3, 6)))) is None  # of another size
+    v = a.value[0, 1, 0].astype(float)
+    output[1] -= np.outer(v, v @ output[1]) / (v @ v)  # nothing of that value is left
+    assert sizes_behind(a, gram_of(output)) is None
+
+
 def test_a_small_value_takes_weight_away():
     # all weight on the first token, whose value is (almost) nothing
     k = np.array([[[5.0, 0], [0, 0]]])
@@ -75,7 +88,7 @@ def test_norms_need_values():
     assert value_norms(trace(plain(1), drawn(n=1)), 0).shares.values.tolist() == [[[1.0]], [[1.0]]]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 99), st.sampled_from([(2, 2), (4, 2), (4, 1)]), st.sampled_from(["none", "causal"]))
 def test_a_pair_by_hand(seed, heads, mask):
     t = trace(plain(4), drawn(heads=heads[0], kv=heads[1], n=4, seed=seed, mask=mask))
@@ -136,8 +149,12 @@ def test_head_shares():
     got = head_shares(t, 0, 1, output)
     assert got.values.tolist() == pytest.approx([float(p @ total / (total @ total)) for p in parts], rel=1e-5)
     assert got.values.sum() == pytest.approx(1)
+    rows = output.reshape(16, 5)
+    np.testing.assert_allclose(head_shares(t, 0, 1, gram=rows @ rows.T).values, got.values, rtol=1e-9)
     with pytest.raises(InputError):
         head_shares(t, 0, 1, np.zeros((4, 3, 5)))
+    with pytest.raises(InputError):
+        head_shares(t, 0, 1, gram=np.zeros((4, 4)))
     with pytest.raises(UsageError):
         head_shares(t, 0, 9)
 

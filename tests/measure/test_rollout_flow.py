@@ -59,7 +59,7 @@ def test_rollout_without_residual_is_the_product():
     assert got == pytest.approx(means[2] @ means[1] @ means[0], abs=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 99), st.booleans(), st.booleans())
 def test_rollout_rows_sum_to_one_and_respect_the_mask(n, layers, seed, causal, relative):
     got = rollout(model(random_layers(n, layers, seed, causal), causal), relative=relative).values

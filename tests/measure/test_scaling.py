@@ -205,7 +205,7 @@ def test_sweep_by_hand():
         sweep(t, [0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 200), st.sampled_from(["none", "causal"]))
 def test_a_larger_divisor_never_lowers_entropy(seed, mask):
     values = sweep(one(seed=seed, mask=mask, spread=2), [1, 2, 3, 5, 8]).values[:, 1]

@@ -136,7 +136,7 @@ def test_no_rows_and_one_token():
     assert similar(one, 0, 0).values.tolist() == [[0, 0]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 99), st.integers(0, 99))
 def test_divergence_is_symmetric_and_bounded(a, b):
     one, two = trace(plain(5), drawn(seed=a)), trace(plain(5), drawn(seed=b))

@@ -82,7 +82,7 @@ def test_a_hidden_piece_does_not_halve_its_word():
     assert np.isnan(merge(np.array([[np.nan, 0.0], [0.4, 0.6]]), [[0, 1]], None)[0, 0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.data())
 def test_merging_keeps_row_sums(n, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1))) if n > 1 else set())

@@ -23,7 +23,7 @@ from tests.sites.replacing import (
 )
 
 SIZES = st.integers(1, 5)
-SLOW = settings(max_examples=25, deadline=None, derandomize=True)
+SLOW = settings(max_examples=25, derandomize=True)
 
 
 @SLOW

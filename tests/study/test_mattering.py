@@ -147,7 +147,7 @@ def reader(folder: Path, kinds: str) -> tuple[attnx.Model, dict[str, np.ndarray]
     return attnx.open(g.save(folder, x), device="cpu"), {"input_ids": np.array([[1, 4, 2, 8, 5]])}
 
 
-HIDDEN = "L1 has no masked to change: cells are hidden behind the softmax"
+HIDDEN = "L1 has no masked to change: the mask is applied after the softmax, so there is no masked stage"
 
 
 @pytest.mark.parametrize(("kinds", "why"), [("php", HIDDEN), ("pkp", "L1 has 5 queries and 6 keys")])

@@ -217,7 +217,7 @@ def bpe(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(write_bpe(tmp_path_factory.mktemp("bpe")))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(max_size=40))
 def test_any_text(minilm: Tokenizer, bpe: Tokenizer, text: str) -> None:
     for tokenizer in (minilm, bpe):

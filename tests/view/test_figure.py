@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from attnx.errors import UsageError
+from attnx.view.drawing import FORMATS
 from attnx.view.figure import grid_figure, heatmap_figure
 from attnx.view.matrix import Matrix, of_attention
-from attnx.view.plot import FORMATS
 from tests.view import samples
 
 TOKENS = ["[CLS]", "animal", "$x^2$", "a_b", "[bold]", "\x1b[31m", "50%", "\\frac", "été", "[SEP]"]
@@ -142,13 +142,16 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_imported_before_it_is_used() -> None:
     code = (
-        "import sys, attnx.view.figure, attnx.view.save; print('matplotlib' in sys.modules, 'pyarrow' in sys.modules)"
+        "import sys, attnx.view.figure, attnx.view.save; print('PIL' in sys.modules, 'pyarrow' in sys.modules)\n"
+        "from tests.view.test_figure import grid_figure, heatmap_figure, made, samples\n"
+        "heatmap_figure(made(), '.png'), grid_figure(samples.trace(), '.png'); print('matplotlib' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "False"]
+    assert out.stdout.split() == ["False", "False", "False"]
 
 
 def test_the_grid_leaves_out_what_a_mask_of_finite_numbers_hides() -> None:
     one = samples.trace(causal=True)
     finite = samples.finite(one)
-    assert grid_figure(finite, ".svg", stage="masked").data == grid_figure(one, ".svg", stage="masked").data
+    for ending in (".svg", ".png"):
+        assert grid_figure(finite, ending, stage="masked").data == grid_figure(one, ending, stage="masked").data

@@ -55,7 +55,7 @@ def test_refuses_what_is_not_there() -> None:
     trace = samples.trace()
     with pytest.raises(UsageError, match="heads 0 to 3"):
         of_attention(trace, trace.attentions[0], 4)
-    with pytest.raises(UsageError, match="no stage"):
+    with pytest.raises(UsageError, match="is not a stage"):
         of_attention(trace, trace.attentions[0], 0, "context")
     with pytest.raises(UnsupportedError, match="no weights"):
         of_attention(trace, dataclasses.replace(trace.attentions[0], weights=None), 0)

@@ -56,7 +56,7 @@ def qkv(
     from attnx.measure import pair as measure
     from attnx.records import QUANTITIES
     from attnx.study.grouping import taken_together
-    from attnx.study.output_weights import output_projection, projections_of
+    from attnx.study.output_weights import mixed, projections_of
     from attnx.study.selection import head_of, layers_of, positions
     from attnx.study.strongest import strongest_layer
     from attnx.study.worth_opening import opening
@@ -83,8 +83,8 @@ def qkv(
     at, trace, about = taken_together(trace, (queries, query or ""), (keys, key or ""), strongest)
     assert at.query is not None
     attention = trace.attentions[at.site]
-    weights = output_projection(opened, attention.site, prompt.inputs)
-    found = measure.pair(trace, at.site, at.head, at.query, at.key, weights)
+    gram, weights = mixed(opened, attention.site, prompt.inputs)
+    found = measure.pair(trace, at.site, at.head, at.query, at.key, weights, gram)
     around = projections_of(opened, attention.site, prompt.inputs)
     notes = [*trace.notes, *doubts, *about]
     output.notes(notes)
@@ -117,10 +117,10 @@ def qkv(
     where = f"{trace.labels[at.site]} H{at.head}"
     title = f"{where} · {found.query.strip()}@{at.query} → {found.key.strip()}@{at.key}"
     apart = np.isfinite(found.products.values).all()
-    listed = ["", _strip(found), _products(found, top or TOP, explain)]
-    parts: list[Any] = []
-    if apart:
-        parts.append(choice(listed, ["", _strip(found)], []) if top is None else screen(*listed, every=True))
+    listed = _products(found, top or TOP, explain)
+    # What --top asks for is there whatever the room; the bars give way to it.
+    less = [["", _strip(found)], []] if top is None else [["", listed]]
+    parts: list[Any] = [choice(["", _strip(found), listed], *less)] if apart else []
     parts.append(choice(["", _heads(found, trace, at.site, explain)], [line(_most(found, trace.labels[at.site]))]))
     parts.append(choice(["", _projections(around, attention.site, explain)], []))
     hints = [] if every else ["dimensions, heads and matrices: --all"]
