@@ -115,8 +115,10 @@ def _bias(f: Finding, seen: Hides | None) -> str | None:
     if f.heads_mixed:
         return None
     if seen is None or seen.bias == "" or (seen.bias is None and f.beside):
-        return f.bias
-    return seen.bias
+        added = f.bias
+    else:
+        added = seen.bias
+    return added or ("varying factor" if f.rescaled else None)
 
 
 def _can_probe(f: Finding) -> bool:
