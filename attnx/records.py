@@ -111,7 +111,8 @@ class Site:
     window: int | None = None
     """The most keys a query can see, itself included; None without a sliding window."""
     bias: str | None = None
-    """What is added to the scaled scores besides a mask ("ALiBi", "relative position", "bias"), if anything."""
+    """What changes the scaled scores besides a mask, if anything: what is added ("ALiBi", "relative position", "bias"),
+    or a "varying factor", which differs between cells or inputs."""
     sink: bool = False
     """Whether the softmax has a sink, so that rows sum to less than 1."""
     heads_mixed: bool = False

@@ -42,6 +42,16 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[AttnxError], str]] = {
     "a text for tokens": (lambda m: m.trace(tokens="it"), UsageError, "tokens are what attnx.tokens makes"),
     "ids for tokens": (lambda m: m.trace(tokens=[101, 102]), UsageError, "this is list"),
     "a number for inputs": (lambda m: m.trace(TEXT, inputs=5), UsageError, "arrays by name"),
+    "values hidden from numpy alone": (
+        lambda m: m.trace(TEXT, inputs={"attention_mask": np.ma.array([[1, 1]], mask=[[0, 1]])}),
+        InputError,
+        "hides 1",
+    ),
+    "values hidden from numpy alone, in a feed": (
+        lambda m: m.ablate({"input_ids": np.ma.array([[101, 102]], mask=[[0, 1]])}),
+        InputError,
+        "hides 1",
+    ),
     "ragged rows": (lambda m: m.trace(TEXT, inputs={"attention_mask": [[1], [1, 1]]}), InputError, "different lengths"),
     "a number for a picture": (lambda m: m.trace(image=3), UsageError, "a picture is the path of a file"),
     "a number for a sound": (lambda m: m.trace(audio=3), UsageError, "a sound is the path of a file"),
@@ -94,6 +104,13 @@ def test_what_is_wrong_in_an_experiment_is_told(kind: str, gpt: Model) -> None:
     call, said = EXPERIMENTS[kind]
     with pytest.raises(UsageError, match=said):
         call(gpt)
+
+
+@pytest.mark.parametrize("name", ["ablate", "patch", "patch_paths", "lens", "attribute"])
+def test_an_argument_that_is_none_is_told_by_the_name_of_the_call(name: str, gpt: Model) -> None:
+    texts = TWO if name.startswith("patch") else TWO[:1]
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'bogus'$"):
+        getattr(gpt, name)(*texts, bogus=1)
 
 
 def test_numbers_of_numpy_are_positions_and_heads(gpt: Model) -> None:

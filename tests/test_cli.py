@@ -1,5 +1,6 @@
 """The command line as a whole: what it loads, how it fails, how it ends."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from attnx import __version__
 from attnx.cli import app as cli
+from attnx.cli import process
 from attnx.errors import DeviceError, InputError, ModelError, UnsupportedError, UsageError
 from attnx.view.json import schema
 
@@ -152,10 +154,18 @@ def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "says"), [(KeyboardInterrupt, 130, "interrupted"), (MemoryError, 5, "memory")]
+    ("error", "code", "says"),
+    [
+        (KeyboardInterrupt, 130, "interrupted"),
+        (MemoryError, 5, "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 5, "not enough memory"),
+        (RuntimeError("can't start new thread"), 5, "no more threads"),
+        (ImportError("x.so: failed to map segment from shared object", name="onnx.cpp"), 5, "load the package onnx"),
+        (ImportError("x.so: cannot allocate memory in static TLS block"), 5, "load a library"),
+    ],
 )
 def test_interrupt_and_want_of_memory(
-    error: type[BaseException],
+    error: BaseException | type[BaseException],
     code: int,
     says: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,6 +179,17 @@ def test_interrupt_and_want_of_memory(
     err = capsys.readouterr().err
     assert says in err
     assert "Traceback" not in err
+
+
+def test_want_of_memory_while_a_want_of_memory_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("attnx.cli.app.begin", fail)
+    assert process.work(["sites", "minilm"]) == 5
+    assert capfd.readouterr().err.startswith("attnx: there is not enough memory to run in\n  ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")

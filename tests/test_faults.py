@@ -310,6 +310,16 @@ def test_a_stdout_that_is_full(args: list[str]) -> None:
 
 
 @posix
+def test_a_stderr_that_is_full_costs_the_notes_and_not_the_result() -> None:
+    line = [*PROGRAM, "heads", "\u65e5\u672c", "-m", "tiny-gpt"]  # too short for one of its measures, which is noted
+    want = subprocess.run(line, capture_output=True, text=True, check=True)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=full, text=True, check=True)
+    assert want.stderr.startswith("attnx: ")
+    assert done.stdout == want.stdout
+
+
+@posix
 @pytest.mark.parametrize(
     ("shut", "args", "code"),
     [

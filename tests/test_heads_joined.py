@@ -95,6 +95,7 @@ def test_heads_that_are_joined_are_heads_of_one_site(make: Callable[[Made, str],
         np.testing.assert_allclose(softmax(at.need("masked")), at.need("weights"), atol=1e-5)
         assert all(check.holds for check in at.checks)
         assert at.site.kv_heads == N
+        assert at.site.notes[-1].startswith(f"{N} heads")
     if make is scaled:
         assert trace.attentions[0].site.scale == pytest.approx((0.5, 0.25, 1.0))
     else:
@@ -129,6 +130,7 @@ def test_modules_of_several_heads_are_joined_in_order(tmp_path: Path) -> None:
     for layer, at in enumerate(trace.attentions):
         want = np.concatenate([arrays[name] for name in m.weights[layer]], axis=1)
         np.testing.assert_allclose(at.need("weights"), want, atol=1e-5)
+        assert at.site.notes[-1].startswith("2 groups of heads")
 
 
 def parallel(m: Made, x: str) -> str:

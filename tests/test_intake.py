@@ -43,6 +43,15 @@ def test_file(tmp_path: Path) -> None:
     assert [(g.line, g.text) for g in take(Source(file=tmp_path / "f"))] == [(1, "one"), (3, " two "), (4, "three")]
 
 
+@pytest.mark.parametrize(("name", "told"), [("a.jsonl", True), ("a.CSV", True), ("a.txt", False), ("jsonl", False)])
+def test_lines_with_fields_are_texts_as_they_stand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: bool
+) -> None:
+    (tmp_path / name).write_text('{"text": "one"}\n', encoding="utf-8")
+    assert [g.text for g in take(Source(file=tmp_path / name))] == ['{"text": "one"}']
+    assert ("as it stands" in capsys.readouterr().err) == told
+
+
 def test_file_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, b"one\ntwo\n")
     assert [g.text for g in take(Source(file=Path("-")))] == ["one", "two"]

@@ -1,8 +1,11 @@
 """One model may be asked by several threads at once: what each gets is what it would have got alone."""
 
+import contextlib
+import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,9 @@ import pytest
 
 import attnx
 from attnx.model import Model
+from attnx.paths import new_mode
 from attnx.session.ort import open_session
+from attnx.session.silence import quiet, reserve
 
 TEXTS = ("The cat sat on the mat. The cat", "It was tired because it was late.", "x y z " * 20, "hello")
 
@@ -47,6 +52,48 @@ def test_threads_get_what_each_would_get_alone(name: str) -> None:
         assert len(got[at]) == len(expected)
         for one, other in zip(got[at], expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_output_goes_where_it_went_once_threads_that_overlapped_were_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = quiet(), quiet()
+    reserve()
+    with first:
+        os.write(1, b"noise of the first\n")
+        second.__enter__()
+    os.write(1, b"noise of the second\n")
+    second.__exit__(None, None, None)
+    reserve(False)
+    os.write(1, b"a result\n")
+    assert capfd.readouterr().out == "a result\n"
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_what_another_thread_of_a_program_writes_is_not_lost(only: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    over = Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(over.wait, 60)
+        reserve(only)
+        with quiet():
+            os.write(1, b"of another thread\n")
+        reserve(False)
+        over.set()
+        assert waiting.result()
+    assert capfd.readouterr().out == ("" if only else "of another thread\n")
+
+
+def test_threads_that_ask_for_the_mode_of_new_files_leave_the_mask_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, meeting = [0o027], Barrier(2)
+
+    def swapped(new: int) -> int:
+        old, mask[0] = mask[0], new
+        with contextlib.suppress(BrokenBarrierError):
+            meeting.wait(0.2)  # both are between the two calls, if anything lets them
+        return old
+
+    monkeypatch.setattr("attnx.paths.os.umask", swapped)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: new_mode(), range(2))) == [0o640, 0o640]
+    assert mask == [0o027]
 
 
 def test_no_session_keeps_a_processor_after_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnx.cli import commands, interrupt, panels, terminal
 from attnx.cli.numeric import strict
-from attnx.errors import INTERRUPTED, OK, AttnxError, RunError, UsageError
+from attnx.cli.refusals import of_system, shortened
+from attnx.errors import INTERRUPTED, OK, AttnxError, UsageError
 from attnx.version import __version__
-from attnx.wording import Wording
 
 HELP = {"help_option_names": ["-h", "--help"]}
 """Options that show the help: of a command too, which keeps the names that it is first asked with."""
@@ -191,14 +191,9 @@ def report(error: AttnxError, args: Sequence[str] = ()) -> None:
     from attnx.cli.wording import worded
 
     at_hand = next((command(name) for name in args[:1] if name in names()), None)
-    try:
-        say(_short(worded(error.message, at_hand), 2000))
-        if hint := worded(error.hint, at_hand):
-            say(hint, first="  ", under="  ")
-        sys.stderr.flush()
-    except OSError:  # stderr is full or gone: the exit code is left to tell what happened
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    say(shortened(worded(error.message, at_hand), 2000))
+    if hint := worded(error.hint, at_hand):
+        say(hint, first="  ", under="  ")
 
 
 def _misused(error: Any, args: Sequence[str]) -> UsageError:
@@ -214,30 +209,6 @@ def _misused(error: Any, args: Sequence[str]) -> UsageError:
         return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{quotes}`{path} --help` lists the options.")
     after = 'Options follow the command or the text: attnx "A text." -m MODEL. ' if path == "attnx" else ""
     return UsageError(message[:1].lower() + message[1:].rstrip("."), f"{after}`{path} --help` lists the options.")
-
-
-def _of_system(error: Exception) -> AttnxError | None:
-    """A refusal by the system (memory, disk, names of files) as one of our errors; None for a bug."""
-    if isinstance(error, MemoryError):
-        return RunError(
-            "there is not enough memory for this",
-            Wording("Use a shorter text[, or fewer layers (<layers>)]."),
-        )
-    if not isinstance(error, OSError) or error.errno is None:
-        return None
-    what = f"{_short(str(error.filename), 200)}: " if error.filename is not None else ""
-    said = f"{what}{error.strerror or error}"
-    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return UsageError(said, "Give another path.")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBADF):
-        where = "the output" if error.filename is None else f"{_short(str(error.filename), 200)}"
-        return RunError(f"{where} cannot be written: {error.strerror}", "Free some space, or write it elsewhere.")
-    return RunError(said, "Check that path, and who may read and write it.") if what else None
-
-
-def _short(text: str, most: int) -> str:
-    """The text, without its middle if it is long."""
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
 def run(args: list[str]) -> int:
@@ -279,7 +250,7 @@ def run(args: list[str]) -> int:
         elif isinstance(error, AttnxError):
             report(error, args)
             return error.exit_code
-        elif (told := _of_system(error)) is not None:
+        elif (told := of_system(error)) is not None:
             if isinstance(error, OSError) and error.filename is None:  # flushing stdout would fail again
                 with contextlib.suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

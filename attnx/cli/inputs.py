@@ -37,6 +37,8 @@ _FILES = {
     ),
 }
 """What a file holds -> the suffixes of such files, and how a command takes them."""
+_FIELDS = {".jsonl", ".ndjson", ".csv", ".tsv"}
+"""Files with fields, one of which may be the text; here each line is a text as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,11 @@ class Lines:
         if not self._first:
             raise InputError(f"{file} has no text in it", "--file takes a file with one text per line.")
         self.several = len(self._first) > 1
+        if file.suffix.lower() in _FIELDS:
+            _tell(
+                "each line of --file is read as a text as it stands, with names and separators of fields; "
+                "attnx scan reads the field alone"
+            )
 
     @property
     def count(self) -> int | None:
@@ -233,7 +240,12 @@ def only(items: list[Item] | Lines, what: str, instead: str = "") -> None:
 
 def _say_keyboard() -> None:
     if sys.stdin.isatty():
-        sys.stderr.write("attnx: reading the text from the keyboard; end with Ctrl-D\n")
+        _tell("reading the text from the keyboard; end with Ctrl-D")
+
+
+def _tell(note: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"attnx: {note}\n")
 
 
 def _read_stdin() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ def visible(text: str) -> str:
 
 
 def say(text: str, *, first: str = FIRST, under: str = UNDER) -> None:
-    """Write to stderr; on a terminal, lines break between words, and continuation lines are indented.
+    """Write to stderr, if it takes anything; on a terminal lines break between words, and what follows is indented.
 
     Args:
         text: Any text. Arguments that it names become options; characters that could move the cursor are made visible.
@@ -32,7 +33,12 @@ def say(text: str, *, first: str = FIRST, under: str = UNDER) -> None:
     from attnx.cli.wording import worded
 
     shown, width = visible(worded(text)), _width()
-    sys.stderr.write(f"{first}{shown}\n" if width is None else f"{wrapped(shown, width, first, under)}\n")
+    try:
+        sys.stderr.write(f"{first}{shown}\n" if width is None else f"{wrapped(shown, width, first, under)}\n")
+        sys.stderr.flush()
+    except OSError:  # it is full or gone: the result and the exit code are left to say what happened
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def lines_of(text: str) -> int:

@@ -9,10 +9,13 @@ import sys
 from attnx.cli import interrupt
 from attnx.cli.containment import contained
 from attnx.cli.ending import Ending
+from attnx.errors import RUN
 
 GARBAGE = 10_000
 """New objects after which circles of them are looked for. Imports make many, which all stay: looking for circles after
 each 700, as Python does, took a twentieth of a short command."""
+_NO_MEMORY = b"attnx: there is not enough memory to run in\n  Free some, or raise the limit: ulimit -a shows it.\n"
+"""Made in time: when it is needed nothing can be made."""
 
 
 def main() -> None:
@@ -20,17 +23,23 @@ def main() -> None:
     ending = Ending()
     gc.set_threshold(GARBAGE)
     _open_streams()
-    code = contained(_work, sys.argv[1:])
+    code = contained(work, sys.argv[1:])
     interrupt.done()
     ending.code = code
     sys.exit(code)
 
 
-def _work(args: list[str]) -> int:
-    """Import the app and run it: in the child, so that the parent holds nothing that the child would have to copy."""
-    from attnx.cli.app import begin
+def work(args: list[str]) -> int:
+    """Import the app and run a command line, in the child: what the parent holds the child would have to copy."""
+    try:
+        from attnx.cli.app import begin
+        from attnx.session.silence import reserve
 
-    return begin(args)
+        reserve()
+        return begin(args)
+    except MemoryError:  # one that came while another was told of, or while the app was imported
+        os.write(2, _NO_MEMORY)
+        return RUN
 
 
 def _open_streams() -> None:

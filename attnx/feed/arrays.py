@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from attnx.errors import InputError, RunError, UsageError, reason
+from attnx.paths import new_mode
 from attnx.records import QUANTITIES, Array, Trace
 from attnx.wording import Wording
 
@@ -98,8 +99,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".attnx-", suffix=".part")
         with os.fdopen(handle, "wb") as file:
             write(file)
-        mode = 0o666 & ~_umask()
-        Path(temporary).chmod(mode)
+        Path(temporary).chmod(new_mode())
         Path(temporary).replace(path)
         temporary = None
     except OSError as error:
@@ -109,12 +109,6 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def trace_arrays(trace: Trace) -> dict[str, Array]:

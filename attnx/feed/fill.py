@@ -14,7 +14,7 @@ from attnx.session.ort import Slot
 from attnx.wording import Wording
 
 _HOW = Wording("<attnx.run.example.example()> shows how such a feed is made.")
-__all__ = ["Needs", "batch_of", "check", "derive"]
+__all__ = ["Needs", "array_of", "batch_of", "check", "derive"]
 
 
 def derive(slots: Sequence[Slot], needs: Needs, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
@@ -75,6 +75,23 @@ def _typed(slot: Slot, value: Array) -> Array:
     return np.ascontiguousarray(value.astype(slot.dtype or value.dtype)).reshape(value.shape)
 
 
+def array_of(name: str, value: object) -> Array:
+    """An input as an array; other values are converted by numpy.
+
+    Raises:
+        InputError: It is ragged, or a masked array that hides some of its values.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(
+            f"input {name} is a masked array, and hides {int(np.sum(value.mask))} of its values",
+            "A model runs on all of them. Fill it: array.filled(0); what it is not to see goes into its mask input.",
+        )
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"input {name} is not an array: its rows have different lengths", "Give one shape.") from None
+
+
 def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
     """Check a feed against a model's inputs.
 
@@ -98,7 +115,7 @@ def check(slots: Sequence[Slot], feed: Mapping[str, Array]) -> dict[str, Array]:
     bound: dict[str, tuple[int, str]] = {}
     out: dict[str, Array] = {}
     for name, slot in wanted.items():
-        out[name] = _fit(slot, np.asarray(feed[name]), bound)
+        out[name] = _fit(slot, array_of(name, feed[name]), bound)
     return out
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +30,18 @@ UNKNOWN = Fact()
 
 def fact_of(value: Array) -> Fact:
     """Everything about an array."""
+    return Fact(value.shape, type_of(value.dtype), value)
+
+
+@cache
+def type_of(dtype: np.dtype[Any]) -> int | None:
+    """ONNX's number for a type of numpy; None where it has none."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     try:
-        dtype: int | None = int(np_dtype_to_tensor_dtype(value.dtype))
+        return int(np_dtype_to_tensor_dtype(dtype))
     except (KeyError, ValueError, TypeError):
-        dtype = None
-    return Fact(tuple(value.shape), dtype, value)
+        return None
 
 
 def ints(fact: Fact | None) -> list[int] | None:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from attnx.errors import InputError, UsageError
+from attnx.errors import UsageError
 from attnx.feed import fill as feeding
 from attnx.feed.inputs import fixed_length, is_past, masked_by, padded, takes_target
 from attnx.feed.text import encode, padding
@@ -69,7 +67,7 @@ class Prompt:
 
 def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Wanted) -> Steps[Trace]:
     """Add the arrays made from a picture and a sound, and choose the kind of run."""
-    inputs = {name: _array(name, value) for name, value in (prompt.inputs or {}).items()}
+    inputs = {name: feeding.array_of(name, value) for name, value in (prompt.inputs or {}).items()}
     notes: tuple[str, ...] = ()
     name: Namer = numbered
     if prompt.image is not None:
@@ -84,18 +82,6 @@ def _steps(model: OpenModel, prompt: Prompt, tokens: Tokens | None, wanted: Want
         inputs |= sound
     trace = yield from _kind(model, prompt, tokens, inputs, wanted, name)
     return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
-
-
-def _array(name: str, value: object) -> Array:
-    """An input as an array; other values are converted by numpy.
-
-    Raises:
-        InputError: It is ragged.
-    """
-    try:
-        return np.asarray(value)
-    except ValueError:
-        raise InputError(f"input {name} is not an array: its rows have different lengths", "Give one shape.") from None
 
 
 def _kind(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from attnx.errors import DeviceError, InputError, ModelError, RunError
 from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
+from attnx.session.silence import quiet, unprinted
 from attnx.wording import Wording
 
 _CODES = {
@@ -61,25 +62,6 @@ class Slot:
     def describe(self) -> str:
         """Name, type and shape: "past.0.key: tensor(float) [batch, 4, past, 16]"."""
         return f"{self.name}: {self.type} [{', '.join('?' if d is None else str(d) for d in self.shape)}]"
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep output of native libraries on file descriptor 1 out of the result on stdout."""
-    try:
-        sys.stdout.flush()
-        real = os.dup(1)
-    except (OSError, ValueError):
-        yield
-        return
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 1)
-        yield
-    finally:
-        os.dup2(real, 1)
-        os.close(real)
-        os.close(sink)
 
 
 def has_driver() -> bool:
@@ -291,7 +273,7 @@ def outputs_of(model: bytes) -> list[Slot]:
 
 def _preload(ort: Any) -> None:
     """Load CUDA and cuDNN from the nvidia-* wheels, if these are installed."""
-    with contextlib.suppress(Exception), Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink):
+    with contextlib.suppress(Exception), unprinted():
         ort.preload_dlls()
 
 

@@ -49,8 +49,8 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
     fed = [bool(p.out) and p.out in in_keys and p.out not in in_queries for p in parts]
     marked = {p.out for i, p in enumerate(parts) if p.out and (i in ends or (p.causal and not fed[i]))}
     behind = set(marked)
-    for node in graph.nodes:
-        if any(name in behind for name in node.input):
+    for node in graph.steps if behind else ():
+        if not behind.isdisjoint(node.input):
             behind.update(o for o in node.output if o)
     out: list[Component] = []
     for p, feeds in zip(parts[:count], fed, strict=False):

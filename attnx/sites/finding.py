@@ -56,6 +56,8 @@ class Finding:
     sink: bool = False
     gated: bool = False
     """The weights are multiplied by a gate before they weigh the value: weights x value is not the context."""
+    rescaled: bool = False
+    """Whether the scores also meet a factor that differs between cells or inputs, which no scale can hold."""
     heads_mixed: bool = False
     """See `Site.heads_mixed`."""
     linear: bool = False

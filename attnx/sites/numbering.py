@@ -115,8 +115,10 @@ def _bias(f: Finding, seen: Hides | None) -> str | None:
     if f.heads_mixed:
         return None
     if seen is None or seen.bias == "" or (seen.bias is None and f.beside):
-        return f.bias
-    return seen.bias
+        added = f.bias
+    else:
+        added = seen.bias
+    return added or ("varying factor" if f.rescaled else None)
 
 
 def _can_probe(f: Finding) -> bool:
@@ -212,8 +214,8 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
     owner = {_carries(f): i for i, f in enumerate(findings)}
     carried: dict[str, int] = {}
     result = [0] * len(findings)
-    for node in graph.nodes:
-        upstream = max((carried[n] for n in node.input if n in carried), default=None)
+    for node in graph.steps:
+        upstream = max((carried[n] for n in node.input if n in carried), default=None) if carried else None
         for out in node.output:
             if not out:
                 continue

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError, ModelError
+from attnx.graph.axes.softmax_forms import COMPLETES
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, Outside, load
-from attnx.graph.load.nodes import op_name, outer_names, subgraphs
+from attnx.graph.load.nodes import op_name, outer_names, reads_of, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
@@ -111,7 +112,7 @@ def _look(graph: Graph, samplings: list[Sampling]) -> Looked:
     findings = list(fused)
     recognise_at = recognise(opened)
     for node in opened.nodes:
-        if emitted(node):
+        if node.op_type not in COMPLETES or emitted(node):
             continue
         found = recognise_at(node)
         if not isinstance(found, Finding) and (sampled := softmax.sampling_of(opened, node)) is not None:
@@ -163,13 +164,15 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
     return graph, branches
 
 
-def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
+def _indexed(loaded: Loaded, proto: ModelProto, known_reads: Sequence[Collection[str]] | None = None) -> Graph:
     graph = proto.graph
     known = {t.name for t in graph.initializer} | {i.name for i in graph.input}
     known |= {t.values.name for t in graph.sparse_initializer}
     if not graph.node:
         raise ModelError(f"{loaded.path} has no nodes: there is nothing to run", "Export the model again.")
-    return Graph(loaded, proto, sort_nodes(graph.node, known))
+    nodes = list(graph.node)
+    reads = dict(zip(map(id, nodes), map(reads_of, nodes) if known_reads is None else known_reads, strict=True))
+    return Graph(loaded, proto, sort_nodes(nodes, known, lambda node: reads[id(node)]), reads)
 
 
 def without_cache(node: NodeProto) -> bool | None:
@@ -204,7 +207,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     replacements: dict[str, tuple[NodeProto, Replacement]] = {}
     findings: list[Finding] = []
     misses: list[Miss] = []
-    for node in graph.nodes:
+    for node in graph.steps:
         look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
         found = by_name(node) if look is None else look(graph, node)
         if isinstance(found, Miss):
@@ -239,7 +242,13 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
 
 
 def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]) -> Graph:
-    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)))
+    stand_ins = {id(own): stand_in.nodes for own, stand_in in replacements.values()}
+    reads = [
+        names
+        for node in graph.nodes
+        for names in (map(reads_of, stand_ins[id(node)]) if id(node) in stand_ins else (graph.reads(node),))
+    ]
+    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)), reads)
     made = [node for own, stand_in in replacements.values() for node in (own, *stand_in.nodes)]
     fresh = {name for node in made for name in node.output}
     fresh |= {tensor.name for _, stand_in in replacements.values() for tensor in stand_in.initializers}
@@ -250,7 +259,7 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
 def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
     """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
-    for node in graph.nodes:
+    for node in graph.steps:
         if id(node) in opened:
             continue
         for name, inner in subgraphs(node):

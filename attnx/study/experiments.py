@@ -125,7 +125,10 @@ def patch(
     layers: Sequence[int] | None = None,
     at: Sequence[Token] | str | None = None,
     noising: bool = False,
-    **reading: Any,
+    answer: str | None = None,
+    foil: str | None = None,
+    metric: str | None = None,
+    read: Token | None = None,
 ) -> patching.Patching:
     """Patch activations of one text into the run of another, one spot at a time; see `attnx.study.patching.patch`.
 
@@ -140,12 +143,15 @@ def patch(
         layers: Only these layers, -1 being the last.
         at: Only these positions or tokens; None for all.
         noising: Whether to patch corrupt activations into the clean run.
-        reading: answer, foil, metric ("difference", "probability", "kl"), read (the position or token to read).
+        answer: The token or label; None for the clean run's first choice.
+        foil: The token or label to compare it with; None for the corrupt run's first choice.
+        metric: "difference", "probability" or "kl"; None for the difference where there is one.
+        read: The position or token to read; None for the last or the mask.
     """
     if by is not None:
         choice_of(by, patching.BY, "by")
     pairs, layers = _chosen(model, heads, layers, component)
-    made, running, measured = _two(model, clean, corrupt, **reading)
+    made, running, measured = _two(model, clean, corrupt, answer=answer, foil=foil, metric=metric, read=read)
     tokens, memory = made.tokens, made.trace.memory
     there = tokens_of(running, component, quantity, tokens, memory)
     return patching.patch(
@@ -165,7 +171,10 @@ def patch_paths(
     component: Where | None = None,
     freeze_mlps: bool = False,
     noising: bool = False,
-    **reading: Any,
+    answer: str | None = None,
+    foil: str | None = None,
+    metric: str | None = None,
+    read: Token | None = None,
 ) -> patching.Patching:
     """Patch only the paths from a head to later heads; see `attnx.study.path_patching.patch_paths`.
 
@@ -179,10 +188,13 @@ def patch_paths(
         component: "encoder", "decoder" or "cross".
         freeze_mlps: Whether the MLPs between them are frozen too.
         noising: Whether to patch corrupt activations into the clean run.
-        reading: As for `patch`.
+        answer: As for `patch`, and so are foil, metric and read.
+        foil: See there.
+        metric: See there.
+        read: See there.
     """
     ends = [_heads(model, given, component, name) for name, given in (("from_", from_), ("to", to))]
-    _, running, measured = _two(model, clean, corrupt, **reading)
+    _, running, measured = _two(model, clean, corrupt, answer=answer, foil=foil, metric=metric, read=read)
     return path_patching.patch_paths(
         running,
         measured,
@@ -196,7 +208,7 @@ def patch_paths(
 
 
 def _two(
-    model: OpenModel, clean: Source, corrupt: Source, *, read: Token | None = None, **asked: Any
+    model: OpenModel, clean: Source, corrupt: Source, *, read: Token | None, **asked: str | None
 ) -> tuple[Planned, Intervening, Meter]:
     """Both texts, the model with their feeds, and the metric that compares them."""
     one, two = feed_of(model, clean), feed_of(model, corrupt)

@@ -17,6 +17,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnx.errors import RunError, UsageError
 from attnx.installed import pip
+from attnx.paths import new_mode
 from attnx.records import Measurement
 from attnx.view.cells import safe
 from attnx.view.matrix import Matrix
@@ -213,13 +214,7 @@ def _exists(name: str) -> UsageError:
 
 def _permit(beside: str, target: Path) -> None:
     """Give the new file the permissions of the one it replaces, or those of any new file here."""
-    if target.exists():
-        mode = target.stat().st_mode & 0o777
-    else:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    Path(beside).chmod(mode)
+    Path(beside).chmod(target.stat().st_mode & 0o777 if target.exists() else new_mode())
 
 
 def _move(beside: Path, target: Path, force: bool, name: str) -> None:

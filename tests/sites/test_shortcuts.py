@@ -17,6 +17,7 @@ from attnx.sites.strided import cell_map, subgraph_eval
 from attnx.sites.strided.shortcuts import narrowed, written
 from attnx.sites.strided.subgraph_eval import enact
 from tests.graphs import G
+from tests.sites.replacing import graph_of, model_of
 from tests.sites.test_bands import MODEL, banded
 
 Array = np.ndarray[Any, Any]
@@ -192,3 +193,37 @@ def test_what_stays_is_not_inferred_again(tmp_path: Path, monkeypatch: pytest.Mo
     for name, fact in whole.items():
         assert (facts[name].shape, facts[name].dtype) == (fact.shape, fact.dtype), name
         np.testing.assert_array_equal(facts[name].value, fact.value)
+
+
+@pytest.mark.parametrize("given", ["x", "twice"])
+def test_what_is_known_is_taken_except_behind_what_is_given(given: str) -> None:
+    """A learned query is stored, and so all that is made from it is known: of the stored one, not of the given one."""
+    g = G()
+    x = g.const(np.array([[1.0, 2.0, 3.0]], np.float32))
+    twice = g.op("Mul", x, g.const(np.array(2.0, np.float32)))
+    one = g.op("Constant", value_float=1.0)
+    more = g.op("Add", g.op("Mul", twice, twice), one)
+    beside = g.op("Add", g.op("Exp", one), one)
+    out = g.op("Mul", more, beside)
+    graph = graph_of(model_of(g.nodes, {}, [out], weights=g.weights))
+    facts = graph.facts
+    assert facts[out].value is not None
+    array = np.array([[5.0, -6.0, 7.0]], np.float32)
+    name = {"x": x, "twice": twice}[given]
+    want = ((array * (2 if given == "x" else 1)) ** 2 + 1) * (np.e + 1)
+    np.testing.assert_allclose(enact(graph, facts, [], out, {name: array}), want, rtol=1e-6)
+
+
+def test_what_is_known_at_the_length_tried_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and the places of blocks were inferred already; only what the given values reach is run."""
+    run: list[str] = []
+    own = subgraph_eval._outputs
+
+    def counted(graph: Any, node: Any, *rest: Any, **named: Any) -> Any:
+        run.append(node.op_type)
+        return own(graph, node, *rest, **named)
+
+    monkeypatch.setattr(subgraph_eval, "_outputs", counted)
+    assert len(find(MODEL).sites) == 2
+    assert {"Einsum", "ScatterND"} <= set(run)
+    assert set(run).isdisjoint(("Shape", "Unsqueeze", "Range", "ConstantOfShape", "Equal", "Mul", "Div"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, reads_of
+from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, is_stored
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -81,8 +81,14 @@ def upstream(graph: Graph, values: Collection[str]) -> set[str]:
         found.add(value)
         node = graph.producer(value)
         if node is not None:
-            stack += reads_of(node)
+            stack += graph.reads(node)
     return found
+
+
+def makers(graph: Graph, values: Collection[str]) -> list[NodeProto]:
+    """The nodes upstream of values, in order, without those that only hold numbers."""
+    nodes = {id(n): n for v in upstream(graph, values) if (n := graph.producer(v)) is not None}
+    return sorted((n for n in nodes.values() if not is_stored(n)), key=graph.position)
 
 
 def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection[str] = ()) -> bool:

@@ -51,6 +51,10 @@ _MATMUL = {
 }
 
 
+MULTIPLIES = frozenset(_MATMUL) | {"Einsum", "ReduceSum", "Mul"}
+"""The operators that make a product, alone or as the last of several."""
+
+
 def find_product(graph: Graph, value: str) -> Product | None:
     """The product that makes `value`, or None: MatMul in all its forms, Einsum, Gemm, or Mul and ReduceSum."""
     node = graph.producer(value)

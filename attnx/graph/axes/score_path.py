@@ -13,7 +13,7 @@ from attnx.graph.axes.axes import MIXING, forward
 from attnx.graph.axes.axis_names import AxisNames
 from attnx.graph.axes.factors import factors_of, multiplier, unmoved
 from attnx.graph.axes.pairing import Candidate
-from attnx.graph.axes.paths import Step, Way, depends, scalar, ways_back
+from attnx.graph.axes.paths import Step, Way, above, depends, scalar, ways_back
 from attnx.graph.load.nodes import QUANTISES
 from attnx.records import Array
 
@@ -44,6 +44,8 @@ class Reading:
     """What is added to the scores or replaces them: masks and biases, nearest to the product first."""
     sink: tuple[int | None, int | None] | None = None
     """[start, stop) of the part of the last axis that holds keys, where a sink column was added."""
+    rescaled: bool = False
+    """Whether the scores are also multiplied or divided by numbers that differ from cell to cell or from run to run."""
     pieces: int = 1
     """How many score products share one softmax: 2 where global keys are joined with local ones."""
 
@@ -97,8 +99,12 @@ def read_path(graph: Graph, pair: Candidate, names: AxisNames) -> Reading:
                 reading.biases += _others(step)
             reading.path_factors.append((factor, _holder(step)))
             scores.scale(i + 1)
+        elif step.node.op_type == "Div":
+            scores.exact = False
+            reading.rescaled = True
         elif step.node.op_type in _ADDING or step.node.op_type == "Tanh":
             scores.exact = False
+            reading.rescaled = reading.rescaled or _rescales(graph, step)
             reading.biases += _others(step) if step.node.op_type != "Tanh" else []
         elif step.node.op_type in MIXING:
             scores.exact = False
@@ -243,6 +249,24 @@ def _padded(graph: Graph, step: Step) -> tuple[int | None, int | None] | None:
     return (before or None, -after or None) if before or after else None
 
 
+def _rescales(graph: Graph, step: Step) -> bool:
+    """Whether a Mul that is no constant factor changes the size of scores, and does not only hide cells with zeros."""
+    if step.node.op_type != "Mul":
+        return False
+    for name in _others(step):
+        held, shape = graph.stable(name), graph.shape(name)
+        if held is not None:
+            if not np.isin(held, (0, 1)).all():
+                return True
+        elif shape is not None and all(size == 1 for size in shape):
+            return True  # one number, as of the length of the text
+        elif any(node.op_type in _PROJECTS for made in above(graph, [name]) if (node := graph.producer(made))):
+            return True
+    return False
+
+
+_PROJECTS = ("MatMul", "Gemm", "Conv", "Einsum", "FusedMatMul", "MatMulNBits", "MatMulInteger", "QLinearMatMul")
+"""Operators that make a factor out of hidden states; none of them makes a mask."""
 _ADDING = ("Add", "Sub", "Where", "Min", "Max", "Sum", "Mul", "QLinearAdd", "ScatterND", "ScatterElements")
 """Operators that add to the scores or replace some of them, where they do not scale them."""
 _BOOL = 9

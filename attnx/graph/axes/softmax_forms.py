@@ -37,6 +37,10 @@ class Softmax:
     """Further axes, where the keys lie along several: the rows and columns of an image."""
 
 
+COMPLETES = frozenset("Softmax QLinearSoftmax Exp LpNormalization Div Mul".split())
+"""The operators that can be the last of a softmax."""
+
+
 def find_softmax(graph: Graph, node: NodeProto) -> Softmax | None:
     """The softmax that `node` completes; None if it completes none."""
     op, domain = node.op_type, node.domain in ("", "ai.onnx")

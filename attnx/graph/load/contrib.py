@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 TYPES = {"f": 1, "i": 2, "s": 3, "t": 4, "g": 5, "fs": 6, "is": 7, "ss": 8}
 """How a type is written in this file -> AttributeProto.AttributeType."""
@@ -148,7 +148,7 @@ _CONTRIB: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Demand:
     """What a node of one operator must have."""
 
@@ -156,6 +156,11 @@ class Demand:
     """Positions of the inputs that must be named."""
     attributes: Mapping[str, tuple[int, bool]]
     """Name -> AttributeProto.AttributeType, and whether the attribute is required."""
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The names of the attributes that are required."""
+        return frozenset(name for name, (_, needed) in self.attributes.items() if needed)
 
 
 @cache

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.fact import UNKNOWN, Fact, fact_of
 from attnx.graph.load.load import Loaded, read_tensor
-from attnx.graph.load.nodes import attribute_value
+from attnx.graph.load.nodes import attribute_value, is_stored, reads_of
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -31,13 +33,28 @@ class FlatGraph:
         loaded: The file that it comes from.
         proto: The (skeleton) model.
         nodes: Its nodes, every value made before it is read.
+        steps: Those of its nodes that compute: all but ONNX's `Constant`.
         inputs: Graph inputs that are not initializers, by name.
         outputs: Names of the graph's outputs, in order.
         initializers: By name.
         opset: Version of the default domain.
     """
 
-    def __init__(self, loaded: Loaded, proto: ModelProto, nodes: list[NodeProto]) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        proto: ModelProto,
+        nodes: list[NodeProto],
+        reads: Mapping[int, Collection[str]] | None = None,
+    ) -> None:
+        """Make the links.
+
+        Args:
+            loaded: See above.
+            proto: See above.
+            nodes: See above.
+            reads: By the id of a node, the values that it reads, where these are known already.
+        """
         self.loaded, self.proto, self.nodes = loaded, proto, nodes
         graph = proto.graph
         self.initializers: dict[str, TensorProto] = {t.name: t for t in graph.initializer}
@@ -46,11 +63,13 @@ class FlatGraph:
         self.opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._producer = {name: node for node in nodes for name in node.output if name}
         self._position = {id(node): i for i, node in enumerate(nodes)}
+        self.steps = [node for node in nodes if not is_stored(node)]
         self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in nodes:
-            for name in dict.fromkeys(node.input):
+        for node in self.steps:
+            for name in set(node.input):
                 if name:
                     self._consumers[name].append(node)
+        self._reads: dict[int, Collection[str]] = dict(reads or {})
         self._constants: dict[str, Array | None] = {}
         self._held = 0
 
@@ -70,6 +89,26 @@ class FlatGraph:
     def position(self, node: NodeProto) -> int:
         """The position of a node in `nodes`."""
         return self._position[id(node)]
+
+    @cached_property
+    def stored(self) -> dict[str, Fact]:
+        """What the nodes hold that are not in `steps`."""
+        held = [(node.output[0], node) for node in self.nodes if is_stored(node)]
+        return {name: self.stored_in(node, self.constant(name)) for name, node in held if name}
+
+    def stored_in(self, node: NodeProto, value: Array | None) -> Fact:
+        """What a Constant node holds: its numbers, or its shape alone if they are many."""
+        if value is not None:
+            return fact_of(value)
+        tensor = next((a.t for a in node.attribute if a.name == "value"), None)
+        return UNKNOWN if tensor is None else Fact(tuple(int(d) for d in tensor.dims), tensor.data_type)
+
+    def reads(self, node: NodeProto) -> Collection[str]:
+        """The values that one of its nodes reads, including in its subgraphs."""
+        found = self._reads.get(id(node))
+        if found is None:
+            found = self._reads[id(node)] = reads_of(node)
+        return found
 
     def constant(self, value: str) -> Array | None:
         """The numbers of an initializer or Constant node of at most `SMALL` bytes, else None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnx.errors import ModelError
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Choose = Callable[["NodeProto"], bool | None]
 """For an If node: True for then, False for else, None where unknown."""
+Reads = Callable[["NodeProto"], Collection[str]]
+"""The values that a node reads, including in its subgraphs."""
 
 
 def inline_functions(proto: ModelProto) -> ModelProto:
@@ -105,20 +107,23 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
         o.name = live.get(o.name, o.name)
 
 
-def _ordered(nodes: Sequence[NodeProto], maker: Mapping[str, int], known: set[str]) -> bool:
+def _ordered(nodes: Sequence[NodeProto], maker: Mapping[str, int], known: set[str], reads: Reads) -> bool:
     """Whether all that nodes read is known, or made by nodes before them."""
-    for i, node in enumerate(nodes):
-        for name in reads_of(node):
-            made = maker.get(name)
-            if made is None and name not in known:
-                return False
-            if made is not None and made >= i:
-                return False
+    made = known - maker.keys()
+    for node in nodes:
+        if not made.issuperset(reads(node)):
+            return False
+        made.update(node.output)
     return True
 
 
-def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
+def sort_nodes(nodes: Iterable[NodeProto], known: set[str], reads: Reads = reads_of) -> list[NodeProto]:
     """Nodes in an order in which every value is made before it is read; otherwise in file order.
+
+    Args:
+        nodes: The nodes, in file order.
+        known: The values that none of them makes.
+        reads: Returns what a node reads.
 
     Raises:
         ModelError: The graph has a cycle, or reads a value that nothing makes.
@@ -133,13 +138,13 @@ def sort_nodes(nodes: Iterable[NodeProto], known: set[str]) -> list[NodeProto]:
                 raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
             if name:
                 maker[name] = i
-    if _ordered(nodes, maker, known):
+    if _ordered(nodes, maker, known, reads):
         return nodes
     waiting: list[int] = []
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
         needs = set()
-        for name in reads_of(node):
+        for name in reads(node):
             if name in maker:
                 needs.add(maker[name])
             elif name not in known:

@@ -24,12 +24,23 @@ CURVES = (
 """ONNX's functions of one number, besides those that have a name of their own in attention (Exp, Relu, Sigmoid)."""
 
 
+_SINGLE = {1: "f", 2: "i", 4: "t", 5: "g"}
+"""The kinds of attributes that hold one number, tensor or graph -> the field that it is in."""
+
+
 def attribute_value(a: Any) -> Any:
     """An AttributeProto's value as a Python object."""
+    if a.type in _SINGLE and not a.ref_attr_name:
+        return getattr(a, _SINGLE[a.type])
     from onnx import helper
 
     value = helper.get_attribute_value(a)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def is_stored(node: NodeProto) -> bool:
+    """Whether a node computes nothing and only holds numbers: ONNX's Constant."""
+    return node.op_type == "Constant" and not node.domain and not node.input
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:
@@ -49,7 +60,9 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
     """The subgraphs of a node, by attribute name."""
-    held = [a for a in node.attribute if a.type in (5, 10)] if node.attribute else []
+    held = [a for a in node.attribute if a.type in (5, 10)]
+    if not held:
+        return []
     found = [(a.name, a.g) for a in held if a.type == 5]
     return found + [(f"{a.name}[{i}]", g) for a in held if a.type == 10 for i, g in enumerate(a.graphs)]
 

@@ -6,21 +6,24 @@ their operators require. All later code may index inputs and attributes without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attnx.errors import ModelError
 from attnx.graph.load.contrib import Demand, contrib_demand
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 _HINT = "The file is damaged, or was not written by an exporter; export the model again."
 MOST_NODES = 1_000_000
 """The most nodes that a model may have once its local functions are inlined."""
 
 
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+"""The bits of each number of UINT4, INT4, FLOAT4E2M1, UINT2 and INT2."""
 _COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
 """Attributes of onnxruntime's operators that hold a count of at least one."""
 
@@ -56,7 +59,7 @@ def check_nodes(nodes: Iterable[NodeProto], opset: int) -> None:
         fault = fault_of(node, opset)
         if fault:
             raise ModelError(f"node {node.name or node.op_type!r} ({node.op_type}) is malformed: {fault}", _HINT)
-        for graph in _inner(node):
+        for graph in _inner(node.attribute):
             check_nodes(graph.node, opset)
 
 
@@ -64,23 +67,29 @@ def fault_of(node: NodeProto, opset: int) -> str:
     """What a node lacks that its operator requires; "" where it lacks nothing or the operator is unknown."""
     if not any(node.output):
         return "it has no output"
-    demand = _demand(node.op_type, node.domain, opset)
+    domain = node.domain
+    demand = _demand(node.op_type, domain, opset)
     if demand is None:
         return ""
-    for at in demand.inputs:
-        if at >= len(node.input) or not node.input[at]:
-            return f"it lacks its input {at} (it has {sum(map(bool, node.input))})"
-    given = {a.name: a for a in node.attribute}
-    for name, (kind, needed) in demand.attributes.items():
-        attribute = given.get(name)
-        if attribute is None:
-            if needed:
-                return f"it lacks its attribute {name}"
-        elif attribute.type != kind:
+    if demand.inputs:
+        read = list(node.input)
+        for at in demand.inputs:
+            if at >= len(read) or not read[at]:
+                return f"it lacks its input {at} (it has {sum(map(bool, read))})"
+    held = list(node.attribute)
+    if not held and not demand.needed:
+        return ""
+    given = {a.name: a for a in held}
+    if missing := demand.needed.difference(given):
+        return f"it lacks its attribute {min(missing)}"
+    for name, attribute in given.items():
+        if name not in demand.attributes:
+            continue
+        if attribute.type != demand.attributes[name][0]:
             return f"its attribute {name} is of the wrong type"
-        elif node.domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
+        if domain == "com.microsoft" and name in _COUNTS and attribute.i < 1:
             return f"its attribute {name} is {attribute.i}"
-        elif name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
+        if name == "qkv_hidden_sizes" and (len(attribute.ints) != 3 or min(attribute.ints) < 1):
             return f"its attribute {name} is {list(attribute.ints)}"
     return ""
 
@@ -121,7 +130,7 @@ def ends_process(nodes: Iterable[NodeProto]) -> str | None:
     for node in nodes:
         if node.op_type == "Attention" and node.domain == "com.microsoft" and not any(node.input[2:3]):
             return str(node.name or node.op_type)
-        for graph in _inner(node):
+        for graph in _inner(node.attribute):
             if (found := ends_process(graph.node)) is not None:
                 return found
     return None
@@ -168,23 +177,28 @@ def _check_nodes(nodes: Iterable[NodeProto]) -> None:
     for node in nodes:
         if bytes in map(type, (node.name, node.op_type, node.domain, *node.input, *node.output)):
             _text([node], "node", "name", "op_type", "domain", "input", "output")
-        if not node.attribute:
+        held = list(node.attribute)
+        if not held:
             continue
-        _text(node.attribute, f"node {node.name or node.op_type!r}", "name", "ref_attr_name")
-        if len({a.name for a in node.attribute}) < len(node.attribute):
+        names = [a.name for a in held]
+        if bytes in map(type, (*names, *(a.ref_attr_name for a in held))):
+            _text(held, f"node {node.name or node.op_type!r}", "name", "ref_attr_name")
+        if len(set(names)) < len(names):
             raise ModelError(f"node {node.name or node.op_type!r} gives an attribute twice", _HINT)
-        for attribute in node.attribute:
+        for attribute in held:
             if attribute.type == 4 and not attribute.ref_attr_name:
                 _check_tensor(attribute.t)
             for tensor in attribute.tensors:
                 _check_tensor(tensor)
-        for graph in _inner(node):
+        for graph in _inner(held):
             _check_graph(graph)
 
 
 def _check_tensor(tensor: TensorProto) -> None:
-    _text([tensor], "weight", "name")
-    _text(tensor.external_data, f"weight {tensor.name!r}", "key", "value")
+    if not isinstance(tensor.name, str):
+        _text([tensor], "weight", "name")
+    if tensor.external_data:
+        _text(tensor.external_data, f"weight {tensor.name!r}", "key", "value")
     if tensor.data_type not in _known_types():
         raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}", _HINT)
     if any(d < 0 for d in tensor.dims):
@@ -205,19 +219,22 @@ def expected_bytes(tensor: TensorProto) -> int:
     Raises:
         ModelError: Its type does not exist, or has no fixed size.
     """
-    import numpy as np
-    from onnx.helper import tensor_dtype_to_np_dtype
-
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)  # UINT4, INT4, FLOAT4E2M1, UINT2, INT2
+    count: int = prod(tensor.dims)
+    bits = _BITS.get(tensor.data_type)
     if bits:
         return (count * bits + 7) // 8
     try:
-        return count * int(np.dtype(tensor_dtype_to_np_dtype(tensor.data_type)).itemsize)
+        return count * _bytes_each(tensor.data_type)
     except (KeyError, TypeError):
         raise ModelError(f"the weight {tensor.name!r} has the unknown data type {tensor.data_type}", _HINT) from None
+
+
+@cache
+def _bytes_each(kind: int) -> int:
+    import numpy as np
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    return int(np.dtype(tensor_dtype_to_np_dtype(kind)).itemsize)
 
 
 @cache
@@ -239,8 +256,13 @@ def _text(messages: Iterable[Any], where: str, *fields: str) -> None:
                     raise ModelError(f"a {field} of a {where} is not valid text: {text[:40]!r}", _HINT)
 
 
-def _inner(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
+def _inner(attributes: Iterable[AttributeProto]) -> Sequence[GraphProto]:
+    held = [a for a in attributes if a.type in (5, 10)]
+    return list(_graphs(held)) if held else ()
+
+
+def _graphs(attributes: Iterable[AttributeProto]) -> Iterator[GraphProto]:
+    for attribute in attributes:
         if attribute.type == 5 and attribute.HasField("g"):
             yield attribute.g
         elif attribute.type == 10:
@@ -268,7 +290,7 @@ def _check_functions(proto: ModelProto) -> None:
         for node in nodes:
             key = (node.domain, node.op_type)
             count += size_of(key, depth) if key in functions else 1
-            for graph in _inner(node):
+            for graph in _inner(node.attribute):
                 count += total(graph.node, depth + 1)
             if count > MOST_NODES:
                 raise ModelError(

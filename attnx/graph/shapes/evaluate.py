@@ -25,6 +25,11 @@ SIZED_BY_VALUE = frozenset(
     "TfIdfVectorizer StringSplit".split()
 )
 """Operators whose result can have any size, however small their inputs are."""
+BOUNDED = frozenset(
+    "Add Sub Mul Div Mod Min Max Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not Neg Abs Sign "
+    "Identity Cast Where Unsqueeze Squeeze Reshape Transpose Concat Gather Slice".split()
+)
+"""Operators whose inputs bound the size of the result: see `most`."""
 NEVER = frozenset(
     "Loop Scan If SequenceMap RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli "
     "Multinomial".split()
@@ -48,6 +53,12 @@ def steady(node: NodeProto, values: Inputs, size: int | None, limit: int) -> boo
     if node.op_type in SIZED_BY_VALUE:
         return False
     return prod(max(1, np.size(v)) for v in values if v is not None) <= _MOST
+
+
+def most(values: Inputs) -> int:
+    """The most elements that an operator of `BOUNDED` makes: the sum of its inputs' or their product."""
+    sizes = [v.size for v in values if v is not None]
+    return max(sum(sizes), prod(size for size in sizes if size))
 
 
 def evaluate(node: NodeProto, inputs: Inputs, opset: int) -> list[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from functools import cached_property
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from attnx.graph.fact import Fact
 from attnx.graph.load.flat import FlatGraph
-from attnx.graph.load.nodes import reads_of
 from attnx.graph.shapes.infer import Before, infer, probe
 from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
@@ -85,7 +85,7 @@ class Graph(FlatGraph):
     @cached_property
     def dynamic(self) -> set[str]:
         """Values that depend on the data of graph inputs (not only on their shapes)."""
-        return self._reached(through_shapes=False)
+        return self.behind(self.inputs)
 
     def by_shape(self) -> Graph:
         """The same graph, in which values that depend only on the inputs' shapes count as data too.
@@ -93,21 +93,22 @@ class Graph(FlatGraph):
         The first decoder layer of DETR attends among learned queries: nothing there depends on the image but its batch.
         """
         other = copy(self)
-        other.__dict__["dynamic"] = self._reached(through_shapes=True)
+        other.__dict__["dynamic"] = self.behind(self.inputs, through_shapes=True)
         return other
 
     def by_products(self) -> Graph:
         """The same graph, in which the result of every projection counts as data, even a projection of constants."""
         other = copy(self)
         seeds = {o for n in self.nodes if n.op_type in ("MatMul", "Gemm", "Conv") for o in n.output}
-        other.__dict__["dynamic"] = self._reached(through_shapes=True, seeds=seeds)
+        other.__dict__["dynamic"] = self.behind(seeds.union(self.inputs), through_shapes=True)
         return other
 
-    def _reached(self, through_shapes: bool, seeds: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
-        found = set(self.inputs) | seeds
-        for node in self.nodes:
-            if node.op_type in ("Shape", "Size") and not node.domain and not through_shapes:
+    def behind(self, values: Collection[str], through_shapes: bool = False) -> set[str]:
+        """These values and all that is made from their numbers, and with `through_shapes` from their sizes."""
+        found = set(values)
+        for node in self.steps:
+            if found.isdisjoint(self.reads(node)):
                 continue
-            if not found.isdisjoint(reads_of(node)):
+            if through_shapes or node.op_type not in ("Shape", "Size") or node.domain:
                 found.update(o for o in node.output if o)
         return found

@@ -17,8 +17,8 @@ import numpy as np
 
 from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of, ints
 from attnx.graph.load.flat import FlatGraph
-from attnx.graph.load.nodes import attributes, reads_of
-from attnx.graph.shapes.evaluate import evaluate, steady
+from attnx.graph.load.nodes import attributes
+from attnx.graph.shapes.evaluate import BOUNDED, evaluate, most, steady
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.graph.shapes.symbols import PROBE, input_shape, note_clash, probe_sizes, reconcile, without_cuts
 from attnx.records import Array
@@ -88,7 +88,7 @@ def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str
     moved: set[str] = set()
     short: set[str] = set()
     for node in graph.nodes:
-        if fresh.isdisjoint(node.output) and moved.isdisjoint(reads_of(node)):
+        if (not moved or moved.isdisjoint(graph.reads(node))) and fresh.isdisjoint(node.output):
             continue
         results = _node(graph, node, facts, SMALL_VALUE)
         # It is not known here where the earlier graph cut a buffer; on any extra clash, the whole graph is walked.
@@ -122,16 +122,20 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
 
 def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
     """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
-    if not node.input:
+    op = node.op_type
+    agree = op in _AGREEING
+    if (op == "Slice" and _cut_where_it_ends(node, facts)) or (
+        short and not agree and not short.isdisjoint(node.input)
+    ):
+        short.update(node.output)
+    if not agree and op not in ("QLinearAdd", "QLinearMul", "MatMul"):
         return
     shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
-    if _cut_where_it_ends(node, facts) or (node.op_type not in _AGREEING and not short.isdisjoint(node.input)):
-        short.update(node.output)
-    if node.op_type in _AGREEING and not node.domain:
+    if agree and not node.domain:
         note_clash(shapes, clashes)
-    elif node.op_type in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
+    elif op in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
         note_clash([s for s in shapes if s], clashes)
-    elif node.op_type == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
+    elif op == "MatMul" and len(shapes) == 2 and all(s is not None and len(s) > 2 for s in shapes):
         note_clash([s[:-2] for s in shapes if s is not None], clashes)
 
 
@@ -178,13 +182,15 @@ def _walk(
     seen: Callable[[str, dict[str, Fact]], None] | None = None,
     part: Part | None = None,
 ) -> dict[str, Fact]:
-    nodes = graph.nodes if part is None else part.nodes
+    nodes = part.nodes if part is not None else graph.steps if seen is None else graph.nodes
     last = _last_reads(nodes, wanted) if seen is not None and wanted is not None else {}
     facts = {} if part is None else dict(part.known)
     if not facts:
         for name, info in graph.inputs.items():
             facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
     _initialise(graph, facts, limit, wanted)
+    if part is None or not part.known:
+        facts.update(graph.stored)
     facts.update(given)
     short: set[str] = set()
     for at, node in enumerate(nodes):
@@ -232,31 +238,29 @@ def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str
 
 
 def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:
-    inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
-    if node.op_type == "If" and not node.domain:
+    op, domain, names = node.op_type, node.domain, list(node.input)
+    inputs = [facts.get(name, UNKNOWN) if name else UNKNOWN for name in names]
+    if op == "If" and not domain:
         return _branch(graph, node, facts, limit)
-    if node.op_type == "Constant" and not node.domain:
-        name = node.output[0]
-        value = graph.constant(name) if graph.producer(name) is node else graph.constant_of(node)
-        if value is None:
-            return [_constant_shape(node)]
-        return [fact_of(value)]
-    if node.op_type in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
+    if op == "Constant" and not domain:
+        own = graph.producer(node.output[0]) is node
+        return [graph.stored_in(node, graph.constant(node.output[0]) if own else graph.constant_of(node))]
+    if op in ("Shape", "Size") and inputs and inputs[0].shape is not None and None not in inputs[0].shape:
         return [_size(node, _whole(inputs[0].shape))]
-    if node.op_type == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
+    if op == "Gather" and (found := _sizes_of(graph, node, inputs[1], facts)) is not None:
         return [fact_of(found)]
+    values = [fact.value for fact in inputs]
+    if op == "CastLike" and len(inputs) == 2:
+        values[1] = _example(inputs[1]).value  # its type says what to cast to; its numbers do not matter
+    known = domain in ("", "ai.onnx") and any(names)
+    if not known or any(v is None for v, name in zip(values, names, strict=True) if name):
+        return infer_shape(graph, node, inputs)
+    if op in BOUNDED and most(values) <= limit:
+        return _evaluated(node, values, graph.opset, limit) or infer_shape(graph, node, inputs)
     shaped = infer_shape(graph, node, inputs)
-    if node.op_type == "CastLike" and len(inputs) == 2:
-        inputs[1] = _example(inputs[1])  # its type says what to cast to; its numbers do not matter
-    wanted = [inputs[i].value for i, name in enumerate(node.input) if name]
-    if (node.domain in ("", "ai.onnx")) and wanted and all(v is not None for v in wanted):
-        values = [inputs[i].value if name else None for i, name in enumerate(node.input)]
-        if not steady(node, values, _count(shaped), limit):
-            return shaped
-        evaluated = _evaluated(node, values, graph.opset)
-        if evaluated is not None and all(f.value is None or f.value.size <= limit for f in evaluated):
-            return evaluated
-    return shaped
+    if not steady(node, values, _count(shaped), limit):
+        return shaped
+    return _evaluated(node, values, graph.opset, limit) or shaped
 
 
 def _example(fact: Fact) -> Fact:
@@ -329,16 +333,11 @@ def _count(shaped: list[Fact] | None) -> int | None:
     return prod(_whole(shaped[0].shape))
 
 
-def _evaluated(node: NodeProto, values: list[Array | None], opset: int) -> list[Fact] | None:
+def _evaluated(node: NodeProto, values: list[Array | None], opset: int, limit: int) -> list[Fact] | None:
+    """The outputs of a node; None where they cannot be computed, or have more elements than the limit."""
     try:
-        return [fact_of(v) for v in evaluate(node, values, opset)]
+        made = evaluate(node, values, opset)
+        return [fact_of(v) for v in made] if all(v.size <= limit for v in made) else None
     except Exception:
         # An operator, type or size that numpy or the reference refuses: the value is just unknown.
         return None
-
-
-def _constant_shape(node: NodeProto) -> Fact:
-    for a in node.attribute:
-        if a.name == "value":
-            return Fact(tuple(int(d) for d in a.t.dims), a.t.data_type)
-    return UNKNOWN

@@ -182,14 +182,16 @@ def _joined(graph: Graph, ends: _Ends, parts: Sequence[Finding]) -> Finding:
     finding.heads_mixed = any(f.heads_mixed for f in parts)
     finding.sink, finding.gated = any(f.sink for f in parts), any(f.gated for f in parts)
     finding.absent = tuple(dict.fromkeys(name for f in parts for name in f.absent))
-    finding.notes = [*dict.fromkeys(note for f in parts for note in f.notes), _note(len(parts))]
+    finding.notes = [*dict.fromkeys(note for f in parts for note in f.notes), _note(parts)]
     finding.key, finding.needs = e.prefix, tuple(key_of(f.node) for f in parts if f.replacement is not None)
     finding.replacement = Replacement([ends.node, *e.nodes], e.initializers, at=ends.node.output[0])
     return finding
 
 
-def _note(count: int) -> str:
-    return f"{count} heads that are computed one by one, and joined behind their softmaxes"
+def _note(parts: Sequence[Finding]) -> str:
+    if all(f.heads in (None, 1) for f in parts):
+        return f"{len(parts)} heads that are computed one by one, and joined behind their softmaxes"
+    return f"{len(parts)} groups of heads that are computed one by one, and joined behind their softmaxes"
 
 
 def _stacked(e: Emit, quantity: str, places: Sequence[Place | None], inner: int) -> Place | None:

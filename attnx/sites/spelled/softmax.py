@@ -12,11 +12,12 @@ from attnx.graph.axes.pairing import Candidate, Use, content, follow, unmixed, u
 from attnx.graph.axes.paths import Way, depends, ways_back, ways_on
 from attnx.graph.axes.score_path import bias_kind, read_path
 from attnx.graph.axes.softmax_forms import Softmax, find_softmax, natural
-from attnx.layout import axis_of, parse
+from attnx.layout import parse
 from attnx.records import Miss
 from attnx.sites.finding import Finding
 from attnx.sites.placing import Placing, heads_in, kv_heads, mixed, rounded
 from attnx.sites.spelled.deformable import Sampling, sampling
+from attnx.sites.spelled.learned_queries import without_query
 from attnx.sites.spelled.pieces import lay_out
 
 if TYPE_CHECKING:
@@ -138,6 +139,10 @@ _OVER_QUERIES = (
 )
 
 
+_RESCALED = (
+    "the scores are also multiplied or divided by numbers that differ between cells or inputs; the scale holds the "
+    "constant factors alone"
+)
 _LOST = (
     "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
     "other places or cut out of blocks"
@@ -195,6 +200,9 @@ def _assemble(
     finding.heads_mixed = any(step.node.op_type in MIXING for step in way.steps)
     if finding.heads_mixed:
         finding.notes.append("the scores of all heads are mixed before the softmax (talking heads)")
+    finding.rescaled = reading.rescaled
+    if reading.rescaled:
+        finding.notes.append(_RESCALED)
     finding.sink = reading.sink is not None or found.sink
     put = Placing(graph, finding, names)
     put.operand("query", chosen.query, chosen.query_axes, reading.query_factors)
@@ -215,7 +223,7 @@ def _assemble(
         why = "its axes cannot be separated: batch, heads and queries are mixed in a way not known"
         return Miss(node.name, node.op_type, why)
     if not summed:
-        _without_query(graph, finding, chosen.key)
+        without_query(graph, finding, chosen.key)
     elif reading.pieces > 1:
         lay_out(graph, node, finding, chosen, reading, use, names, summed)
     elif len(summed) > 1:
@@ -249,48 +257,3 @@ def _head_axes(layout: str | None) -> list[int]:
     """The axes that hold heads and nothing else, counted from the end."""
     words = [] if layout is None else parse(layout)
     return [i - len(words) for i, axis in enumerate(words) if axis and all(name[0] == "h" for name, _ in axis)]
-
-
-def _without_query(graph: Graph, finding: Finding, key: str) -> None:
-    """A learned vector in place of the query: pooling, additive attention, or latent queries (Perceiver)."""
-    finding.causal = False
-    query = finding.places.get("query")
-    if _is_additive(graph, key):
-        gone = ("query", "key", "scores", "scaled", "capped")
-        for quantity in gone:
-            finding.places.pop(quantity, None)
-        finding.kind, finding.absent = "additive", (*finding.absent, *gone)
-        finding.kv_heads = finding.head_size = finding.scale = None
-        finding.scale_place = ""
-        finding.notes.append("additive: the scores come from a small network over query and key; there is no QK^T")
-    elif query is not None and axis_of(query.layout, "q") is not None and _projected(graph, finding, query.value):
-        finding.kind = "cross"
-        finding.notes.append("the queries are learned vectors, the same for every input")
-    else:
-        finding.kind = "pooling"
-        finding.notes.append("pooling: the query is a learned vector, the same for every input")
-
-
-def _projected(graph: Graph, finding: Finding, query: str) -> bool:
-    """Whether learned queries are latents that are projected or split over heads, and not plain scoring vectors."""
-    return finding.heads not in (None, 1) or not graph.is_constant(query)
-
-
-_ACTIVATIONS = ("Tanh", "Relu", "Sigmoid", "Gelu", "Elu", "LeakyRelu", "Erf", "Selu", "Softplus")
-
-
-def _is_additive(graph: Graph, key: str) -> bool:
-    """Whether a learned vector weighs an activation of something made from two data terms (added or concatenated)."""
-    value, active = key, False
-    for _ in range(10):
-        node = graph.producer(value)
-        if node is None:
-            return False
-        live = [n for n in node.input if n and depends(graph, n)]
-        active = active or node.op_type in _ACTIVATIONS
-        if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
-            return active
-        if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU", "DynamicQuantizeLSTM"):
-            return False
-        value = live[0]
-    return False

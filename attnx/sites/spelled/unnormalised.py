@@ -17,7 +17,7 @@ from attnx.graph.axes.atoms import Axes, atoms_of, leaves, split_alike
 from attnx.graph.axes.axes import forward
 from attnx.graph.axes.head_origin import upstream
 from attnx.graph.axes.paths import Step, depends, product_at, scalar
-from attnx.graph.axes.product import Product, find_product
+from attnx.graph.axes.product import MULTIPLIES, Product, find_product
 from attnx.graph.load.nodes import CURVES, op_name
 from attnx.records import Miss
 
@@ -43,8 +43,8 @@ def misses(graph: Graph, known: Iterable[str]) -> list[Miss]:
         known: Products of sites: their scores and contexts.
     """
     taken, found = set(known), []
-    for node in graph.nodes:
-        first = find_product(graph, node.output[0]) if node.output else None
+    for node in graph.steps:
+        first = find_product(graph, node.output[0]) if node.op_type in MULTIPLIES and node.output else None
         if first is None or first.node is not node or first.out in taken:
             continue
         if depends(graph, first.left) and depends(graph, first.right) and set(leaves(first.contracted)):

@@ -7,7 +7,7 @@ and head; the proof also yields the meaning of the axes of query and key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.operands import matched
-from attnx.graph.axes.paths import upstream, ways_back
+from attnx.graph.axes.paths import makers, ways_back
 from attnx.graph.fact import Fact
-from attnx.graph.masks.mask_probe import keeping, small_sizes
+from attnx.graph.masks.mask_probe import keeping
 from attnx.graph.shapes.infer import Part, infer
-from attnx.graph.shapes.symbols import PROBE
 from attnx.records import Array
 from attnx.sites.strided.cell_tracing import carriers, copied
 from attnx.sites.strided.row_proof import Mixed, Proof, Seen, read
+from attnx.sites.strided.signatures import signatures
 from attnx.sites.strided.sources import Source, Weighed, cut, known_shape, together
 from attnx.sites.strided.subgraph_eval import Run, enact, enact_all
+from attnx.sites.strided.trial_sizes import trial_sizes
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
 
 _MOST_NODES = 20_000
-_TRIES = 16
-_SHORT = 256
-"""Up to this many tokens, two texts are tried first, which show more than one."""
 _QUERY, _KEY = "attnx/query", "attnx/key"
 
 
@@ -59,9 +57,9 @@ class Places:
         Returns:
             `Mixed` where rows combine several heads; None where the graph cannot be evaluated or shows something else.
         """
-        signature = self._signatures(logits, (source.query, *source.keys))
+        signature = signatures(self.graph, logits, (source.query, *source.keys))
         if use is not None:
-            signature += self._signatures(use.contexts, (*use.weights, *use.values))
+            signature += signatures(self.graph, use.contexts, (*use.weights, *use.values))
         key = tuple(signature)
         if key not in self._proved:
             self._proved[key] = self._prove(logits, source, use)
@@ -78,8 +76,8 @@ class Places:
             made.append((name, *copy))
         products = {way.product.out for name in logits for way in ways_back(self.graph, name)}
         sides = [n for p in sorted(products) if (node := self.graph.producer(p)) is not None for n in node.input if n]
-        for sizes in self._sizes(source.products):
-            if not self._reaches(source, sizes, sides):
+        for sizes, fits in trial_sizes(self.graph, source.products):
+            if not fits and not self._reaches(source, sizes, sides):
                 continue
             seen = self._run(source, sizes, made, logits)
             if seen is None:
@@ -100,19 +98,6 @@ class Places:
             return self._weighed(proof, seen, use)
         return None
 
-    def _sizes(self, products: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Input sizes to try: two texts, or one, of each length; long texts alone first."""
-        tried: list[dict[str, int]] = []
-        lengths = self._lengths(products)
-        # A graph that was unrolled runs at one length only, the end of its last block: tried before all others.
-        for length in dict.fromkeys([*self._ends(products), *lengths[:1], *self._largest(lengths, products), *lengths]):
-            named = small_sizes(self.graph, length)
-            for batch in (2, 1) if length <= _SHORT else (1, 2):
-                sizes = {n: batch if k == 1 and self.graph.sizes.get(n, 0) > PROBE else k for n, k in named.items()}
-                if sizes not in tried:
-                    tried.append(sizes)
-                    yield sizes
-
     def _facts(self, sizes: dict[str, int], values: Sequence[str]) -> tuple[dict[str, Fact], dict[str, Fact]]:
         """The inputs at these sizes, and the resulting facts for these values and those requested before.
 
@@ -130,49 +115,14 @@ class Places:
         return given, facts
 
     def _makers(self, values: tuple[str, ...]) -> list[NodeProto]:
-        """The nodes upstream of values, in order."""
+        """See `makers`."""
         if values not in self._above:
-            nodes = {id(n): n for v in upstream(self.graph, values) if (n := self.graph.producer(v)) is not None}
-            self._above[values] = sorted(nodes.values(), key=self.graph.position)
+            self._above[values] = makers(self.graph, values)
         return self._above[values]
 
     def _marks(self) -> list[str]:
         """Inputs that say which tokens attend to all others and are attended to by all."""
         return [name for name in self.graph.inputs if "global" in name.lower()]
-
-    def _lengths(self, products: Sequence[str]) -> list[int]:
-        """Lengths at which a graph with hard-coded block sizes may run, short ones first."""
-        free = [size for size in self.graph.sizes.values() if size > PROBE]
-        sizes = {d for p in products for d in (self.graph.shape(p) or ()) if d is not None and 1 < d <= 2 * PROBE}
-        fixed = [d for d in sizes if all(d % size for size in free)]
-        found = {(n + 1) * d // 2 for n in fixed for d in fixed if n != d and d % 2 == 0}
-        found |= {times * d for times in (1, 2, 4) for d in fixed}
-        return sorted(n for n in found | {32} if 8 <= n <= 4 * PROBE)[:_TRIES]
-
-    def _ends(self, products: Sequence[str]) -> list[int]:
-        """The end of the last block that the graph cuts out of a text at a place of its own, upstream of products."""
-        graph, free = self.graph, set(self.graph.sizes.values())
-        found: set[int] = set()
-        for node in self._makers(tuple(products)):
-            if node.op_type != "Slice" or len(node.input) < 4:
-                continue
-            starts, ends, axes = (graph.constant(n) if graph.is_constant(n) else None for n in node.input[1:4])
-            shape = graph.shape(node.input[0])
-            if shape is None or starts is None or ends is None or axes is None:
-                continue
-            for start, end, axis in zip(*(a.ravel().tolist() for a in (starts, ends, axes)), strict=False):
-                if 0 < start < end and 8 <= end <= 4 * PROBE and shape[axis] in free:
-                    found.add(end)
-        return [max(found)] if found else []
-
-    def _largest(self, lengths: Sequence[int], products: Sequence[str]) -> list[int]:
-        """The largest of these lengths that the graph holds as a number, upstream of products."""
-        held: set[int] = set()
-        for name in upstream(self.graph, products):
-            value = self.graph.constant(name) if self.graph.is_constant(name) else None
-            if value is not None and value.dtype.kind == "i":
-                held.update(value.ravel().tolist())
-        return [max(held.intersection(lengths))] if held.intersection(lengths) else []
 
     def _reaches(self, source: Source, sizes: dict[str, int], sides: Sequence[str]) -> bool:
         """Whether a run at these sizes gets as far as the products: an unsuitable length fails at the blocks before.
@@ -284,31 +234,6 @@ class Places:
             if pair is not None:
                 return replace(proof, value=pair[0], context=pair[1], at=i)
         return proof
-
-    def _signatures(self, targets: Sequence[str], sources: Sequence[str]) -> list[int]:
-        """For each of these values, a number that is the same for values made from their sources in the same way."""
-        known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
-        stack = list(targets)
-        while stack:
-            name = stack[-1]
-            node = self.graph.producer(name)
-            if name in known:
-                stack.pop()
-                continue
-            if node is None or node.op_type in ("Constant", "Shape", "Size"):
-                held = self.graph.constant(name)
-                shape = self.graph.shape(node.input[0] if node is not None and node.input else name)
-                own_name = name if held is None and (node is None or not node.input) else ""
-                known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
-                continue
-            waiting = [n for n in node.input if n and n not in known]
-            if waiting:
-                stack += waiting
-                continue
-            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-            at = list(node.output).index(name)
-            known[name] = hash((node.op_type, attributes, at, tuple(known.get(n, 0) for n in node.input)))
-        return [known[target] for target in targets]
 
 
 def _stacked(parts: Sequence[Array], fill: float) -> Array:

@@ -6,14 +6,14 @@ including sizes that depend on numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.fact import Fact
+from attnx.graph.fact import Fact, fact_of
 from attnx.graph.load.flatten import sort_nodes
 from attnx.graph.load.nodes import attributes
 from attnx.graph.shapes.evaluate import NEVER, SIZED_BY_VALUE, evaluate, steady
@@ -75,11 +75,12 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
         own.
     """
     held: dict[_Key, Array | list[Array]] = {}
+    moved = graph.behind({name for run in runs for name in run.given})
     steps: dict[tuple[int, int], _Step] = {}
     wanted: list[_Key] = []
     for at, run in enumerate(runs):
         known: dict[str, Array | list[Array]] = dict(run.given)
-        nodes = _needed(graph, facts, run.extra, run.target, known)
+        nodes = _needed(graph, facts, moved, run, known)
         if nodes is None:
             return None
         own = {name: at if name in run.given else _SHARED for name in known}
@@ -118,16 +119,25 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
 def _needed(
     graph: Graph,
     facts: Mapping[str, Fact],
-    extra: Sequence[NodeProto],
-    target: str,
+    moved: Collection[str],
+    run: Run,
     held: dict[str, Array | list[Array]],
 ) -> list[NodeProto] | None:
-    """The nodes that make `target`, in order; numbers that are already known are added to `held`."""
+    """The nodes that make a run's target, in order; numbers that are already known are added to `held`.
+
+    Args:
+        graph: The graph.
+        facts: What is known of its values.
+        moved: Values that are made from given ones: their numbers are others than those known.
+        run: The run.
+        held: What is given.
+    """
+    extra = run.extra
     makers = {o: node for node in extra for o in node.output if o}
     added = {id(node) for node in extra}
     needed: dict[int, NodeProto] = {}
     seen: set[str] = set()
-    stack = [target]
+    stack = [run.target]
     while stack:
         name = stack.pop()
         if name in seen or name in held:
@@ -136,8 +146,9 @@ def _needed(
         node = makers.get(name) or graph.producer(name)
         fact = facts.get(name)
         known = graph.constant(name) if graph.is_constant(name) else None
-        if known is None and (node is None or (node.op_type in ("Shape", "Size") and name not in makers)):
-            known = None if fact is None else fact.value  # an input, or a size of something not computed
+        sized = node is None or node.op_type in ("Shape", "Size")  # an input, or a size of something not computed
+        if known is None and fact is not None and name not in makers and (sized or name not in moved):
+            known = fact.value
         if known is not None:
             held[name] = known
         elif node is None or not _known(node) or len(needed) > _MOST:
@@ -148,9 +159,8 @@ def _needed(
             needed[id(node)] = node
             stack += [n for n in node.input if n]
     own = sorted((n for n in needed.values() if id(n) not in added), key=graph.position)
-    return sort_nodes(
-        [*own, *(n for n in extra if id(n) in needed)], set(held)
-    )  # the graph's own read none of the others
+    # The graph's own read none of the others.
+    return sort_nodes([*own, *(n for n in extra if id(n) in needed)], set(held), lambda n: [i for i in n.input if i])
 
 
 def _known(node: NodeProto) -> bool:
@@ -197,9 +207,7 @@ def _outputs(
 
 def _size(graph: Graph, node: NodeProto, values: Sequence[Array | None]) -> int | None:
     """The number of cells of the first output, without computing it."""
-    from onnx.helper import np_dtype_to_tensor_dtype
-
-    known = [Fact() if v is None else Fact(v.shape, int(np_dtype_to_tensor_dtype(v.dtype)), v) for v in values]
+    known = [Fact() if v is None else fact_of(v) for v in values]
     shaped = infer_shape(graph, node, known)
     shape = shaped[0].shape if shaped else None
     return None if shape is None or None in shape else prod(d for d in shape if d is not None)

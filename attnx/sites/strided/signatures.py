@@ -1,0 +1,36 @@
+"""Values that are made alike, told by a number, so that what holds of one of them is proved only once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnx.graph.shapes.index import Graph
+
+
+def signatures(graph: Graph, targets: Sequence[str], sources: Sequence[str]) -> list[int]:
+    """For each of these values, a number that is the same for values made from their sources in the same way."""
+    known: dict[str, int] = {name: i for i, name in enumerate(sources, 1)}
+    stack = list(targets)
+    while stack:
+        name = stack[-1]
+        if name in known:
+            stack.pop()
+            continue
+        node = graph.producer(name)
+        if node is None or node.op_type in ("Constant", "Shape", "Size"):
+            held = graph.constant(name)
+            shape = graph.shape(node.input[0] if node is not None and node.input else name)
+            own_name = name if held is None and (node is None or not node.input) else ""
+            known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
+            continue
+        read = list(node.input)
+        waiting = [n for n in read if n and n not in known]
+        if waiting:
+            stack += waiting
+            continue
+        attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+        at = list(node.output).index(name)
+        known[name] = hash((node.op_type, attributes, at, tuple([known[n] if n else 0 for n in read])))
+    return [known[target] for target in targets]
