@@ -139,6 +139,7 @@ def inspect(
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
             said = [f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes]
             output.notes(said)
+            head = _heading(one, shown)
             shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None:
                 output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
@@ -147,8 +148,8 @@ def inspect(
             elif save is None:
                 output.show(
                     *([""] if at else []),
-                    *_whose(one, shown),
-                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said), suited=suited),
+                    *head,
+                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said) + len(head), suited=suited),
                     *(_explained(shown) if explain else []),
                 )
             tell(at + 1)
@@ -193,11 +194,15 @@ def _explained(shown: Inspection) -> list[Any]:
     return [line(text, "dim") for text in explained(shown)]
 
 
-def _whose(one: Item, shown: Inspection) -> list[Any]:
-    """Which line of a file is shown, if the view itself does not say."""
-    if one.line is None or one.text is None or shown.request.view == "overview":
+def _heading(one: Item, shown: Inspection) -> list[Any]:
+    """The model, the text's length and the device, and which line of a file is shown, where the view does not say."""
+    if shown.request.view == "overview":
         return []
     from attnx.view.page import line
+    from attnx.view.reporting import heading
 
+    head = [] if shown.request.view == "grid" else [line(heading(shown.trace))]
+    if one.line is None or one.text is None:
+        return head
     text = " ".join(one.text.split())
-    return [line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]
+    return [*head, line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]
