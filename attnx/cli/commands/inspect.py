@@ -149,7 +149,10 @@ def inspect(
                 output.show(
                     *([""] if at else []),
                     *head,
-                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said) + len(head), suited=suited),
+                    *render(
+                        _with_model(shown), _NEXT, _REST,
+                        every=every, said=output.lines_of(said) + len(head), suited=suited,
+                    ),
                     *(_explained(shown) if explain else []),
                 )
             tell(at + 1)
@@ -196,13 +199,28 @@ def _explained(shown: Inspection) -> list[Any]:
 
 def _heading(one: Item, shown: Inspection) -> list[Any]:
     """The model, the text's length and the device, and which line of a file is shown, where the view does not say."""
-    if shown.request.view == "overview":
+    view = shown.request.view
+    if view == "overview":
         return []
     from attnx.view.page import line
     from attnx.view.reporting import heading
 
-    head = [] if shown.request.view == "grid" else [line(heading(shown.trace))]
+    head = [] if view == "grid" or _is_one_matrix(shown) else [line(heading(shown.trace))]
     if one.line is None or one.text is None:
         return head
     text = " ".join(one.text.split())
     return [*head, line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]
+
+
+def _is_one_matrix(shown: Inspection) -> bool:
+    """Whether all that is shown is one head's matrix, under its title."""
+    return len(shown.picks) == 1 and shown.request.view not in ("overview", "grid", "ranking")
+
+
+def _with_model(shown: Inspection) -> Inspection:
+    """The same with the model in the title of a matrix that is shown alone, where every line of a screen counts."""
+    if not _is_one_matrix(shown):
+        return shown
+    (pick,) = shown.picks
+    title = f"{shown.trace.model} · {pick.matrix.title}"
+    return replace(shown, picks=(replace(pick, matrix=replace(pick.matrix, title=title)),))
