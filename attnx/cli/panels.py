@@ -134,4 +134,16 @@ def write_examples(command: Any, formatter: Any) -> None:
             formatter.write("".join(f"  {line}\n" for line in command.examples))
 
 
-__all__ = ["BRIEF", "COMMANDS", "EXAMPLES", "FIRST", "OPTIONS", "REST", "arrange", "grouped", "write", "write_commands", "write_examples"]
+__all__ = [
+    "BRIEF",
+    "COMMANDS",
+    "EXAMPLES",
+    "FIRST",
+    "OPTIONS",
+    "REST",
+    "arrange",
+    "grouped",
+    "write",
+    "write_commands",
+    "write_examples",
+]

@@ -259,6 +259,7 @@ def test_coref_names_the_head_worth_opening_once(attnx: Run) -> None:
     assert "aside as a hub" not in shown
     assert "the head that is most on one token, L3 H11: he@6 →" in shown
 
+
 def test_rows_of_several_heads_are_a_line_each_and_all_gives_the_bars(attnx: Run) -> None:
     args = ("inspect", ANIMAL, "--head", "11", "--query", "it")
     found = {h["label"]: h for h in attnx(*args, "--top", "3", "--json").document["heads"]}

@@ -150,8 +150,12 @@ def inspect(
                     *([""] if at else []),
                     *head,
                     *render(
-                        _with_model(shown), _NEXT, _REST,
-                        every=every, said=output.lines_of(said) + len(head), suited=suited,
+                        _with_model(shown),
+                        _NEXT,
+                        _REST,
+                        every=every,
+                        said=output.lines_of(said) + len(head),
+                        suited=suited,
                     ),
                     *(_explained(shown) if explain else []),
                 )
