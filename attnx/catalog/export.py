@@ -11,7 +11,7 @@ from typing import Any
 from attnx.catalog.hub import parse_name
 from attnx.catalog.locate import WEIGHTS
 from attnx.catalog.models import bundled
-from attnx.errors import ModelError, UsageError, reason
+from attnx.errors import ModelError, UsageError, lacks_memory, reason
 from attnx.installed import pip
 from attnx.tokens.pieces import shorten
 from attnx.wording import Wording
@@ -59,9 +59,9 @@ def export(checkpoint: str, folder: Path | str, *, task: str = AUTO, opset: int 
         )  # fmt: skip
         exported(model, out, task=found, opset=opset)
         save_others(checkpoint, out)
-    except (ImportError, MemoryError):
-        raise
     except Exception as error:  # optimum and transformers raise all sorts of exceptions
+        if isinstance(error, ImportError) or lacks_memory(error):
+            raise
         said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(
             f"{checkpoint} cannot be exported: {said[:300]}",
@@ -136,6 +136,8 @@ def _optimum() -> tuple[Any, Any, Any]:
         from optimum.exporters.tasks import TasksManager
         from optimum.utils.save_utils import maybe_save_preprocessors
     except ImportError as missing:
+        if lacks_memory(missing):
+            raise
         named = missing.name or "optimum"
         raise UsageError(
             f"an export needs optimum and PyTorch, and {named} cannot be imported", pip("export")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from attnx import errors
-from attnx.errors import AttnxError, RunError, UsageError
+from attnx.errors import AttnxError, RunError, UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.numerals import whole
 from attnx.scan.carried import Carried, Fetch, carried
@@ -159,7 +159,9 @@ def _ray() -> Any:
     try:
         import ray
         import ray.data
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError(
             Wording("<engine='ray'> needs Ray Data, which is not installed here"),
             f"pip install 'ray[data]', or {pip('scan')}",
@@ -184,6 +186,8 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
             else:
                 ray.init(address="local", num_cpus=count, include_dashboard=False, **settings)
     except Exception as error:  # Ray re-raises whatever its components raise
+        if lacks_memory(error):
+            raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
             Wording("Give <address> of one that runs (auto on its own machines), or leave it out to start one here."),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, UsageError, lacks_memory
 from attnx.numerals import counted
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
@@ -196,9 +196,11 @@ class Tokenizer:
         """
         try:
             return self._raw.encode(text, pair, add_special_tokens=add_special)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # it has no class of its own; a panic of its Rust code is no Exception at all
+            if lacks_memory(error):
+                raise
             raise InputError(
                 f"the tokenizer {self.path} cannot write this text: {error}",
                 Wording("Give another text, another tokenizer (<tokenizer=>)[, or the token ids (<tokens>)]."),

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from attnx.errors import UsageError
+from attnx.errors import UsageError, lacks_memory
 from attnx.records import Array
 from attnx.view import drawing as paper
 from attnx.view import scale
@@ -105,6 +105,8 @@ class Plot:
             import matplotlib.patches
             from matplotlib import colors, font_manager
         except ImportError as error:
+            if lacks_memory(error):
+                raise
             raise not_installed() from error
         self.ending, self.matplotlib, self.colors = ending, matplotlib, colors
         there = installed()
