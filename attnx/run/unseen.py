@@ -21,8 +21,8 @@ def unseen(trace: Trace) -> tuple[str, ...]:
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         if attention.masked is None or attention.masked.shape[-1] < 2:
             continue
-        given = (None if array is None else array[0] for array in (attention.masked, attention.capped))
-        rows = sees_nothing(*given, None if attention.weights is None else attention.weights[0]).all(axis=0)
+        capped, weights = (None if array is None else array[0] for array in (attention.capped, attention.weights))
+        rows = np.asarray(sees_nothing(attention.masked[0], capped, weights).all(axis=0))
         real = np.asarray(trace.queries_of(attention).mask, bool)
         real = real[-len(rows) :] if len(real) >= len(rows) and real.any() else np.ones(len(rows), bool)
         blind[label] = rows & real
