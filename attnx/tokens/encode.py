@@ -86,6 +86,12 @@ class Tokenizer:
         """The text of a token id, ready to show; "#" and the number when the vocabulary has no such id."""
         return letters(self._spelled(number))
 
+    def written(self, number: int) -> str:
+        """What a token id adds to a text, with spaces and line breaks as they are; its piece where it adds none."""
+        entry = self._raw.id_to_token(number) if 0 <= number < 2**32 and number not in self._added else None
+        text = "" if entry is None else self._spelling.text(entry)
+        return text if text.isspace() else self.piece(number)
+
     def _spelled(self, number: int) -> str:
         """See `piece`; Hangul letters stay as the vocabulary has them."""
         if number in self._added:
