@@ -14,7 +14,7 @@ from attnx.run.axis_tokens import in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
-from attnx.tokens.axes import numbered
+from attnx.tokens.axes import holds, numbered
 
 if TYPE_CHECKING:
     from attnx.feed.patches import Frame
@@ -56,7 +56,25 @@ def name_tokens(
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
-    return replace(trace, notes=(*notes, *unseen(trace)))
+    return replace(trace, notes=(*notes, *_other_keys(trace), *unseen(trace)))
+
+
+def _other_keys(trace: Trace) -> tuple[str, ...]:
+    """A note on self-attentions of a text whose keys are not the text's tokens, one by one: these are numbered."""
+    texts = [side for side in (trace.tokens, trace.memory) if side is not None]
+    found = []
+    for label, attention in zip(trace.labels, trace.attentions, strict=True):
+        queries, keys = trace.queries_of(attention), trace.keys_of(attention)
+        if attention.site.kind == "self" and any(queries is text for text in texts) and not holds(keys, queries):
+            found.append((label, len(queries), len(keys)))
+    if not found:
+        return ()
+    label, queries_there, keys_there = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{label}{more}: {queries_there} queries and {keys_there} keys, which are not the text's tokens one by one: "
+        "keys are numbered, and nothing is counted from a token's own place (previous, self, distance)",
+    )
 
 
 def side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
