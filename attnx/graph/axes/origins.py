@@ -19,6 +19,8 @@ ROTATE = frozenset(
     "Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split()
 )
 """Operators that a rotary embedding consists of."""
+_SELECTS = PASS | frozenset("Gather GatherND Slice Split Where Pad".split())
+"""Operators that return the numbers of one tensor, or some of them, wherever they stand."""
 _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding")
 
 
@@ -171,6 +173,29 @@ def _content(graph: Graph, out: str, live: list[str]) -> list[str]:
     wide = [n for n in live if graph.shape(n) == shape]
     if len(wide) != 1:
         node = graph.producer(out)
-        residual = node is not None and node.op_type in ("Add", "Sum") and len(wide) > 1
-        return [] if residual else wide[:1] or live[:1]
+        if node is not None and node.op_type in ("Add", "Sum") and len(wide) > 1:
+            return _common_whole(graph, wide)
+        return wide[:1] or live[:1]
     return wide
+
+
+def _common_whole(graph: Graph, parts: list[str]) -> list[str]:
+    """The one tensor of which all parts are selections: their sum pools or shifts it and adds no other stream."""
+    wholes: set[str] = set()
+    stack, seen = list(parts), set(parts)
+    while stack and len(seen) < 100:
+        name = stack.pop()
+        node = graph.producer(name)
+        live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
+        if node is not None and node.op_type in ("Add", "Sum") and len(live) > 1:
+            fresh = [n for n in live if n not in seen]
+            seen.update(fresh)
+            stack += fresh
+            continue
+        selected = False
+        while node is not None and node.op_type in _SELECTS and len(live) == 1:
+            selected = selected or node.op_type not in PASS
+            name, node = live[0], graph.producer(live[0])
+            live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
+        wholes.add(name if selected or name not in parts else "")
+    return [] if len(wholes) != 1 or "" in wholes else list(wholes)
