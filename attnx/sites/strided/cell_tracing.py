@@ -66,8 +66,9 @@ def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
     found: list[NodeProto] = []
     makers = {id(n): n for v in above(graph, [target], sources) if (n := graph.producer(v))}
     for node in sorted(makers.values(), key=graph.position):
-        if node.op_type not in ("Shape", "Size") and not carried.isdisjoint(node.input):
-            carried.update(o for o in node.output if o)
+        outline = graph.outline(node)
+        if outline.op_type not in ("Shape", "Size") and not carried.isdisjoint(outline.inputs):
+            carried.update(o for o in outline.outputs if o)
             found.append(node)
     return found
 

@@ -25,12 +25,15 @@ def signatures(graph: Graph, targets: Sequence[str], sources: Sequence[str]) -> 
             own_name = name if held is None and (node is None or not node.input) else ""
             known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
             continue
-        read = list(node.input)
+        outline = graph.outline(node)
+        read = outline.inputs
         waiting = [n for n in read if n and n not in known]
         if waiting:
             stack += waiting
             continue
-        attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        at = list(node.output).index(name)
-        known[name] = hash((node.op_type, attributes, at, tuple([known[n] if n else 0 for n in read])))
+        how: object = outline.kind
+        if how is None:
+            how = (node.op_type, tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute)))
+        at = outline.outputs.index(name)
+        known[name] = hash((how, at, tuple([known[n] if n else 0 for n in read])))
     return [known[target] for target in targets]
