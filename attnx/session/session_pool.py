@@ -23,6 +23,7 @@ from attnx.session.ort import Session, on_cuda, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
 if TYPE_CHECKING:
+    from attnx.graph.load.load import Loaded
     from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
 
@@ -98,6 +99,12 @@ class SessionPool:
             numbered = None if known is None else (known.sites, dict(known.fused_of))
             self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime, numbered)
         return self._graphs[branch]
+
+    def loaded(self) -> Loaded:
+        """The file, opened without its weights: that of a graph that was read, or anew."""
+        from attnx.graph.load.load import load
+
+        return next((found.loaded for found in self._graphs.values()), None) or load(self.path)
 
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
         """Start opening the session that a run will need, in parallel with what the caller does next (imports, tokens).

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnx.graph.load.load import load
+from attnx.graph.load.load import Loaded, load
+from attnx.session.model_summary import kept_values
+from attnx.session.session_pool import SessionPool
 from attnx.study.shelf import precision
 
 QUANTISED = (
@@ -45,7 +47,21 @@ def written(path: Path) -> Written:
     Raises:
         ModelError: The file cannot be read as an ONNX model.
     """
-    loaded = load(path)
+    return _read(load(path))
+
+
+def of_model(sessions: SessionPool) -> Written:
+    """The same of an opened model: kept in the cache, or read from the graph that it has read already."""
+
+    def read() -> tuple[str, dict[str, int]]:
+        found = _read(sessions.loaded())
+        return found.weights, dict(found.quantised)
+
+    weights, quantised = kept_values(sessions.find(), ["written"], read)
+    return Written(sessions.path.name, weights, quantised)
+
+
+def _read(loaded: Loaded) -> Written:
     nodes = [*loaded.proto.graph.node, *(node for function in loaded.proto.functions for node in function.node)]
     found = Counter(node.op_type for node in nodes if node.op_type in QUANTISED)
-    return Written(path.name, precision(loaded), dict(found.most_common()))
+    return Written(loaded.path.name, precision(loaded), dict(found.most_common()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, is_stored
+from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -66,7 +66,7 @@ def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) ->
         found.add(value)
         node = graph.producer(value)
         if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [name for name in node.input if name]
+            stack += [name for name in graph.outline(node).inputs if name]
     return found
 
 
@@ -88,7 +88,7 @@ def upstream(graph: Graph, values: Collection[str]) -> set[str]:
 def makers(graph: Graph, values: Collection[str]) -> list[NodeProto]:
     """The nodes upstream of values, in order, without those that only hold numbers."""
     nodes = {id(n): n for v in upstream(graph, values) if (n := graph.producer(v)) is not None}
-    return sorted((n for n in nodes.values() if not is_stored(n)), key=graph.position)
+    return sorted((n for n in nodes.values() if not graph.outline(n).stored), key=graph.position)
 
 
 def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection[str] = ()) -> bool:
@@ -104,7 +104,7 @@ def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection
         seen.add(name)
         node = graph.producer(name)
         if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [n for n in node.input if n]
+            stack += [n for n in graph.outline(node).inputs if n]
     return False
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from attnx.graph.axes.paths import above
 from attnx.graph.fact import Fact
-from attnx.graph.load.nodes import reads_of
 from attnx.graph.masks.mask_probe import LIMIT, keeping, small_sizes
 from attnx.graph.masks.mask_reading import Probed, Reader
 from attnx.graph.shapes.infer import Part, infer
@@ -72,7 +71,7 @@ def _behind(graph: Graph, values: Sequence[str]) -> set[str]:
     found, waiting = set(values), list(values)
     while waiting:
         node = graph.producer(waiting.pop())
-        new = set(reads_of(node)) - found if node is not None else set()
+        new = set(graph.reads(node)) - found if node is not None else set()
         found |= new
         waiting += new
     return found
@@ -88,9 +87,12 @@ class _Probe:
         self._inputs = keeping(graph, self._sizes, self.cone)
         whole = _behind(graph, [*self.cone, site.product])
         self._shapes = infer(
-            graph, self._sizes, self._inputs, part=Part([n for n in graph.nodes if any(o in whole for o in n.output)])
+            graph,
+            self._sizes,
+            self._inputs,
+            part=Part([n for n in graph.nodes if not whole.isdisjoint(graph.outline(n).outputs)]),
         )
-        self._nodes = [n for n in graph.nodes if any(o in self.cone for o in n.output)]
+        self._nodes = [n for n in graph.nodes if not self.cone.isdisjoint(graph.outline(n).outputs)]
         self._product = self._zero(self._shapes.get(site.product))
 
     def kept(self, name: str) -> float | None:
