@@ -112,8 +112,11 @@ def tap(one: Pass, found: Chosen) -> TappedSession:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
     if not outputs:
         must_hold(found.sites, one.wanted.quantities)
-    sessions, wanted = one.model.sessions, one.wanted.quantities
-    opened = sessions.session(found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads)
+    sessions, wanted, section = one.model.sessions, one.wanted.quantities, one.wanted.section
+    opened = sessions.session(
+        found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads,
+        ends=(section.begin, section.end),
+    )  # fmt: skip
     return TappedSession(*opened)
 
 
@@ -127,9 +130,11 @@ def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
     if opened.session is None:
         return Tensors(fill.check(found.summary.inputs, one.feed), {}, opened.tapped, "cpu")
     lookups.check(one.model, found.summary, one.feed)
-    feed = fill.check(opened.session.inputs, one.feed)
+    section = one.wanted.section
+    begun = {} if section.begin is None or section.given is None else {section.begin: section.given}
+    feed = fill.check([slot for slot in opened.session.inputs if slot.name not in begun], one.feed)
     memory.check(found.sites, feed, one.wanted.quantities)
-    return Tensors(feed, opened.session.run(feed), opened.tapped, opened.session.device)
+    return Tensors(feed, opened.session.run({**feed, **begun}), opened.tapped, opened.session.device)
 
 
 def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:
@@ -163,7 +168,10 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
     notes += tuple(f"left out, {s.label}: no query in this run, or no key" for s in found.sites if s.index in idle)
     if wanted.verify_outputs:
         notes += checks.compare_outputs(one.model.sessions.plain(summary), tensors.feed, outputs)
-    return Run(attentions, tensors.feed, outputs if wanted.outputs else {}, summary.misses, notes, tensors.device)
+    given = outputs if wanted.outputs else {}
+    if wanted.section.end is not None:
+        given[wanted.section.end] = tensors.values[wanted.section.end]
+    return Run(attentions, tensors.feed, given, summary.misses, notes, tensors.device)
 
 
 def no_sites(path: Path, summary: ModelSummary, layers: Collection[int] | None) -> InputError | UsageError:

@@ -33,6 +33,10 @@ FEW = 2
 """A session for at most this many runs skips preparation that pays off only later: see `SessionPool.session`."""
 
 
+Ends = tuple[str | None, str | None]
+"""Where a session begins and ends: the tensor that is an input, and one that is an output; None for the model's own."""
+
+
 @dataclass(slots=True)
 class _Open:
     session: Session
@@ -126,6 +130,7 @@ class SessionPool:
         many: bool = False,
         rows: bool = False,
         heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        ends: Ends = (None, None),
     ) -> tuple[Session, Tapped]:
         """A session with the taps that these sites and quantities need; kept for the next run.
 
@@ -138,11 +143,12 @@ class SessionPool:
             many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
                 as can be, and opened again where it then runs more than `FEW` times after all.
             heads: By a site's index, the only heads whose matrices are wanted.
+            ends: The tensor at which it begins, as an input, and one that it returns besides; see `taps.tap`.
         """
         if self._pending is not None:
             self._pending.join()
             self._pending = None
-        have = self._session(known, sites, quantities, outputs, many, rows, heads)
+        have = self._session(known, sites, quantities, outputs, many, rows, heads, ends)
         have.runs += 1
         return have.session, have.tapped
 
@@ -155,13 +161,14 @@ class SessionPool:
         many: bool = False,
         rows: bool = False,
         heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        ends: Ends = (None, None),
     ) -> _Open:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
         picked = tuple((i, tuple(h)) for i, h in sorted(heads.items()))
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked)
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked, ends)
         with self._opens:  # batches run in parallel: the first opens the session for all
-            return self._kept(known, wanted, key, outputs, rows, many, heads)
+            return self._kept(known, wanted, key, outputs, rows, many, heads, ends)
 
     def _kept(
         self,
@@ -172,11 +179,12 @@ class SessionPool:
         rows: bool,
         many: bool,
         heads: Mapping[int, Sequence[int]],
+        ends: Ends,
     ) -> _Open:
         """The session under that key, opened if necessary; the least recently used one is closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = self._tapped(known, wanted, outputs, rows, heads)
+            tapped = self._tapped(known, wanted, outputs, rows, heads, ends)
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
@@ -194,14 +202,17 @@ class SessionPool:
         outputs: bool,
         rows: bool = False,
         heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        ends: Ends = (None, None),
     ) -> Tapped:
         """The tapped graph, from the cache where it was made before."""
         wide = not on_cuda(self.device)
-        extra = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
+        extra: list[object] = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
+        extra += [list(ends)] if ends != (None, None) else []
         tapped = summaries.load_tapped(known, wanted, extra)
         if tapped is None:
             kept = None if outputs else ()
-            tapped = tap(self.graph(known.branch), wanted, outputs=kept, rows=rows, heads=heads, wide=wide)
+            graph, (begin, end) = self.graph(known.branch), ends
+            tapped = tap(graph, wanted, outputs=kept, rows=rows, heads=heads, wide=wide, begin=begin, end=end)
             summaries.save_tapped(known, wanted, extra, tapped)
         return tapped
 

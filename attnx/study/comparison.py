@@ -73,28 +73,35 @@ class Comparing:
             with of_model(at, self.names[at]):
                 sites.append(all_sites(model, prompt.inputs))
         check(self.names, sites, self.sort, self.pairs)
-        parts = self._parts(prompts)
-        if len(parts) == 1:
-            return self._part(prompts, parts[0], outputs=True)
+        read = self._stretches(prompts)
+        parts = [self.pairs] if read is None else self._parts(read)
+        if read is None or len(parts) < 2:
+            return self._part(prompts, self.pairs, None)
         changed = self._outputs(prompts)
-        return _together([self._part(prompts, part, outputs=False) for part in parts], changed)
+        following = [*parts[1:], ()]
+        found = [self._part(prompts, pairs, (read, then)) for pairs, then in zip(parts, following, strict=True)]
+        return _together(found, changed)
 
-    def _parts(self, prompts: tuple[Prompt, Prompt]) -> list[Pairs | None]:
-        """Pairs of layers to run together so that their matrices fit in memory; all of them if they are few."""
-        sites = []
+    def _stretches(self, prompts: tuple[Prompt, Prompt]) -> list[Stretches] | None:
+        """The layers of both models a stretch at a time; None if they are few, or not one site each."""
+        both = []
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
             with of_model(at, self.names[at]):
                 read = Stretches(model, prompt, ARRAYS, sort=self.sort)
             if len(read.parts) == 1 or len({s.layer for s in read.sites}) < len(read.sites):
-                return [self.pairs]
-            sites.append(read)
-        one, two = ([site.layer for site in read.sites if site.layer is not None] for read in sites)
+                return None
+            both.append(read)
+        return both
+
+    def _parts(self, both: Sequence[Stretches]) -> list[Pairs]:
+        """Pairs of layers to run together so that their matrices fit in memory; one part if they are few."""
+        one, two = ([site.layer for site in read.sites if site.layer is not None] for read in both)
         pairs = self.pairs if self.pairs is not None else tuple(zip(one, two, strict=True)) if one == two else ()
         # One pair after another: with one site per layer, that is the order of comparison.
         ordered = sorted(set(pairs))
-        together = max(1, min(len(part) for read in sites for part in read.parts[:1] if part) // 2)
+        together = max(1, min(len(part) for read in both for part in read.parts[:1] if part) // 2)
         cut = [tuple(ordered[at : at + together]) for at in range(0, len(ordered), together)]
-        return [*cut] if len(cut) > 1 and len(ordered) == len(pairs) else [self.pairs]
+        return cut if len(ordered) == len(pairs) else []
 
     def _outputs(self, prompts: tuple[Prompt, Prompt]) -> OutputChange | None:
         """How far the models' own outputs differ, by runs of their own: outputs may be as large as matrices."""
@@ -107,25 +114,37 @@ class Comparing:
             model.sessions.clear()  # each holds the weights and its runs' memory
         return output_change(self.models[0], *traces)
 
-    def _part(self, prompts: tuple[Prompt, Prompt], pairs: Pairs | None, outputs: bool) -> Compared:
-        """Compare some pairs of layers, or all."""
+    def _part(
+        self, prompts: tuple[Prompt, Prompt], pairs: Pairs | None, read: tuple[Sequence[Stretches], Pairs] | None
+    ) -> Compared:
+        """Compare some pairs of layers, or all.
+
+        Args:
+            prompts: What both are run on.
+            pairs: The pairs.
+            read: Both models' stretches, and the pairs that follow; None if these are all.
+        """
         traces, notes = [], []
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
-            layers = None if pairs is None else sorted({pair[at] for pair in pairs})
+            layers = None if pairs is None else tuple(sorted({pair[at] for pair in pairs}))
+            wanted = Wanted(layers, ARRAYS, outputs=read is None)
             with of_model(at, self.names[at]):
-                trace = of_sort(execute(model, prompt, Wanted(layers, ARRAYS, outputs=outputs)), self.sort)
+                if read is None:
+                    whole = execute(model, prompt, wanted)
+                else:
+                    then = min((pair[at] for pair in read[1]), default=None)
+                    whole = read[0][at].run(wanted, then)
+                trace = of_sort(whole, self.sort)
             failed = [label for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted]
             notes += [f"{self.names[at]}: {label} NOT TRUSTED, a check of its arrays failed" for label in failed]
             traces.append(trace)
-            if pairs is not self.pairs:
-                model.sessions.clear()  # each holds the weights and its runs' memory
-        changed = output_change(self.models[0], *traces) if outputs else None
+        changed = output_change(self.models[0], *traces) if read is None else None
         a, b = aligned(self.names, traces[0], traces[1], pairs)
         if self.over_heads:
             a, b = over_heads(a), over_heads(b)
         found = difference(a, b, self.tolerance, heads=("mean",) if self.over_heads else None)
         said = tuple(dict.fromkeys((*a.notes, *b.notes, *notes)))
-        if pairs is not self.pairs:
+        if read is not None:
             a, b = _bare(a), _bare(b)
         return Compared(a, b, found, changed, said)
 

@@ -44,7 +44,7 @@ def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *
 
     def run(add: Callable[[str, Array], None]) -> None:
         for part in read.parts:
-            traces.append(_written(add, model, prompt, wanted, part))
+            traces.append(_written(add, read, wanted, part))
 
     def to_numpy(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -65,12 +65,9 @@ def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _written(
-    add: Callable[[str, Array], None], model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch
-) -> Trace:
+def _written(add: Callable[[str, Array], None], read: Stretches, wanted: Wanted, part: Stretch) -> Trace:
     """Run some layers, and write their arrays."""
-    trace = execute(model, prompt, replace(wanted, layers=part))
-    model.sessions.clear()  # each holds the weights and its runs' memory
+    trace = read.run(replace(wanted, layers=part), read.after(part))
     for name, array in trace_arrays(trace).items():
         add(name, array)
     return replace(trace, attentions=tuple(_shapes(a) for a in trace.attentions))

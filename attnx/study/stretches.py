@@ -10,6 +10,7 @@ from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import named_sort, sort_of
+from attnx.study.onward import Onward
 from attnx.study.selection import doubted, of_sort, untrusted
 from attnx.wording import Wording
 
@@ -73,6 +74,7 @@ class Stretches:
         self.doubts: tuple[str, ...] = ()
         """Notes on the sites left out so far."""
         self._layers = self.parts
+        self._onward: Onward | None = None
         planned = dry_run(model, prompt)
         sites = [] if planned is None else planned.sites(model, layers)
         if sort is not None and sites:
@@ -85,6 +87,7 @@ class Stretches:
             stages = sum(name in STAGES for name in quantities)
             found = stretches(sites, len(planned.tokens), ROOM, stages)
             self.parts = found if len(found) > 1 else self.parts
+            self._onward = Onward(model, prompt, sites, planned.feed) if len(found) > 1 else None
 
     def together(self) -> None:
         """Switch to running all layers at once."""
@@ -113,9 +116,25 @@ class Stretches:
 
     def trace(self, part: Stretch) -> Trace:
         """The trace of some layers; the session is closed if others follow."""
-        whole = execute(self._model, self._prompt, Wanted(part, self._quantities))
+        whole = self.run(Wanted(part, self._quantities), self.after(part))
         trace, doubts = doubted(of_sort(whole, self._sort))
         self.doubts = tuple(dict.fromkeys((*self.doubts, *doubts)))
-        if len(self.parts) > 1:
-            self._model.sessions.clear()  # each holds the weights and its runs' memory
+        return trace
+
+    def after(self, part: Stretch) -> int | None:
+        """The layer with which the part behind one of `parts` begins; None if it is the last, or none of them."""
+        following = self.parts[self.parts.index(part) + 1 :] if part in self.parts else ()
+        return following[0][0] if following and following[0] is not None else None
+
+    def run(self, wanted: Wanted, then: int | None = None) -> Trace:
+        """Run some layers; the session is closed if others follow.
+
+        Args:
+            wanted: What is wanted of them, and which they are.
+            then: The layer with which the next run begins.
+        """
+        if self._onward is None or len(self.parts) == 1:
+            return execute(self._model, self._prompt, wanted)
+        trace = self._onward.run(wanted, then)
+        self._model.sessions.clear()  # each holds the weights and its runs' memory
         return trace

@@ -66,6 +66,8 @@ def tap(
     rows: bool = False,
     heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
     wide: bool = True,
+    begin: str | None = None,
+    end: str | None = None,
 ) -> Tapped:
     """Add outputs for the wanted quantities.
 
@@ -76,6 +78,8 @@ def tap(
         rows: Give only the rows of the queries in the input `reductions.ROWS`, where the graph's layout allows it.
         heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
         wide: Compute bfloat16 values in float32.
+        begin: A tensor that becomes an input of the same name: what only leads to it is not run.
+        end: A tensor that becomes an output of the same name.
 
     Returns:
         The tapped model. Without taps and with all outputs, it computes exactly what the file does.
@@ -95,6 +99,8 @@ def tap(
     added: list[str] = []
     writer = Writer(found.opened, proto)
     means: list[tuple[int, str]] = []
+    if begin is not None:
+        writer.begin(begin)
     for i, quantities in wanted.items():
         marked = "marks" in quantities
         for quantity in quantities:
@@ -134,6 +140,7 @@ def tap(
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    added += [] if end is None else [end]
     return finish(found, proto, own, kept, added, taps, wide=wide)
 
 
