@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.formula import average, jensen_shannon
+from attnx.formula import average, blocks, jensen_shannon
 from attnx.measure.rows import Rows, head_labels, read, stack
 from attnx.records import STAGES, Array, Axis, Measurement, Trace
 from attnx.wording import Wording
@@ -182,19 +182,30 @@ def _by_head(first: Rows, second: Rows, real: Array) -> dict[str, Array]:
     """
     out: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
     for one, two, rows in zip(first.weights, second.weights, real, strict=True):
-        gap = np.where(rows[:, None], np.abs(one.astype(np.float64) - two), np.nan)
-        rank = _ranks(one, two)
-        out["largest"].append(_largest(gap))
-        out["mean"].append(average(gap))
-        del gap
-        out["divergence"].append(average(jensen_shannon(one, two), where=rows))
+        parts = [_rows(one[at], two[at], rows[at[0]]) for at in blocks(one.shape)]
+        rank, apart, largest, total, count = (np.concatenate(part) for part in zip(*parts, strict=True))
+        out["largest"].append(_largest(largest))
+        out["mean"].append(total.sum() / count.sum() if count.any() else np.array(np.nan))
+        out["divergence"].append(average(apart, where=rows))
         out["rank"].append(average(rank, where=rows))
         out["moved"].append(average((rank > 0).astype(np.float64), where=rows))
     return {name: np.array(values, np.float64) for name, values in out.items()}
 
 
+def _rows(one: Array, two: Array, real: Array) -> tuple[Array, ...]:
+    """Of some rows [Q,K] of one head: their ranks and divergences; the largest and the sum of their cells' differences,
+    and how many cells have one; [Q] each.
+    """
+    gap = np.where(real[:, None], np.abs(one.astype(np.float64) - two), np.nan)
+    known = ~np.isnan(gap)
+    filled = np.where(known, gap, 0.0)
+    count = known.sum(axis=-1)
+    largest = np.where(count > 0, filled.max(axis=-1, initial=0.0), np.nan)
+    return _ranks(one, two), jensen_shannon(one, two), largest, filled.sum(axis=-1), count
+
+
 def _largest(gap: Array) -> Array:
-    """Largest of a head's cells; NaN if every cell is NaN."""
+    """Largest of a head's rows; NaN if every one is NaN."""
     top = np.where(np.isnan(gap), -1.0, gap).max(initial=-1.0)
     return np.where(top < 0, np.nan, top)
 
@@ -223,12 +234,11 @@ def _stages(first: Rows, second: Rows, real: Array) -> list[tuple[float, float]]
         if a is None or b is None or not cells.any():
             out.append((float("nan"), float("nan")))
             continue
-        heads = [_stage(*both) for both in zip(a[0], b[0], cells, strict=True) if both[2].any()]
-        size = float(np.max([one.size for one in heads]))
-        if np.isfinite(size):
-            out.append((size, size / max(1.0, max(one.first for one in heads))))
+        whole = _largest_stage([_stage(*both) for both in zip(a[0], b[0], cells, strict=True) if both[2].any()])
+        if np.isfinite(whole.size):
+            out.append((whole.size, whole.size / max(1.0, whole.first)))
         else:  # a NaN or infinity on only one side exceeds any tolerance
-            size = 0.0 if all(one.same for one in heads) else float("inf")
+            size = 0.0 if whole.same else float("inf")
             out.append((size, size))
     return out
 
@@ -245,11 +255,22 @@ class _Stage(NamedTuple):
 
 
 def _stage(one: Array, two: Array, cells: Array) -> _Stage:
-    left, right = one.astype(np.float64)[cells], two.astype(np.float64)[cells]
-    with np.errstate(invalid="ignore"):
-        size = float(np.max(np.abs(left - right)))
-    same = size == 0 if np.isfinite(size) else bool(np.array_equal(left, right, equal_nan=True))
-    return _Stage(size, float(np.max(np.abs(left))), same)
+    found = []
+    for at in blocks(one.shape):
+        left, right = one[at][cells[at]].astype(np.float64), two[at][cells[at]].astype(np.float64)
+        if not left.size:
+            continue
+        with np.errstate(invalid="ignore"):
+            size = float(np.max(np.abs(left - right)))
+        same = size == 0 if np.isfinite(size) else bool(np.array_equal(left, right, equal_nan=True))
+        found.append(_Stage(size, float(np.max(np.abs(left))), same))
+    return _largest_stage(found)
+
+
+def _largest_stage(found: Sequence[_Stage]) -> _Stage:
+    """Several parts of a stage together; not finite where one is not."""
+    sizes, firsts = [one.size for one in found], [one.first for one in found]
+    return _Stage(float(np.max(sizes)), float(np.max(firsts)), all(one.same for one in found))
 
 
 def _notes(one: Trace, two: Trace) -> tuple[str, ...]:
