@@ -83,9 +83,9 @@ def test_a_sink_is_found_and_stays_on_in_both(monkeypatch: pytest.MonkeyPatch):
     want = softmax([*base.scores[0, 1, 2].tolist(), logits[1]])[:4]
     assert np.exp(ways.unscaled[1, 2]).tolist() == pytest.approx(want, abs=1e-5)
     monkeypatch.setattr(unscaled, "BLOCK", 1)  # a row at a time: the sink is still that of all rows
-    for head, row, some in unscaled.in_blocks(t, 0):
+    for head, line, some in unscaled.in_blocks(t, 0):
         assert some.sink.ravel().tolist() == ways.sink.ravel()[head : head + 1].tolist()
-        assert np.array_equal(some.scaled[0, 0], ways.scaled[head, row])
+        assert np.array_equal(some.scaled[0, 0], ways.scaled[head, line])
     nothing = trace(plain(4), replace(base, site=replace(base.site, sink=True)))
     assert np.exp(both_ways(nothing, 0).scaled) == pytest.approx(base.weights[0], abs=1e-5)
 
