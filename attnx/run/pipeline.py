@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from attnx.errors import InputError, UsageError
 from attnx.feed import fill, lookups
 from attnx.records import Array, Site
 from attnx.run import check as checks
 from attnx.run import read as reading
 from attnx.run.passes import Pass, Source
-from attnx.run.read import Reading
+from attnx.run.read import Reading, of_heads
 from attnx.session import memory
 from attnx.session.model_summary import ModelSummary, notes_of_run
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Run, Wanted
 from attnx.taps.holding import must_hold
+from attnx.taps.some_heads import heads_input
 from attnx.taps.tap import Tapped
 from attnx.wording import Wording
 
@@ -108,13 +111,13 @@ def find(one: Pass) -> Chosen:
 def tap(one: Pass, found: Chosen) -> TappedSession:
     """Open a session whose outputs hold what is wanted of the sites, and the model's own outputs if they are wanted."""
     outputs = one.wanted.outputs or one.wanted.verify_outputs
-    if not found.sites and not outputs:
+    if not found.sites and not outputs and one.wanted.section.end is None:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
-    if not outputs:
+    if not outputs and found.sites:
         must_hold(found.sites, one.wanted.quantities)
     sessions, wanted, section = one.model.sessions, one.wanted.quantities, one.wanted.section
     opened = sessions.session(
-        found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads,
+        found.summary, found.sites, wanted, outputs, many=one.many, picked=found.heads.keys(),
         ends=(section.begin, section.end),
     )  # fmt: skip
     return TappedSession(*opened)
@@ -131,10 +134,13 @@ def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
         return Tensors(fill.check(found.summary.inputs, one.feed), {}, opened.tapped, "cpu")
     lookups.check(one.model, found.summary, one.feed)
     section = one.wanted.section
-    begun = {} if section.begin is None or section.given is None else {section.begin: section.given}
-    feed = fill.check([slot for slot in opened.session.inputs if slot.name not in begun], one.feed)
-    memory.check(found.sites, feed, one.wanted.quantities)
-    return Tensors(feed, opened.session.run({**feed, **begun}), opened.tapped, opened.session.device)
+    own = {} if section.begin is None or section.given is None else {section.begin: section.given}
+    own |= {heads_input(site): np.asarray(heads, np.int64) for site, heads in found.heads.items()}
+    read = {slot.name for slot in opened.session.inputs}
+    feed = fill.check([slot for slot in opened.session.inputs if slot.name not in own], one.feed)
+    memory.check([of_heads(site, found.heads.get(site.index)) for site in found.sites], feed, one.wanted.quantities)
+    whole = {**feed, **{name: array for name, array in own.items() if name in read}}
+    return Tensors(feed, opened.session.run(whole), opened.tapped, opened.session.device)
 
 
 def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:

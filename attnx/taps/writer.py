@@ -77,6 +77,15 @@ class Nodes:
             self._proto.graph.node.append(node)
         return self._made[key]
 
+    def copied(self, node: NodeProto, inputs: Sequence[str], output: str) -> None:
+        """Add a copy of a node with one output, with other inputs and that output."""
+        copy = type(node)()
+        copy.CopyFrom(node)
+        copy.name, copy.output[0] = output, output
+        del copy.input[:]
+        copy.input.extend(inputs)
+        self._proto.graph.node.append(copy)
+
     def holds(self, value: str) -> bool:
         """Whether the graph that will run has a tensor of that name, or the name is empty."""
         graph = self._proto.graph
