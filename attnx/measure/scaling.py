@@ -10,7 +10,7 @@ import numpy as np
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
 from attnx.measure.blockwise import Means, Spreads
-from attnx.measure.rows import head_axes, stack
+from attnx.measure.rows import head_axes, head_labels, stack
 from attnx.measure.unscaled import AsIf, Sides, Similarity, Ways, in_blocks, scale_in_words, scale_notes
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
@@ -264,8 +264,6 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         "KL(scaled || unscaled)", "nats", (layer, heads), stack(divergence), (0.0, None), SOURCE,
         "mean over queries of sum a ln(a / a°), a° unscaled",
     )  # fmt: skip
-    of_layers = [average(m.values[..., way], axis=1) for m in table for way in (0, 1)] + [average(kl.values, axis=1)]
-    names = (*(f"{m.name} {way}" for m in table for way in WAYS), kl.name)
     spread, row_entropy, largest, saturated, gradient = table
     return ScalingTable(
         size=Measurement("d_k", "", (layer,), np.array(sizes, np.float64), (1.0, None), SOURCE, "head size"),
@@ -275,17 +273,28 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         saturated=saturated,
         gradient=gradient,
         divergence=kl,
-        layers=Measurement(
-            name="layer means",
-            unit="",
-            axes=(layer, Axis("column", names)),
-            values=np.stack(of_layers, axis=-1),
-            source=SOURCE,
-            formula="mean over the heads of a layer",
-        ),
+        layers=layer_means(table, kl),
         notes=tuple(dict.fromkeys(notes)),
         strongest=where,
         moved=best,
+    )
+
+
+def layer_means(both: Sequence[Measurement], kl: Measurement) -> Measurement:
+    """The mean of each measure of `ScalingTable` over the heads of a layer, [S,11].
+
+    Args:
+        both: Spread, entropy, largest, saturated, gradient; [S,H,2] each.
+        kl: The divergence, [S,H].
+    """
+    means = [average(m.values[..., way], axis=1) for m in both for way in (0, 1)] + [average(kl.values, axis=1)]
+    return Measurement(
+        name="layer means",
+        unit="",
+        axes=(kl.axes[0], Axis("column", (*(f"{m.name} {way}" for m in both for way in WAYS), kl.name))),
+        values=np.stack(means, axis=-1),
+        source=SOURCE,
+        formula="mean over the heads of a layer",
     )
 
 
@@ -306,12 +315,17 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
 
     Source: attnx, after Vaswani et al. 2017, section 3.2.1.
     """
+    return mean_sweep(sweep_heads(trace, divisors))
+
+
+def sweep_heads(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
+    """Like `sweep`, for every head, [S,H,divisors,3]."""
     given = None if divisors is None else [float(d) for d in divisors]
     if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
         raise UsageError("a divisor has to be a positive number", Wording("For example: <divisors=[8]>."))
     skipped = _Skipped(trace)
     steps = given if given is not None else steps_to(_sizes(trace))
-    rows: list[Array] = []
+    found: list[Array] = []
     sites = []
     for site in range(len(trace.attentions)):
         means = Means()
@@ -321,22 +335,31 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
                     means.add((name, d), first, values, ways.real)
         if means.known:
             sites.append(site)
-            rows.append(np.array([[average(means.of((name, d))[:, 0]) for name in _SWEPT] for d in steps]))
+            each = [np.stack([means.of((name, d))[:, 0] for name in _SWEPT], axis=-1) for d in steps]
+            found.append(np.stack(each, axis=1))
     skipped.check()
-    values = np.stack([*rows, average(np.stack(rows), axis=0)], axis=1)
     return Measurement(
         name="scaling sweep",
         unit="",
         axes=(
+            Axis("layer", tuple(trace.labels[site] for site in sites)),
+            Axis("head", head_labels(max(map(len, found), default=0))),
             Axis("divisor", tuple(f"{d:g}" for d in steps)),
-            Axis("layer", (*(trace.labels[site] for site in sites), "all")),
             Axis("measure", ("entropy", "largest weight", "saturated rows")),
         ),
-        values=values,
+        values=stack(found),
         source=SOURCE,
         formula="softmax(q·k / divisor), mask on; means over queries and heads",
         notes=tuple(skipped.notes),
     )
+
+
+def mean_sweep(heads: Measurement) -> Measurement:
+    """The means over heads of each layer and over all layers, as `sweep` gives them, of what `sweep_heads` gives."""
+    layer, _, divisor, measure = heads.axes
+    rows = np.moveaxis(average(heads.values, axis=1), 1, 0)
+    values = np.concatenate([rows, average(rows, axis=1)[:, None]], axis=1)
+    return replace(heads, axes=(divisor, replace(layer, labels=(*layer.labels, "all")), measure), values=values)
 
 
 _NAMES = {

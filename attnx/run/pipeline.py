@@ -113,7 +113,7 @@ def tap(one: Pass, found: Chosen) -> TappedSession:
     outputs = one.wanted.outputs or one.wanted.verify_outputs
     if not found.sites and not outputs and one.wanted.section.end is None:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
-    if not outputs and found.sites:
+    if not outputs and one.wanted.quantities:
         must_hold(found.sites, one.wanted.quantities)
     sessions, wanted, section = one.model.sessions, one.wanted.quantities, one.wanted.section
     opened = sessions.session(

@@ -34,6 +34,7 @@ class Onward:
     def __init__(self, model: OpenModel, prompt: Prompt, sites: Sequence[Site], feed: Mapping[str, Array]) -> None:
         self._model, self._prompt = model, prompt
         self._begins = _begins(model, sites, feed)
+        self._first = min((site.layer for site in model.find(feed).sites if site.layer is not None), default=0)
         self._streams: dict[int, Array] = {}
 
     def run(self, wanted: Wanted, then: int | None = None) -> Trace:
@@ -54,6 +55,20 @@ class Onward:
             return trace
         self._keep(then, trace.outputs[end])
         return replace(trace, outputs={name: array for name, array in trace.outputs.items() if name != end})
+
+    def begins(self, layer: int) -> bool:
+        """Whether a run of this layer can begin in front of it, or at the model's inputs with nothing to leave out."""
+        return layer in self._begins or layer <= self._first
+
+    def advance(self, layer: int, then: int | None) -> None:
+        """Run a layer for the stream behind it alone.
+
+        Args:
+            layer: The layer.
+            then: The one behind it; nothing is run where there is none.
+        """
+        if then is not None and then in self._begins and then not in self._streams:
+            self.run(Wanted((layer,), ()), then)
 
     def _keep(self, layer: int, stream: Array) -> None:
         """Hold a stream: a copy, as what a session gave keeps all of its working memory."""
