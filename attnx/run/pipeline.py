@@ -111,7 +111,8 @@ def find(one: Pass) -> Chosen:
 def tap(one: Pass, found: Chosen) -> TappedSession:
     """Open a session whose outputs hold what is wanted of the sites, and the model's own outputs if they are wanted."""
     outputs = one.wanted.outputs or one.wanted.verify_outputs
-    if not found.sites and not outputs and one.wanted.section.end is None:
+    taps = found.sites and one.wanted.quantities
+    if not taps and not outputs and one.wanted.section.end is None:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
     if not outputs and one.wanted.quantities:
         must_hold(found.sites, one.wanted.quantities)
