@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.errors import AttnxError
 from attnx.measure.combine import over_heads
-from attnx.measure.difference import Difference, difference
+from attnx.measure.difference import Difference, difference, parts_of, stages_of, together
 from attnx.records import Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -19,7 +19,7 @@ from attnx.study.inspect_run import all_sites
 from attnx.study.layer_pairs import Pairs, aligned, check
 from attnx.study.output_change import OutputChange, output_change
 from attnx.study.selection import of_sort
-from attnx.study.side_by_side import side_by_side
+from attnx.study.side_by_side import beside, side_by_side
 from attnx.study.stretches import Stretches
 from attnx.wording import Wording
 
@@ -74,13 +74,33 @@ class Comparing:
                 sites.append(all_sites(model, prompt.inputs))
         check(self.names, sites, self.sort, self.pairs)
         read = self._stretches(prompts)
-        parts = [self.pairs] if read is None else self._parts(read)
-        if read is None or len(parts) < 2:
+        parts = [] if read is None else self._parts(read)
+        if read is None or not parts or (len(parts) == 1 and not self._heads(read, parts[0])):
             return self._part(prompts, self.pairs, None)
         changed = self._outputs(prompts)
-        following = [*parts[1:], ()]
-        found = [self._part(prompts, pairs, (read, then)) for pairs, then in zip(parts, following, strict=True)]
+        following: list[Pairs] = [*parts[1:], ()]
+        found = [self._held(prompts, pairs, (read, then)) for pairs, then in zip(parts, following, strict=True)]
         return _together(found, changed)
+
+    def _heads(self, read: Sequence[Stretches], pairs: Pairs) -> list[tuple[int, ...]]:
+        """The heads of one pair of layers that are held at once; none if it is not split by heads."""
+        one, two = (side.split(tuple({pair[at] for pair in pairs})) for at, side in enumerate(read))
+        if self.over_heads or not one or not two or one[-1][-1] != two[-1][-1]:
+            return []
+        step = max(1, min(len(one[0]), len(two[0])) // 2)
+        every = range(one[-1][-1] + 1)
+        return [tuple(every[at : at + step]) for at in range(0, len(every), step)]
+
+    def _held(self, prompts: tuple[Prompt, Prompt], pairs: Pairs, read: tuple[Sequence[Stretches], Pairs]) -> Compared:
+        """Compare what is held at once: pairs of layers, or some heads of one pair after others."""
+        pieces = self._heads(read[0], pairs)
+        if not pieces:
+            return self._part(prompts, pairs, read)
+        ((*layers,),) = pairs
+        for at, side in enumerate(read[0]):
+            with of_model(at, self.names[at]):
+                side.advance(layers[at], min((pair[at] for pair in read[1]), default=None))
+        return _of_heads([self._part(prompts, pairs, (read[0], ()), some) for some in pieces], self.tolerance)
 
     def _stretches(self, prompts: tuple[Prompt, Prompt]) -> list[Stretches] | None:
         """The layers of both models a stretch at a time; None if they are few, or not one site each."""
@@ -115,7 +135,11 @@ class Comparing:
         return output_change(self.models[0], *traces)
 
     def _part(
-        self, prompts: tuple[Prompt, Prompt], pairs: Pairs | None, read: tuple[Sequence[Stretches], Pairs] | None
+        self,
+        prompts: tuple[Prompt, Prompt],
+        pairs: Pairs | None,
+        read: tuple[Sequence[Stretches], Pairs] | None,
+        heads: tuple[int, ...] | None = None,
     ) -> Compared:
         """Compare some pairs of layers, or all.
 
@@ -123,11 +147,13 @@ class Comparing:
             prompts: What both are run on.
             pairs: The pairs.
             read: Both models' stretches, and the pairs that follow; None if these are all.
+            heads: Only these heads, of one pair of layers.
         """
         traces, notes = [], []
         for at, (model, prompt) in enumerate(zip(self.models, prompts, strict=True)):
             layers = None if pairs is None else tuple(sorted({pair[at] for pair in pairs}))
-            wanted = Wanted(layers, ARRAYS, outputs=read is None)
+            few = None if heads is None or layers is None else {layers[0]: heads}
+            wanted = Wanted(layers, ARRAYS, outputs=read is None, heads=few)
             with of_model(at, self.names[at]):
                 if read is None:
                     whole = execute(model, prompt, wanted)
@@ -152,6 +178,28 @@ class Comparing:
 def _bare(trace: Trace) -> Trace:
     """The trace without the arrays of its attentions."""
     return replace(trace, attentions=tuple(Attention(a.site, checks=a.checks) for a in trace.attentions))
+
+
+def _of_heads(pieces: Sequence[Compared], tolerance: float) -> Compared:
+    """Merge comparisons of some heads each of one pair of layers, from the first head to the last."""
+    first = pieces[0]
+    found = [piece.difference for piece in pieces]
+    cells = tuple(tuple(map(together, zip(*rows, strict=True))) for rows in zip(*(d.cells for d in found), strict=True))
+    parts = parts_of(cells, tolerance)
+    whole = replace(
+        first.difference,
+        largest=beside([one.largest for one in found]),
+        mean=beside([one.mean for one in found]),
+        divergence=beside([one.divergence for one in found]),
+        rank=beside([one.rank for one in found]),
+        moved=beside([one.moved for one in found]),
+        stages=stages_of(first.difference.stages.axes[0], cells),
+        parts=parts,
+        first=next(((at, part) for at, part in enumerate(parts) if part), None),
+        cells=cells,
+    )
+    notes = tuple(dict.fromkeys(note for piece in pieces for note in piece.notes))
+    return replace(first, difference=whole, notes=notes)
 
 
 def _together(parts: Sequence[Compared], outputs: OutputChange | None) -> Compared:
@@ -179,6 +227,7 @@ def _together(parts: Sequence[Compared], outputs: OutputChange | None) -> Compar
         parts=stages,
         first=next(((at, part) for at, part in enumerate(stages) if part), None),
         pairs=tuple(pair for part in found for pair in part.pairs),
+        cells=tuple(row for part in found for row in part.cells),
         notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
     )
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))

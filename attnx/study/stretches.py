@@ -183,8 +183,7 @@ class Stretches:
         if not heads or part is None or self._onward is None:
             trace = self.trace(part)
             return [take(Piece(trace))] if trace.attentions else []
-        self._onward.advance(part[0], self.after(part))
-        self._model.sessions.clear()
+        self.advance(part[0], self.after(part))
         found = []
         for some in heads:
             piece = self.piece(part, some)
@@ -193,6 +192,12 @@ class Stretches:
             found.append(take(piece))
             del piece  # before the next is run
         return found
+
+    def advance(self, layer: int, then: int | None) -> None:
+        """Run a layer that is split for the stream behind it, with which the next run begins."""
+        if self._onward is not None:
+            self._onward.advance(layer, then)
+            self._model.sessions.clear()
 
     def piece(self, part: Stretch, heads: tuple[int, ...]) -> Piece:
         """Some heads of a layer that is split."""
