@@ -6,13 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.taps.some_heads import heads_input, some_heads
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ def tap(
     *,
     outputs: Collection[str] | None = None,
     rows: bool = False,
-    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    picked: Collection[int] = (),
     wide: bool = True,
+    begin: str | None = None,
+    end: str | None = None,
 ) -> Tapped:
     """Add outputs for the wanted quantities.
 
@@ -74,8 +76,11 @@ def tap(
         wanted: Site index -> quantities, and statistics of `reductions.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all if None.
         rows: Give only the rows of the queries in the input `reductions.ROWS`, where the graph's layout allows it.
-        heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
+        picked: Sites of which only some heads' matrices are given, where the graph's layout allows it: those in the
+            input `some_heads.heads_input`.
         wide: Compute bfloat16 values in float32.
+        begin: A tensor that becomes an input of the same name: what only leads to it is not run.
+        end: A tensor that becomes an output of the same name.
 
     Returns:
         The tapped model. Without taps and with all outputs, it computes exactly what the file does.
@@ -95,11 +100,19 @@ def tap(
     added: list[str] = []
     writer = Writer(found.opened, proto)
     means: list[tuple[int, str]] = []
+    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    if begin is not None:
+        writer.begin(begin)
+    few = {i: _few(found, writer, wanted, i, (*kept, *([] if end is None else [end]))) for i in wanted if i in picked}
     for i, quantities in wanted.items():
         marked = "marks" in quantities
         for quantity in quantities:
             place = found.sites[i].places.get(source(quantity))
             if place is None:
+                continue
+            if quantity in few.get(i, {}):
+                taps.setdefault(i, {})[quantity] = few[i][quantity]
+                added.append(few[i][quantity])
                 continue
             name = _output(found.opened, proto, place, named)
             masked = found.sites[i].places.get("masked")
@@ -124,8 +137,8 @@ def tap(
                 name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
-            elif i in heads and quantity in STAGES:
-                name = writer.heads(name, place, heads[i]) or name
+            elif i in picked and quantity in STAGES:
+                name = writer.heads(name, place, heads_input(i)) or name
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
@@ -133,8 +146,22 @@ def tap(
         taps.setdefault(means[0][0], {})["rollout"] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
-    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    writer.declare_heads(sorted(picked))
+    added += [] if end is None else [end]
     return finish(found, proto, own, kept, added, taps, wide=wide)
+
+
+def _few(
+    found: Found, writer: Writer, wanted: Mapping[int, Collection[str]], site: int, kept: Collection[str]
+) -> dict[str, str]:
+    """The stages of some heads of a site, computed for these alone, unless something else needs all heads."""
+    others = [
+        place.value
+        for i, quantities in wanted.items()
+        for quantity in quantities
+        if (i != site or quantity not in STAGES) and (place := found.sites[i].places.get(source(quantity))) is not None
+    ]
+    return some_heads(writer, found.opened, found.sites[site], wanted[site], [*others, *kept])
 
 
 def check_runnable(found: Found, proto: ModelProto) -> None:
