@@ -599,8 +599,8 @@ def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> Non
 
 
 def test_explain_says_what_the_numbers_are(attnx: Run) -> None:
-    first = attnx("inspect", ANIMAL).out
-    told = attnx("inspect", ANIMAL, "--explain").out
+    first = attnx("inspect", ANIMAL, "--all").out
+    told = attnx("inspect", ANIMAL, "--all", "--explain").out
     assert told.startswith(first)
     below = " ".join(told.removeprefix(first).split())
     for name in ("where each token looks", "most on one token", "confidence", "parked", "where the weight goes"):
