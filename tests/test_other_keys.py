@@ -71,3 +71,14 @@ def test_where_they_are_the_text_s_everything_is(tmp_path: Path) -> None:
     table = describe_heads(trace)
     np.testing.assert_allclose(table.measure("self").values[0], weights[:, range(S), range(S)].mean(-1), rtol=1e-5)
     assert not any("one by one" in note for note in trace.notes)
+
+
+def test_a_text_behind_learned_tokens_is_ablated_run_by_run(tmp_path: Path) -> None:
+    """Its stream has a batch of one, whatever is fed, so that several runs cannot share a batch."""
+    g = G()
+    x = str(g.op("Gather", g.weight(50, W), g.input("input_ids", ["batch", "length"], TensorProto.INT64)))
+    x = str(g.op("Concat", g.weight(1, 1, W), x, axis=1))
+    path = g.save(tmp_path, str(g.op("Add", x, plain(g, x))))
+    found = attnx.open(path, device="cpu").ablate({"inputs": {"input_ids": np.arange(3, 3 + S)[None]}})
+    assert any("one at a time" in note for note in found.notes)
+    assert all(effect.change.moved > 0 for effect in found.effects)
