@@ -82,6 +82,8 @@ def test_a_text_behind_learned_tokens_is_ablated_run_by_run(tmp_path: Path) -> N
     x = str(g.op("Gather", g.weight(50, W), g.input("input_ids", ["batch", "length"], TensorProto.INT64)))
     x = str(g.op("Concat", g.weight(1, 1, W), x, axis=1))
     path = g.save(tmp_path, str(g.op("Add", x, plain(g, x))))
+    trace = attnx.open(path, device="cpu").trace(inputs={"input_ids": np.arange(3, 3 + S)[None]})
+    assert any(f"L0: {S + 1} positions, where the text has {S} tokens" in note for note in trace.notes)
     found = attnx.open(path, device="cpu").ablate({"inputs": {"input_ids": np.arange(3, 3 + S)[None]}})
     assert any("one at a time" in note for note in found.notes)
     assert all(effect.change.moved > 0 for effect in found.effects)
