@@ -183,7 +183,8 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     real = ~padding[None, :] & ~nan & (total > 0)
     if attention.masked is not None:
         real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
-    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), queries)
+    asking = queries if trace.rows is None else trace.tokens  # of rows that were picked, the text that they stand in
+    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), asking)
     return Rows(
         attention=attention,
         weights=weights,

@@ -120,6 +120,9 @@ def _check(
     if weights is not None and origin.get("weights") == "tapped":
         total = weights.sum(axis=-1)
         over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))  # a fully hidden row is 0
+        if masked is not None and masked.shape == weights.shape:
+            # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
+            over = np.where(formula.sees_nothing(masked), total - 1.0, over)
         checks.append(
             Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
         )
@@ -181,10 +184,13 @@ def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array
 
 
 def _own(site: Site, masked: Array, total: Array) -> Array:
-    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest."""
+    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest, or where no
+    key is seen.
+    """
     own = formula.softmax(masked)
-    if site.sink:
-        own = own * total[..., None]
+    rest = np.ones_like(total, bool) if site.sink else formula.sees_nothing(masked)
+    if rest.any():
+        own = np.where(rest[..., None], own * total[..., None], own)
     return np.where(total[..., None] == 0, np.float32(0.0), own)
 
 
