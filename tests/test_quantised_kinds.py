@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.run.check import check
 from tests.integers import own_tensors
 
 RNG = np.random.default_rng(11)
@@ -144,3 +145,19 @@ def test_integers_of_unknown_steps_are_not_shown_as_numbers(tmp_path: Path) -> N
     assert a.key is not None
     assert a.weights is not None
     assert a.trusted, [c for c in a.checks if not c.holds]
+
+
+def test_what_many_rounded_weights_lose_does_not_cost_their_trust(tmp_path: Path) -> None:
+    x = RNG.standard_normal((1, 120, W)).astype(np.float32)
+    (a,) = attnx.open(quantised(tmp_path), device="cpu").trace(inputs={"x": x}).attentions
+    rows = next(c for c in a.checks if c.name == "rows sum to 1")
+    assert rows.difference > 0.02, "the test needs rows that half a step per key takes away from 1"
+    assert rows.tolerance == pytest.approx((120 / 2 + 1) / 256)
+    assert a.trusted, [c for c in a.checks if not c.holds]
+
+
+def test_floats_get_no_allowance(tmp_path: Path) -> None:
+    site = attnx.open(quantised(tmp_path), device="cpu").sites[0]
+    weights = np.random.default_rng(1).dirichlet(np.ones(120), (1, H, 120)).astype(np.float32)
+    (rows,) = check(site, {"weights": weights * np.float32(0.9)}, {"weights": "tapped"}, low=True)
+    assert not rows.holds
