@@ -155,7 +155,8 @@ def _rounded_away(weights: Array) -> float:
     count = weights[:1, :, -1:] / np.float32(step)  # the last queries see the most keys
     if not _FINEST <= step <= _COARSEST or np.abs(count - np.round(count)).max(initial=0.0) > _WHOLE:
         return 0.0
-    return (weights.shape[-1] / 2 + 1) * step
+    keys: int = weights.shape[-1]
+    return (keys / 2 + 1) * step
 
 
 def _own(site: Site, masked: Array, total: Array) -> Array:
