@@ -22,6 +22,8 @@ _ROWS = 16
 """How many queries' scores are computed only to be checked."""
 _ENOUGH = 4
 """Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
+_COARSEST, _FINEST, _WHOLE = 1 / 64, 1 / 2048, 1e-2
+"""The largest and smallest step that rounded weights may have, and how near to whole numbers of it they must be."""
 _HIDDEN = -1000.0
 """A number added to a cell to hide it is below this, where it is not minus infinity."""
 
@@ -123,9 +125,8 @@ def _check(
         if masked is not None and masked.shape == weights.shape:
             # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
             over = np.where(formula.sees_nothing(masked), total - 1.0, over)
-        checks.append(
-            Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
-        )
+        off = float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0))
+        checks.append(Check("rows sum to 1", off, max(tolerance, _rounded_away(weights)) if low else tolerance))
         if sample is not None:
             arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
             weights, masked = arrays["weights"], arrays.get("masked")
@@ -181,6 +182,19 @@ def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array
         return difference(formula.scaled(scores, scale), scaled)
     factors = np.broadcast_to(np.asarray(scale, np.float64), scores.shape[1:2])
     return _relative(lambda at: formula.scaled(scores[at], float(factors[at[1]])), scaled)
+
+
+def _rounded_away(weights: Array) -> float:
+    """How far rows may be off 1 because each weight was rounded to the next whole number of steps; 0 if none was.
+
+    Integer graphs give weights in steps of 1/256 or so: over many keys, what is rounded away adds up.
+    """
+    step = float(weights.min(initial=1.0, where=weights > 0))
+    count = weights[:1, :, -1:] / np.float32(step)  # the last queries see the most keys
+    if not _FINEST <= step <= _COARSEST or np.abs(count - np.round(count)).max(initial=0.0) > _WHOLE:
+        return 0.0
+    keys: int = weights.shape[-1]
+    return (keys / 2 + 1) * step
 
 
 def _own(site: Site, masked: Array, total: Array) -> Array:
