@@ -104,21 +104,27 @@ def test_a_word_that_is_not_there(attnx: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "layers"), [("minilm", [], 6), ("minilm", ["-H", "3.2", "-l", "2-4"], 3), ("tiny-gpt", [], 4)]
-)
-def test_the_page_of_a_long_text_is_made_a_layer_at_a_time(
-    attnx: Run, model: str, more: list[str], layers: int, monkeypatch: pytest.MonkeyPatch
+    ("model", "more", "layers", "heads"),
+    [
+        ("minilm", [], 6, 0), ("minilm", ["-H", "3.2", "-l", "2-4"], 3, 0), ("tiny-gpt", [], 4, 0),
+        ("tiny-gpt", [], 4, 6), ("tiny-gpt", ["-H", "2.3", "-l", "1-2"], 2, 6),
+    ],
+)  # fmt: skip
+def test_the_page_of_a_long_text_is_made_a_layer_or_head_at_a_time(
+    attnx: Run, model: str, more: list[str], layers: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page of one run; a run begins where no matrices are held, and the layer that is open first is run again."""
     command = ("report", ANIMAL, "-m", model, *more, "-o")
     attnx(*command, "whole.html")
-    fetched = a_layer_at_a_time(monkeypatch)
+    fetched = a_layer_at_a_time(monkeypatch, heads=heads > 0)
     attnx(*command, "apart.html")
-    assert len(fetched) == layers + 1
-    assert max(fetched) == min(fetched) <= 2
+    assert len(fetched) == (layers * heads + layers - 1 if heads else layers) + 1
+    counts = [count for count in fetched if count]
+    assert max(counts) == min(counts) <= 2
+    runs = len(fetched)
     for name, value, said in (("--head", "2.99", "there is no head 99"), ("--query", "zebra", "zebra")):
         assert said in attnx(*command, "apart.html", "--force", name, value, code=2).err
-    assert len(fetched) == layers + 1 + 2  # said before the second layer is run
+    assert len(fetched) == runs + (4 if heads else 2)  # said before the second layer, or head, is run
     whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
     assert len(whole["references"]) == 1
     _alike(apart, whole, (apart["blobs"], whole["blobs"]))
