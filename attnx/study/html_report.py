@@ -235,17 +235,19 @@ def _opened(read: Stretches, whole: Part, asked: Asked, found: Sequence[Corefere
 
 def _held(read: Stretches, stretch: Stretch, heads: Sequence[tuple[int, ...]], number: int | None) -> tuple[int, Trace]:
     """A head of a layer that is split, or the one with its largest weight between two words, and its trace alone."""
-    best = -1.0
-    for some in heads if number is None else ():
-        piece = read.piece(stretch, some)
-        try:
-            look = strongest_of(piece.trace, 0, None)
-        except UnsupportedError:  # everything is hidden
-            continue
-        if look.value > best:
-            best, number = look.value, piece.head(look.head)
-    number = number or 0
+    if number is None:
+        looks = [_largest(read.piece(stretch, some)) for some in heads]
+        number = max(looks, key=lambda look: look[0])[1]
     return number, read.piece(stretch, (number,)).trace
+
+
+def _largest(piece: Piece) -> tuple[float, int]:
+    """The largest weight between two words in some heads of a layer, and its head; -1 if everything is hidden."""
+    try:
+        look = strongest_of(piece.trace, 0, None)
+    except UnsupportedError:
+        return -1.0, 0
+    return look.value, piece.head(look.head)
 
 
 def contents(

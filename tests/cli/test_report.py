@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import attnx as library
 from attnx.study import html_report as paging
+from attnx.study import stretches
+from attnx.study.worth_opening import strongest_of
 from tests.cli.conftest import ANIMAL, MINILM, Run
 from tests.cli.layerwise import a_layer_at_a_time
 
@@ -128,6 +131,37 @@ def test_the_page_of_a_long_text_is_made_a_layer_or_head_at_a_time(
     whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
     assert len(whole["references"]) == 1
     _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def test_a_layer_whose_heads_are_packed_in_different_ways_is_packed_whole(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("report", ANIMAL, "-m", "tiny-gpt", "-l", "1-2", "-o")
+    attnx(*command, "whole.html")
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    asked: list[int] = []
+    monkeypatch.setattr("attnx.view.report.packed_heads", lambda parts, group: asked.append(len(parts)))
+    attnx(*command, "apart.html")
+    assert asked == [6, 6]
+    whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
+    _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def test_without_a_head_to_open_the_largest_weight_of_a_layer_is_found_head_by_head(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("report", ANIMAL, "-m", "tiny-gpt", "-l", "1-2", "-o")
+    monkeypatch.setattr(paging, "opened", lambda trace, columns: (1, None))
+    a_layer_at_a_time(monkeypatch, heads=True)
+    attnx(*command, "apart.html")
+    trace = library.open("tiny-gpt", device="cpu").trace(ANIMAL, layers=[2])
+    weights = trace.attentions[0].weights[0].copy()
+    plain = ~np.asarray(trace.tokens.special, bool)
+    chosen = _data(Path("apart.html"))["chosen"]
+    look = strongest_of(trace, 0, None)
+    assert (chosen["site"], chosen["head"]) == (1, look.head)
+    best = np.where(plain[:, None] & plain & ~np.eye(len(plain), dtype=bool), weights, -1).max(axis=(1, 2))
+    assert chosen["head"] == best.argmax()
 
 
 def _alike(one: Any, two: Any, blobs: tuple[list[str], list[str]], name: str = "") -> None:
