@@ -152,9 +152,9 @@ def test_without_a_head_to_open_the_largest_weight_of_a_layer_is_found_head_by_h
 ) -> None:
     command = ("report", ANIMAL, "-m", "tiny-gpt", "-l", "1-2", "-o")
     monkeypatch.setattr(paging, "opened", lambda trace, columns: (1, None))
+    trace = library.open("tiny-gpt", device="cpu").trace(ANIMAL, layers=[2])
     a_layer_at_a_time(monkeypatch, heads=True)
     attnx(*command, "apart.html")
-    trace = library.open("tiny-gpt", device="cpu").trace(ANIMAL, layers=[2])
     weights = trace.attentions[0].weights[0].copy()
     plain = ~np.asarray(trace.tokens.special, bool)
     chosen = _data(Path("apart.html"))["chosen"]
