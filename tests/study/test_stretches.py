@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import attnx
 from attnx.records import STAGES, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
+from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study import stretches
 from attnx.study.stretches import Piece, Stretches
@@ -105,4 +107,30 @@ def test_layers_with_two_attentions_are_not_split(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(stretches, "ROOM", 1)
     found = pieces(model, Prompt(inputs=feed))
     assert all(piece.heads is None for part in found for piece in part)
+    compared(found, whole)
+
+
+def test_a_decoder_that_reads_another_text_goes_on_from_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own attention and that over the other text belong to one layer; the second layer begins at the stream."""
+    w = small_models.weights()
+    folder = small_models.save(tmp_path, model=small_models.cross_decoder(w, cached=False))
+    model = attnx.open(folder / "model.onnx", device="cpu")
+    states = np.random.default_rng(0).normal(size=(1, 6, small_models.WIDTH)).astype(np.float32)
+    feed = {"input_ids": np.array([[3, 5, 7, 2]]), "encoder_hidden_states": states}
+    feed["encoder_attention_mask"] = np.ones((1, 6), np.int64)
+    whole = execute(model, Prompt(inputs=feed), Wanted(None, ARRAYS))
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    begun: list[set[str]] = []
+    own = Session.run
+
+    def noted(self: Session, given: Any, *rest: Any, **more: Any) -> Any:
+        begun.append(given.keys() - feed.keys())
+        return own(self, given, *rest, **more)
+
+    monkeypatch.setattr(Session, "run", noted)
+    found = pieces(model, Prompt(inputs=feed))
+    assert [len(names) for names in begun] == [0, 1]
+    assert [[a.site.kind for a in part[0].trace.attentions] for part in found] == [["self", "cross"]] * 2
     compared(found, whole)
