@@ -58,7 +58,7 @@ def compared(found: list[list[Piece]], whole: Trace) -> None:
                 np.testing.assert_array_equal(np.concatenate(parts, axis=1), want)
 
 
-@pytest.mark.parametrize("name", ["pre", "post", "parallel", "grouped", "sink", "stacked", "merged", "places", "gqa"])
+@pytest.mark.parametrize("name", ["pre", "post", "parallel", "grouped", "sink", "stacked", "places", "gqa"])
 @pytest.mark.parametrize("room", [1, 3])
 def test_heads_joined_are_those_of_one_run(
     name: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +83,15 @@ def test_where_no_run_can_begin_in_front_of_a_layer_it_is_held_whole(
     monkeypatch.setattr(stretches, "ROOM", 1)
     found = pieces(attnx.open(tmp_path / "model.onnx", device="cpu"), prompt)
     assert [len(part) for part in found] == [models.HEADS, 1, 1]
+    compared(found, whole)
+
+
+def test_heads_that_share_an_axis_with_the_batch_are_not_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompt = opened("merged", tmp_path)
+    whole = execute(model, prompt, Wanted(None, ARRAYS))
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    found = pieces(attnx.open(tmp_path / "model.onnx", device="cpu"), prompt)
+    assert [len(part) for part in found] == [1] * LAYERS
     compared(found, whole)
 
 
