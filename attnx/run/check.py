@@ -54,8 +54,10 @@ def _gap(got: Array, want: Array) -> tuple[float, float]:
     finite = np.isfinite(want)
     if not finite.any():
         return 0.0, 0.0
-    gap = np.abs(got[finite].astype(np.float64) - want[finite])
-    return float(np.nan_to_num(gap, nan=np.inf).max()), float(np.abs(want[finite]).max())
+    if not finite.all():
+        got, want = got[finite], want[finite]
+    gap = float(np.abs(np.subtract(got, want, dtype=np.float64)).max())
+    return float("inf") if np.isnan(gap) else gap, float(np.abs(want).max())
 
 
 def attentions(
