@@ -180,6 +180,30 @@ def test_pooling_additive_and_learned_latents(tmp_path: Path) -> None:
     assert (site.kind, site.heads, site.scale) == ("cross", H, pytest.approx(D**-0.5))
 
 
+def test_sums_that_are_cast_first_are_products(tmp_path: Path) -> None:
+    """As torch writes a sum with a type: additive attention whose vector is multiplied and summed."""
+    g = G()
+    x, state = g.input("x", ["b", "s", 16]), g.input("state", ["b", "t", 16])
+
+    def summed(value: str, axis: int) -> str:
+        cast = g.op("Cast", g.op("Cast", value, to=1), to=1)
+        return str(g.op("ReduceSum", cast, g.const([axis], np.int64), keepdims=0))
+
+    wide = [g.op("Unsqueeze", y, g.const([i], np.int64)) for y, i in ((state, 2), (x, 1))]
+    w = g.weight(16)
+    weights = g.softmax(summed(str(g.op("Mul", w, g.op("Tanh", g.op("Add", *wide)))), 3))
+    gathered = g.op("Mul", g.op("Unsqueeze", weights, g.const([3], np.int64)), wide[1])
+    path = g.save(tmp_path, summed(str(gathered), 2))
+    given = {n: RNG.standard_normal((2, t, 16)).astype(np.float32) for n, t in (("x", S), ("state", 3))}
+    (a,) = trace(path, **given).attentions
+    assert (a.site.kind, a.site.scale) == ("additive", None)
+    energy = np.tanh(given["state"][:, :, None] + given["x"][:, None]) @ g.weights[w]
+    assert a.weights is not None
+    np.testing.assert_allclose(a.weights[:, 0], softmax(energy), atol=1e-6)
+    assert a.context is not None
+    np.testing.assert_allclose(a.context[:, 0], softmax(energy) @ given["x"], atol=1e-5)
+
+
 def test_a_position_bias_is_named(tmp_path: Path) -> None:
     g = G()
     x = g.input("x", ["b", "s", 16])

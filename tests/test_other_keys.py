@@ -11,10 +11,13 @@ from onnx import TensorProto
 
 import attnx
 from attnx.errors import UnsupportedError
+from attnx.formula import softmax
 from attnx.measure import describe_heads
 from attnx.measure.coreference import coreference
 from attnx.measure.visibility import visibility
-from attnx.records import Trace
+from attnx.records import Attention, Site, Trace
+from attnx.run.axis_tokens import name_axes
+from attnx.tokens.axes import labelled
 from attnx.tokens.spans import Mention
 from tests.graphs import G, plain
 
@@ -71,3 +74,30 @@ def test_where_they_are_the_text_s_everything_is(tmp_path: Path) -> None:
     table = describe_heads(trace)
     np.testing.assert_allclose(table.measure("self").values[0], weights[:, range(S), range(S)].mean(-1), rtol=1e-5)
     assert not any("one by one" in note for note in trace.notes)
+
+
+def test_a_text_behind_learned_tokens_is_ablated_run_by_run(tmp_path: Path) -> None:
+    """Its stream has a batch of one, whatever is fed, so that several runs cannot share a batch."""
+    g = G()
+    x = str(g.op("Gather", g.weight(50, W), g.input("input_ids", ["batch", "length"], TensorProto.INT64)))
+    x = str(g.op("Concat", g.weight(1, 1, W), x, axis=1))
+    path = g.save(tmp_path, str(g.op("Add", x, plain(g, x))))
+    trace = attnx.open(path, device="cpu").trace(inputs={"input_ids": np.arange(3, 3 + S)[None]})
+    assert any(f"L0: {S + 1} positions, where the text has {S} tokens" in note for note in trace.notes)
+    found = attnx.open(path, device="cpu").ablate({"inputs": {"input_ids": np.arange(3, 3 + S)[None]}})
+    assert any("one at a time" in note for note in found.notes)
+    assert all(effect.change.moved > 0 for effect in found.effects)
+
+
+@pytest.mark.parametrize(("start", "known"), [(0, False), (2, False), (3, True)])
+def test_keys_of_a_cache_are_named_where_its_last_are_the_queries_own(start: int, known: bool) -> None:
+    """A cache of fixed size: seven keys, of which those after the text's own are free."""
+    masked = np.where(np.tri(4, 7, start), 0.0, np.finfo(np.float32).min).astype(np.float32)[None, None]
+    site = Site(0, 0, "decoder", "self", "Softmax", "", 1, 1, None, None, causal=True)
+    a = Attention(site, masked=masked, weights=np.asarray(softmax(masked)))
+    tokens = labelled(["a", "b", "c", "d"])
+    (_, _, sides) = name_axes([a], tokens, None)
+    assert (sides[0][1].pieces == ("past0", "past1", "past2", "a", "b", "c", "d")) is known
+    trace = Trace("", "cpu", tokens, None, (a,), sides=sides)
+    assert visibility(trace, 0).pattern == "causal"
+    assert np.isnan(describe_heads(trace).measure("self").values).all() is not known

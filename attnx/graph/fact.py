@@ -63,15 +63,16 @@ class Inferred:
         value = fact.value
         if value is None:
             return self._facts.setdefault((fact.shape, fact.dtype), fact)
-        if value.nbytes > self._room:
-            self._room = 0
         if value.dtype.hasobject or not self._room:
             return fact
         key = (value.shape, fact.shape, fact.dtype, value.dtype, value.tobytes())
-        found = self._facts.setdefault(key, fact)
-        if found is fact:
+        found = self._facts.get(key)
+        if found is None and value.nbytes > self._room:
+            self._room = 0  # from here on, nothing is remembered
+        elif found is None:
+            self._facts[key] = found = fact
             self._room -= value.nbytes
-        return found
+        return fact if found is None else found
 
     def made(
         self, how: tuple[object, ...], inputs: Sequence[Fact], make: Callable[[], Sequence[Fact]]

@@ -104,7 +104,9 @@ class Rows:
             sums = self.received.sums - np.where(own, self.weights[:, list(leaving_out)], 0.0).sum(axis=1)
             return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
         seen[:, list(leaving_out)] = False
-        return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+        count = seen.sum(axis=1)
+        sums = np.where(seen, self.weights, 0.0).sum(axis=1, dtype=np.float64)  # no real row holds NaN
+        return np.where(count >= max(at_least, 1), sums / np.maximum(count, 1), np.nan)
 
     def copies(self, distance: int = 1) -> Array | None:
         """Which keys are earlier copies of each query's token, at least `distance` tokens back.
@@ -183,7 +185,8 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     real = ~padding[None, :] & ~nan & (total > 0)
     if attention.masked is not None:
         real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
-    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), queries)
+    asking = queries if trace.rows is None else trace.tokens  # of rows that were picked, the text that they stand in
+    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), asking)
     return Rows(
         attention=attention,
         weights=weights,

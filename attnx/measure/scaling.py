@@ -149,7 +149,7 @@ def largest_move(
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
         for first, row, ways in skipped.blocks(site):
-            gap = _moved(ways)
+            gap = _moved(ways, _weights(ways))
             if head is not None:
                 gap = np.where(np.arange(first, first + len(gap))[:, None] == head, gap, -1.0)
             if gap.size and gap.max() > best:
@@ -229,10 +229,11 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
             size = ways.size
             cells = ways.seen & ways.real[..., None]
             spreads.add(first, (ways.product, ways.divided), cells)
-            for name, values in _summaries((ways.unscaled, ways.scaled)).items():
+            weights = _weights(ways)
+            for name, values in _summaries(weights).items():
                 means.add(name, first, values, ways.real)
-            means.add("kl", first, _kl(ways.scaled, ways.unscaled)[None], ways.real)
-            gap = _moved(ways)
+            means.add("kl", first, _kl(weights[1], ways.scaled, ways.unscaled)[None], ways.real)
+            gap = _moved(ways, weights)
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), _place(site, first, row, gap)
         if not means.known:
@@ -331,7 +332,7 @@ def sweep_heads(trace: Trace, divisors: Sequence[float] | None = None) -> Measur
         means = Means()
         for first, _, ways in skipped.blocks(site):
             for d in steps:
-                for name, values in _summaries((ways.softmax(ways.product / d),)).items():
+                for name, values in _summaries((np.exp(ways.softmax(ways.product / d)),)).items():
                     means.add((name, d), first, values, ways.real)
         if means.known:
             sites.append(site)
@@ -400,7 +401,8 @@ class _Skipped:
             self._done = True
             for head in range(count[0] if max(queries) < count[1] else 0):
                 sides = Sides(self._trace, site, self._as_if, self._similarity, slice(head, head + 1))
-                yield head, [_moved(sides.ways(slice(one, one + 1)))[:, 0] for one in queries]
+                some = [sides.ways(slice(one, one + 1)) for one in queries]
+                yield head, [_moved(ways, _weights(ways))[:, 0] for ways in some]
         except UnsupportedError as error:
             self._leave_out(site, error)
 
@@ -419,9 +421,14 @@ class _Skipped:
             raise self._failed
 
 
-def _moved(ways: Ways) -> Array:
+def _weights(ways: Ways) -> tuple[Array, Array]:
+    """Both softmaxes, unscaled and scaled, [H,Q,K]."""
+    return np.exp(ways.unscaled), np.exp(ways.scaled)
+
+
+def _moved(ways: Ways, both: tuple[Array, Array]) -> Array:
     """How far scaling moves each row, sum_j |scaled - unscaled| / 2, [H,Q]; -1 if not real."""
-    gap = np.abs(np.exp(ways.scaled) - np.exp(ways.unscaled)).sum(axis=-1) / 2
+    gap = np.abs(both[1] - both[0]).sum(axis=-1) / 2
     return np.where(ways.real, gap, -1.0)
 
 
@@ -437,11 +444,10 @@ def _sizes(trace: Trace) -> list[int]:
     return [a.site.head_size or (a.query.shape[-1] if a.query is not None else 1) for a in own]
 
 
-def _summaries(logs: Sequence[Array]) -> dict[str, Array]:
-    """What is measured of softmax rows given as logarithms [H,Q,K]: name -> [len(logs),H,Q]."""
+def _summaries(each: Sequence[Array]) -> dict[str, Array]:
+    """What is measured of softmax rows [H,Q,K]: name -> [len(each),H,Q]."""
     found: dict[str, list[Array]] = {"entropy": [], "largest": [], "saturated": [], "gradient": []}
-    for log in logs:
-        weights = np.exp(log)
+    for weights in each:
         top = weights.max(axis=-1, initial=0.0)
         found["entropy"].append(entropy(weights))
         found["largest"].append(top)
@@ -450,9 +456,8 @@ def _summaries(logs: Sequence[Array]) -> dict[str, Array]:
     return {name: np.stack(values) for name, values in found.items()}
 
 
-def _kl(one: Array, two: Array) -> Array:
-    """KL(one || two) of rows given as logarithms: [H,Q], nats."""
-    weights = np.exp(one)
+def _kl(weights: Array, one: Array, two: Array) -> Array:
+    """KL(one || two) of rows given as logarithms, and as weights the first: [H,Q], nats."""
     with np.errstate(invalid="ignore"):
         terms = weights * (one - two)
     return np.asarray(

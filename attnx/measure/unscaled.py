@@ -16,8 +16,8 @@ from attnx.wording import Wording
 
 AsIf = Literal["site", "sqrt"]
 Similarity = Literal["dot", "cosine"]
-BLOCK = 1 << 20
-"""Cells processed at once: 8 MB for each array of `Ways`."""
+BLOCK = 1 << 16
+"""Cells processed at once: half a megabyte for each array of `Ways`, so that they stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)

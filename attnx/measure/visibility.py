@@ -163,7 +163,7 @@ class Cells:
             if pattern.name == "bidirectional" and not _future(union, padding, position):
                 pattern = Pattern("causal")
         elif causal and _triangle(union):
-            pattern, padding = Pattern("causal"), padding[:0]
+            pattern, padding = Pattern("causal"), padding[:0] if self.across else padding
         return pattern, padding
 
 
@@ -258,9 +258,9 @@ def _within(seen: Array, position: Array, window: int | None) -> bool:
 
 
 def _triangle(seen: Array) -> bool:
-    """Whether a causal mask applies across two texts, counted from the first key or from the last."""
+    """Whether each query sees one key more than the one before it, from the first key on."""
     rows, keys = seen.shape
-    return any(np.array_equal(seen, np.tri(rows, keys, k=shift, dtype=bool)) for shift in (0, keys - rows))
+    return rows > 0 and np.array_equal(seen, np.tri(rows, keys, k=int(seen[0].sum()) - 1, dtype=bool))
 
 
 def _future(seen: Array, padding: Array, position: Array) -> bool:

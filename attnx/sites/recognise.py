@@ -208,9 +208,15 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     replacements: dict[str, tuple[NodeProto, Replacement]] = {}
     findings: list[Finding] = []
     misses: list[Miss] = []
-    for node in graph.steps:
+    plain: set[tuple[str, str]] = set()  # operators of which neither the table nor the name says attention
+    for node, outline in graph.outlined:
+        op = outline.op_type, node.domain
+        if op in plain:
+            continue
         look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
         found = by_name(node) if look is None else look(graph, node)
+        if look is None and found is None:
+            plain.add(op)
         if isinstance(found, Miss):
             misses.append(found)
             continue
@@ -289,8 +295,8 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
 def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
     """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
-    for node in graph.steps:
-        if id(node) in opened or graph.outline(node).kind is not None:
+    for node in graph.holding:
+        if id(node) in opened:
             continue
         for name, inner in subgraphs(node):
             if _may_attend(list(inner.node)):

@@ -17,7 +17,7 @@ from attnx.run.prompt import Prompt
 from attnx.session.protocol import NOTHING, OpenModel, Wanted
 from attnx.study.inspect_run import all_sites
 from attnx.study.layer_pairs import Pairs, aligned, check
-from attnx.study.output_change import OutputChange, output_change
+from attnx.study.output_change import OutputChange, output_change, read_of
 from attnx.study.selection import of_sort
 from attnx.study.side_by_side import beside, side_by_side
 from attnx.study.stretches import Stretches
@@ -130,7 +130,7 @@ class Comparing:
             with of_model(at, self.names[at]):
                 traces.append(execute(model, prompt, NOTHING))
             if at == 0:  # what a session gave keeps all of its working memory, beside that of the next; a copy does not
-                traces[0] = replace(traces[0], outputs={name: np.copy(a) for name, a in traces[0].outputs.items()})
+                traces[0] = replace(traces[0], outputs=read_of(model, traces[0]))
             model.sessions.clear()  # each holds the weights and its runs' memory
         return output_change(self.models[0], *traces)
 

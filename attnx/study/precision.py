@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attnx.graph.load.load import Loaded, load
 from attnx.session.model_summary import kept_values
-from attnx.session.session_pool import SessionPool
-from attnx.study.shelf import precision
+
+if TYPE_CHECKING:
+    from attnx.graph.load.load import Loaded
+    from attnx.session.session_pool import SessionPool
 
 QUANTISED = (
     "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize",
@@ -47,6 +49,8 @@ def written(path: Path) -> Written:
     Raises:
         ModelError: The file cannot be read as an ONNX model.
     """
+    from attnx.graph.load.load import load
+
     return _read(load(path))
 
 
@@ -62,6 +66,8 @@ def of_model(sessions: SessionPool) -> Written:
 
 
 def _read(loaded: Loaded) -> Written:
+    from attnx.study.shelf import precision
+
     nodes = [*loaded.proto.graph.node, *(node for function in loaded.proto.functions for node in function.node)]
     found = Counter(node.op_type for node in nodes if node.op_type in QUANTISED)
     return Written(loaded.path.name, precision(loaded), dict(found.most_common()))

@@ -14,6 +14,7 @@ from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.attention_kind import named_sort, sort_of
 from attnx.study.onward import Onward
 from attnx.study.selection import doubted, of_sort, untrusted
+from attnx.taps.some_heads import apart
 from attnx.wording import Wording
 
 ROOM = 1 << 29
@@ -143,14 +144,15 @@ class Stretches:
         """The heads of a layer that are held at once; empty where all are, or where it cannot be told apart by heads.
 
         A layer is split if it has one site, its matrices take more than there is room for, and the graph can begin in
-        front of it: else every part would be run from the model's inputs. A site of which only a run shows whether it
-        is causal is not split: all its heads are needed to see that.
+        front of it: else every part would be run from the model's inputs. Its heads must be an axis of their own in the
+        graph. A site of which only a run shows whether it is causal is not split: all its heads are needed to see that.
         """
         sites = [site for site in self._of_model if part is not None and site.layer in part]
         if self._onward is None or part is None or len(sites) != 1 or len(part) != 1:
             return ()
         (site,) = sites
         count, known = site.heads or 0, site.causal is not None and site.kind == "self"
+        known = known and all(apart(place) for name, place in site.places.items() if name in STAGES)
         if count < 2 or not known or self._takes(sites) <= ROOM or not self._onward.begins(part[0]):
             return ()
         step = max(1, ROOM * count // self._takes(sites))

@@ -24,13 +24,25 @@ if TYPE_CHECKING:
 _Proto = TypeVar("_Proto")
 _QUANTISED = {
     "QLinearMatMul": (6, 7),
+    "QLinearConv": (6, 7),
+    "QGemm": (7, 8),
     "QLinearAdd": (6, 7),
     "QLinearMul": (6, 7),
+    "QLinearWhere": (7, 8),
+    "QLinearConcat": (0, 1),
     "QLinearSoftmax": (3, 4),
+    "QLinearSigmoid": (3, 4),
+    "QLinearLeakyRelu": (3, 4),
+    "QLinearAveragePool": (3, 4),
+    "QLinearGlobalAveragePool": (3, 4),
+    "QLinearReduceMean": (3, 4),
     "QuantizeLinear": (1, 2),
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
-
+_VIEWS = frozenset("Transpose Reshape Unsqueeze Squeeze Flatten Identity Split Slice Gather Expand Tile".split())
+"""Operators whose integers have the scale and zero point of their first input."""
+_INTEGERS = (2, 3, 4, 5)
+"""ONNX's data types of 8 and 16 bits that quantised tensors have."""
 _TENSORRT = "trt"
 """The domain of TensorRT's operators, as written by ModelOpt."""
 _ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear")
@@ -108,7 +120,7 @@ def tap(
         marked = "marks" in quantities
         for quantity in quantities:
             place = found.sites[i].places.get(source(quantity))
-            if place is None:
+            if place is None or not _readable(found.opened, place.value):
                 continue
             if quantity in few.get(i, {}):
                 taps.setdefault(i, {})[quantity] = few[i][quantity]
@@ -267,7 +279,7 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
     if node is None or value in graph.initializers:
         name = f"attnx/tap/{value}"
         proto.graph.node.append(helper.make_node("Identity", [value], [name], name=name))
-    elif fact is not None and fact.dtype in (2, 3, 4, 5) and (maker := _quantiser(graph, node)) is not None:
+    elif fact is not None and fact.dtype in _INTEGERS and (maker := _quantiser(graph, node)) is not None:
         name = f"attnx/tap/{value}"
         scale, zero = maker
         proto.graph.node.append(
@@ -280,6 +292,13 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
     return name
 
 
+def _readable(graph: Graph, value: str) -> bool:
+    """Whether a value's numbers are what they stand for: floats, or integers whose scale and zero point are known."""
+    node, fact = graph.producer(value), graph.facts.get(value)
+    whole = fact is not None and fact.dtype in _INTEGERS and value not in graph.initializers
+    return not whole or node is None or _quantiser(graph, node) is not None
+
+
 def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
     """Scale and zero point of a node's integer result, traced back through views."""
     for _ in range(12):
@@ -289,7 +308,7 @@ def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
             scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
             return scale, zero
         before = graph.producer(node.input[0])
-        if node.op_type not in ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity") or before is None:
+        if node.op_type not in _VIEWS or before is None:
             return None
         node = before
     return None

@@ -253,4 +253,7 @@ def alike(whole: dict, apart: dict) -> None:
         elif name not in ("verdict", "outputs"):
             assert apart[name] == value, name
     assert apart["verdict"]["text"] == whole["verdict"]["text"]
+    for one, two in zip(apart["outputs"], whole["outputs"], strict=True):
+        for name, value in two.items():
+            assert one[name] == (pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value)
     assert [sorted(one) for one in apart["outputs"]] == [sorted(one) for one in whole["outputs"]]

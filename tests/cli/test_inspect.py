@@ -609,6 +609,16 @@ def test_explain_says_what_the_numbers_are(attnx: Run) -> None:
     assert "mean over sites, heads and queries" in below
 
 
+def test_the_ranking_says_how_many_heads_are_left_and_all_has_them(attnx: Run) -> None:
+    args = ("inspect", ANIMAL, "--query", "it")
+    few, every = (attnx(*args, *more).out.splitlines() for more in ((), ("--all",)))
+    assert sum("→" in line for line in few) == 10
+    assert few[-1].startswith("62 more heads: --all · ")
+    assert sum("→" in line for line in every) == 72
+    assert every[2:12] == few[2:12]
+    assert "--all" not in every[-1]
+
+
 @pytest.mark.parametrize("stage", [one for one in SHOWN if one != "bias"])  # which MiniLM lacks
 def test_every_stage_is_explained(stage: str, attnx: Run) -> None:
     told = ("inspect", ANIMAL, "--head", "5.11", "--query", "it", "--stage", stage)

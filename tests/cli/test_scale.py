@@ -167,3 +167,9 @@ def test_a_long_text_is_read_a_layer_or_head_at_a_time(
     for one, two in zip(apart["heads"], whole["heads"], strict=True):
         np.testing.assert_allclose(values(one), values(two), rtol=1e-5, atol=1e-6)
         assert one["axes"] == two["axes"]
+
+
+@pytest.mark.parametrize("more", [["A text."], ["--pair", "B"], ["--ids", "1,2"], ["--target", "C"]])
+def test_numbers_and_theory_take_no_text(attnx: Run, more: list[str]) -> None:
+    for alone in (["--numbers", "1,2"], ["--theory", "2,4"]):
+        assert "stand alone, without a text" in attnx("scale", *alone, *more, code=2).err

@@ -284,6 +284,19 @@ def test_a_site_without_scores_is_left_out_and_said():
     assert strongest(t)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "divide", "want"),
+    [
+        ([1e308, 1e308], 1e-308, [0.5, 0.5]),
+        ([1e308, 0], 0.1, [1, 0]),
+        ([1, 2], 1e-320, [0, 1]),
+        ([0, -1e308], 1e-3, [1, 0]),
+    ],
+)
+def test_quotients_beyond_all_numbers_have_a_softmax_too(values, divide, want):
+    np.testing.assert_allclose(numbers(values, divide).row.values[:, 3], want)
+
+
 def test_numbers_of_the_readme():
     got = numbers([8.2, 1.1, 2.0], 8)
     assert [round(x, 3) for x in got.row.values[:, 2].tolist()] == [0.997, 0.001, 0.002]

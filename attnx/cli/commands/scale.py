@@ -85,7 +85,9 @@ def scale(
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
     saving.check(save, force=force)
     if numbers is not None or theory is not None:
-        if run.source.text is not None or (numbers is not None and theory is not None):
+        source = run.source
+        given = not source.is_empty or source.pair is not None or source.target is not None
+        if given or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
         idle = {
             "--head": head, "--query": query, "--layer": layer, "--site": site, "--all": every, "--sweep": sweep,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, unrounded
 from attnx.graph.axes.product import find_product
-from attnx.graph.load.nodes import ROUNDS, op_name
+from attnx.graph.load.nodes import ROUNDS, joined, op_name
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -119,8 +119,8 @@ def streams(graph: Graph, value: str, limit: int = 160, sums: int = 2) -> set[st
         if node.op_type in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
             continue
         live = [n for n in node.input if n and depends(graph, n)]
-        if node.op_type == "Concat":
-            stack += live
+        if parts := joined(node):
+            stack += [n for n in parts if n and depends(graph, n)]
         elif node.op_type in ("Add", "Sub", "Mul", "Div", "Where", "Sum") and len(live) > 1:
             turned = rotary_source(graph, name)
             if turned is not None:

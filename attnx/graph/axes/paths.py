@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.product import Product, find_product
+from attnx.graph.axes.product import Product, find_product, is_float_cast
 from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS
 
 if TYPE_CHECKING:
@@ -232,8 +232,11 @@ def product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
                     return product
         return None
     if node.op_type == "Mul":
-        for reduce in graph.consumers(node.output[0]):
-            if reduce.op_type == "ReduceSum":
+        readers = list(graph.consumers(node.output[0]))
+        for reduce in readers:
+            if is_float_cast(reduce):
+                readers += graph.consumers(reduce.output[0])
+            elif reduce.op_type == "ReduceSum":
                 product = find_product(graph, reduce.output[0])
                 if product is not None and value in (product.left, product.right) and _stretches(graph, product, value):
                     return product

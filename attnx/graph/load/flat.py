@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import prod
@@ -65,22 +65,31 @@ class FlatGraph:
         self.opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._position = {id(node): i for i, node in enumerate(nodes)}
         self._outlines = {id(node): outlines.get(id(node)) or loaded.outlines.of(node) for node in nodes}
+        self.outlined = [(n, o) for n, o in zip(nodes, self._outlines.values(), strict=True) if not o.stored]
+        """Its `steps`, each with what it holds."""
+        self.steps = [node for node, _ in self.outlined]
+        self.holding = [node for node, outline in self.outlined if outline.kind is None]
+        """Those that hold graphs."""
         self._producer: dict[str, NodeProto] = {}
-        self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
-        self.steps: list[NodeProto] = []
-        for node, outline in zip(nodes, self._outlines.values(), strict=True):
-            for name in outline.outputs:
-                if name:
-                    self._producer[name] = node
-            if outline.stored:
-                continue
-            self.steps.append(node)
-            inputs = outline.inputs
-            for name in inputs if len(inputs) < 2 else set(inputs):
-                if name:
-                    self._consumers[name].append(node)
+        self._consumers: dict[str, list[NodeProto]] = {}
+        self._link()
         self._constants: dict[str, Array | None] = {}
         self._held = 0
+
+    def _link(self) -> None:
+        """Note which node makes a value, and which nodes read it."""
+        makers, readers = self._producer, self._consumers
+        for node, outline in zip(self.nodes, self._outlines.values(), strict=True):
+            for name in outline.outputs:
+                if name:
+                    makers[name] = node
+        for node, outline in self.outlined:
+            inputs = outline.inputs
+            for name in inputs if len(inputs) < 2 else set(inputs):
+                if name in readers:
+                    readers[name].append(node)
+                elif name:
+                    readers[name] = [node]
 
     @cached_property
     def names(self) -> Counter[str]:
@@ -125,11 +134,6 @@ class FlatGraph:
     def outline(self, node: NodeProto) -> Outline:
         """What a node holds."""
         return self._outlines.get(id(node)) or self.loaded.outlines.of(node)
-
-    @cached_property
-    def outlined(self) -> list[tuple[NodeProto, Outline]]:
-        """Its `steps`, each with what it holds."""
-        return [(node, self._outlines[id(node)]) for node in self.steps]
 
     def reads(self, node: NodeProto) -> Collection[str]:
         """The values that one of its nodes reads, including in its subgraphs."""

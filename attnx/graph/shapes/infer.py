@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -91,19 +92,32 @@ def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str
     moved: set[str] = set()
     short: set[str] = set()
     stored = graph.stored
+    # What makes fresh values is walked, then what reads those that have moved; a node that holds graphs may read any.
+    makers = [node for name in fresh if (node := graph.producer(name)) is not None]
+    waiting = sorted({graph.position(node) for node in (*makers, *graph.holding)})
     for name in fresh & stored.keys():
         facts[name] = stored[name]
         if not _same(before.facts.get(name), stored[name]):
             moved.add(name)
-    for node, outline in graph.outlined:
-        if (not moved or moved.isdisjoint(outline.reads)) and fresh.isdisjoint(outline.outputs):
+            waiting += map(graph.position, graph.consumers(name))
+    heapify(waiting)
+    done = -1
+    while waiting:
+        at = heappop(waiting)
+        node = graph.nodes[at]
+        outline = graph.outline(node)
+        idle = moved.isdisjoint(outline.reads) and fresh.isdisjoint(outline.outputs)
+        if at == done or outline.stored or idle:
             continue
+        done = at
         results = _inferred(graph, node, outline, facts, SMALL_VALUE)
         # It is not known here where the earlier graph cut a buffer; on any extra clash, the whole graph is walked.
         _note_clashes(outline, node, facts, clashes, short)
         for name, fact in zip(outline.outputs, map(_kept, results), strict=False):
             if name and not _same(before.facts.get(name), fact):
                 moved.add(name)
+                for reader in graph.consumers(name):
+                    heappush(waiting, graph.position(reader))
             if name:
                 facts[name] = fact
     return facts if reconcile(dict(before.sizes), clashes) == before.sizes else None
@@ -212,7 +226,7 @@ def _walk(
             results = _inferred(graph, node, outline, facts, most)
         else:  # what is to be let go must not be remembered
             results = _node(graph, node, facts, most)
-        if clashes is not None and (short or outline.op_type in _CLASHING):
+        if clashes is not None and (outline.op_type in _CLASHING or (short and not short.isdisjoint(outline.inputs))):
             _note_clashes(outline, node, facts, clashes, short)
         for name, fact in zip(outline.outputs, results, strict=False):
             if name and name not in given:
