@@ -38,6 +38,7 @@ EVERY: dict[str, int] = {
     "cli/test_sites.py::test_a_feed_by_the_template_runs": 3,
     "cli/test_trace.py::test_a_long_text_is_written_a_layer_at_a_time": 2,
     "cli/test_verdicts.py::test_the_answer_fits_one_screen": 5,
+    "cli/test_verdicts.py::test_the_explanation_fits_one_screen": 3,
     "cli/test_word.py::test_misuse": 2,
     "explore/test_explore.py::test_screens_are_exactly_these": 5,
     "explore/test_explore.py::test_the_screen_holds_the_grid_the_head_and_the_row": 2,
