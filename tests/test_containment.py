@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
+
+from attnx.cli.process import work
+from attnx.session.silence import reserve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -186,3 +190,20 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnx: interrupted\n")
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["default"], True)])
+def test_python_s_warnings_are_shown_where_they_are_asked_for(
+    options: list[str], shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(_: list[str]) -> int:
+        warnings.warn("of numpy's", RuntimeWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("attnx.cli.app.begin", begin)
+    monkeypatch.setattr(sys, "warnoptions", options)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        assert work([]) == 0
+    reserve(False)
+    assert [str(one.message) for one in seen] == ["of numpy's"] * shown

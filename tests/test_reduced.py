@@ -14,6 +14,7 @@ from attnx.measure.distance import mean_distance
 from attnx.measure.looks import mass
 from attnx.model import Model
 from attnx.records import Attention, Site, Tokens, Trace
+from attnx.run.check import check
 from attnx.run.prompt import Prompt
 from attnx.run.unseen import unseen
 from attnx.study.head_stats import heads
@@ -207,3 +208,21 @@ def test_a_text_of_padding_alone_is_said_to_see_nothing(minilm: Model) -> None:
     assert not any(trace.tokens.mask)
     assert any("every key is hidden from every query in L0" in note for note in trace.notes)
     assert np.isnan(mass(trace).values).all()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sums", "holds"), [(True, 0.75, True), (True, 1.0, True), (True, 1.25, False), (False, 0.75, False)]
+)
+def test_a_row_that_sees_no_key_may_share_its_weight_with_cells_that_are_no_keys(
+    hidden: bool, sums: float, holds: bool
+) -> None:
+    """Padding fills up a block of queries, whose softmax then runs over places before and behind the text too."""
+    masked = np.zeros((1, 1, 2, 6), np.float32)
+    masked[0, 0, 1] -= 1e10 * hidden
+    weights = np.asarray(softmax(masked))
+    weights[0, 0, 1] *= sums
+    site = Site(0, 0, "encoder", "self", "Softmax", "", 1, 1, None, None)
+    done = check(site, {"masked": masked, "weights": weights}, {"masked": "tapped", "weights": "tapped"}, low=False)
+    assert [one.name for one in done[:2]] == ["rows sum to 1", "weights = softmax(masked)"]
+    assert (done[0].difference <= done[0].tolerance) is holds
+    assert done[1].difference <= done[1].tolerance or not hidden

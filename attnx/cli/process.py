@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 
 from attnx.cli import interrupt
 from attnx.cli.containment import contained, memory_limit
@@ -31,6 +32,8 @@ def main() -> None:
 
 def work(args: list[str]) -> int:
     """Import the app and run a command line, in the child: what the parent holds the child would have to copy."""
+    if not sys.warnoptions:  # Python's warnings are for who writes programs (-W, PYTHONWARNINGS show them)
+        warnings.simplefilter("ignore")
     try:
         from attnx.cli.app import begin
         from attnx.session.silence import reserve

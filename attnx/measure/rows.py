@@ -10,6 +10,7 @@ import numpy as np
 from attnx.formula import AT_ONCE, average, sees_nothing, visible
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
+from attnx.tokens.axes import holds
 from attnx.tokens.spans import axis_labels
 
 SINK = 0.3
@@ -184,7 +185,8 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     real = ~padding[None, :] & ~nan & (total > 0)
     if attention.masked is not None:
         real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
-    own = attention.site.kind == "self" and keys >= count
+    asking = queries if trace.rows is None else trace.tokens  # of rows that were picked, the text that they stand in
+    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), asking)
     return Rows(
         attention=attention,
         weights=weights,
@@ -208,9 +210,10 @@ def _summed(weights: Array) -> tuple[Array, Array]:
 
 
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
-    """Whether a site is a self-attention over this text."""
-    side = trace.queries_of(attention) if trace.rows is None else trace.keys_of(attention)
-    return attention.site.kind == "self" and side is text
+    """Whether a site is a self-attention over this text, which may have keys of the past before it."""
+    keys = trace.keys_of(attention)
+    side = trace.queries_of(attention) if trace.rows is None else keys
+    return attention.site.kind == "self" and side is text and holds(keys, text)
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:

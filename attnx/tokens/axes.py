@@ -45,3 +45,8 @@ def masked(tokens: Tokens, mask: Array) -> Tokens:
     special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
     words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))
     return replace(tokens, mask=real, special=special, words=words)
+
+
+def holds(keys: Tokens, queries: Tokens) -> bool:
+    """Whether the last positions of a key axis are those of the queries, in order, so that each query has a key."""
+    return keys is queries or (len(keys) >= len(queries) and keys.pieces[len(keys) - len(queries) :] == queries.pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,9 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         else:
             from tokenizers import Tokenizer as Raw
 
-            raw = Raw.from_file(str(file))
+            with file.open("rb") as content:
+                marked = content.read(len(BOM_UTF8)) == BOM_UTF8  # the package takes it for damage
+                raw = Raw.from_buffer(content.read()) if marked else Raw.from_file(str(file))
         padding = raw.padding or {}
         raw.no_padding()
         raw.no_truncation()

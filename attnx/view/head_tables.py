@@ -72,7 +72,7 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
         parts.append(column(name, cells, whole=True))
     named = {kind for row in (*table.kinds, *table.rest_kinds) for kind in row}
     notes = ["· mixed: no threshold is passed"] if "mixed" in named else []
-    notes += ["- no such head, or no value"] if not all(map(all, table.kinds)) else []
+    notes += ["no such head, or no value: -"] if not all(map(all, table.kinds)) else []
     if any(map(any, table.rest_kinds)):
         notes.insert(0, "* sink, and what the rest of its weight does")
         named.add("rest")
