@@ -258,6 +258,26 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
     return np.asarray(~hidden)
 
 
+def sees_nothing(masked: Array, capped: Array | None = None, weights: Array | None = None) -> Array:
+    """From which queries every key is hidden: what a softmax makes of such a row says nothing.
+
+    Args:
+        masked: [...,Q,K].
+        capped: Same shape or None.
+        weights: Same shape or None.
+
+    Returns:
+        bool [...,Q]; False where there is no key at all.
+    """
+    if not masked.shape[-1]:
+        return np.zeros(masked.shape[:-1], bool)
+    blind = np.asarray(masked.max(axis=-1) <= HIDDEN)
+    if blind.any():  # such scores may also be the model's own: looked at cell by cell
+        others = [None if array is None else array[blind] for array in (capped, weights)]
+        blind[blind] = ~visible(masked[blind], *others).any(axis=-1)
+    return blind
+
+
 def normalise(weights: Array) -> Array:
     """Rows scaled to sum to 1 in float64; a row without weight becomes NaN.
 

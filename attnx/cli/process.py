@@ -7,9 +7,9 @@ import os
 import sys
 
 from attnx.cli import interrupt
-from attnx.cli.containment import contained
+from attnx.cli.containment import contained, memory_limit
 from attnx.cli.ending import Ending
-from attnx.errors import RUN
+from attnx.errors import RUN, lacks_memory
 
 GARBAGE = 10_000
 """New objects after which circles of them are looked for. Imports make many, which all stay: looking for circles after
@@ -37,7 +37,9 @@ def work(args: list[str]) -> int:
 
         reserve()
         return begin(args)
-    except MemoryError:  # one that came while another was told of, or while the app was imported
+    except (MemoryError, ImportError, SystemError) as error:  # while another was told of, or the app was imported
+        if not lacks_memory(error) and not (isinstance(error, SystemError) and memory_limit() is not None):
+            raise
         os.write(2, _NO_MEMORY)
         return RUN
 

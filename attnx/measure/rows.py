@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnx.formula import AT_ONCE, average, visible
+from attnx.formula import AT_ONCE, average, sees_nothing, visible
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -180,6 +180,8 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     else:
         nan, total = _summed(weights)
     real = ~padding[None, :] & ~nan & (total > 0)
+    if attention.masked is not None:
+        real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
     own = attention.site.kind == "self" and keys >= count
     return Rows(
         attention=attention,

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import InputError
+from attnx.errors import InputError, lacks_memory
 from attnx.installed import pip
 from attnx.tokens.text_file import remedy, wide
 from attnx.wording import Wording
@@ -185,7 +185,9 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise InputError(f"{path} needs pyarrow", pip("parquet")) from None
     try:
         with ParquetFile(path) as file:

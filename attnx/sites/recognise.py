@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnx.errors import AttnxError, ModelError
+from attnx.errors import AttnxError, ModelError, lacks_memory
 from attnx.graph.axes.softmax_forms import COMPLETES
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, Outside, load
@@ -80,7 +80,7 @@ def find(
         raise
     except Exception as error:
         # An error in walking the graph comes from damage, which is reported as such, or is a bug, which surfaces.
-        if (fault := contradiction(loaded.proto)) is not None:
+        if not lacks_memory(error) and (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, lacks_memory
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import (
     MERGES,
@@ -92,14 +92,15 @@ def _clear_errors(file: Path) -> Iterator[None]:
     """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
-    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except ImportError as error:
-        raise ModelError(
-            f"the tokenizers package cannot be loaded: {error}",
-            "Free some memory if that is what it lacks, or install it again: pip install tokenizers",
-        ) from error
     except BaseException as error:  # a panic is not an Exception
+        if lacks_memory(error):
+            raise
+        if isinstance(error, ImportError):
+            raise ModelError(
+                f"the tokenizers package cannot be loaded: {error}", "Install it again: pip install tokenizers"
+            ) from error
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",
             Wording("Fetch it again, or give another with <tokenizer=>[, or the token ids with <tokens>]."),

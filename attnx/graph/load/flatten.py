@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, lacks_memory
 from attnx.graph.load.nodes import attribute, reads_of, subgraphs
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def inline_functions(proto: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:
+        if lacks_memory(error):
+            raise
         raise ModelError(
             f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}",
             "Export the model again.",

@@ -11,7 +11,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, lacks_memory
 from attnx.graph.load.contrib import Demand, contrib_demand
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def contradiction(proto: ModelProto) -> str | None:
     try:
         shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
+        if lacks_memory(error):
+            raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return (lines[0] if lines else type(error).__name__)[:300]
     return None
