@@ -104,7 +104,9 @@ class Rows:
             sums = self.received.sums - np.where(own, self.weights[:, list(leaving_out)], 0.0).sum(axis=1)
             return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
         seen[:, list(leaving_out)] = False
-        return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+        count = seen.sum(axis=1)
+        sums = np.where(seen, self.weights, 0.0).sum(axis=1, dtype=np.float64)  # no real row holds NaN
+        return np.where(count >= max(at_least, 1), sums / np.maximum(count, 1), np.nan)
 
     def copies(self, distance: int = 1) -> Array | None:
         """Which keys are earlier copies of each query's token, at least `distance` tokens back.

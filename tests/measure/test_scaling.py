@@ -69,7 +69,7 @@ def test_bias_and_softcap_stay_on_in_both():
             assert np.exp(got[0, i]).tolist() == pytest.approx(want, abs=1e-5)
 
 
-def test_a_sink_is_found_and_stays_on_in_both():
+def test_a_sink_is_found_and_stays_on_in_both(monkeypatch: pytest.MonkeyPatch):
     base = drawn(heads=2, n=4, seed=1)
     logits = (0.7, -1.0)
     weights = np.zeros((1, 2, 4, 4), np.float32)
@@ -82,6 +82,10 @@ def test_a_sink_is_found_and_stays_on_in_both():
     assert np.exp(ways.scaled) == pytest.approx(weights[0], abs=1e-5)
     want = softmax([*base.scores[0, 1, 2].tolist(), logits[1]])[:4]
     assert np.exp(ways.unscaled[1, 2]).tolist() == pytest.approx(want, abs=1e-5)
+    monkeypatch.setattr(unscaled, "BLOCK", 1)  # a row at a time: the sink is still that of all rows
+    for head, line, some in unscaled.in_blocks(t, 0):
+        assert some.sink.ravel().tolist() == ways.sink.ravel()[head : head + 1].tolist()
+        assert np.array_equal(some.scaled[0, 0], ways.scaled[head, line])
     nothing = trace(plain(4), replace(base, site=replace(base.site, sink=True)))
     assert np.exp(both_ways(nothing, 0).scaled) == pytest.approx(base.weights[0], abs=1e-5)
 
@@ -352,7 +356,7 @@ def test_a_few_heads_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatc
     whole, said = found()
     assert said[1] == said[2]
     monkeypatch.setattr(unscaled, "BLOCK", 1)
-    assert len(list(unscaled.in_blocks(t, 0))) == 4
+    assert len(list(unscaled.in_blocks(t, 0))) == 4 * 5  # each row of each head
     parts, again = found()
     assert again == said
     for part, all_at_once in zip(parts, whole, strict=True):
