@@ -29,7 +29,7 @@ EVERY: dict[str, int] = {
     "cli/test_integer_models.py::test_a_result_or_a_reason": 2,
     "cli/test_patch.py::test_what_cannot_be_is_said": 2,
     "cli/test_qkv.py::test_empty_short_and_long_texts": 3,
-    "cli/test_report.py::test_the_page_of_a_long_text_is_made_a_layer_at_a_time": 3,
+    "cli/test_report.py::test_the_page_of_a_long_text_is_made_a_layer_or_head_at_a_time": 3,
     "cli/test_report_page.py::test_nothing_is_wider_than_the_window": 3,
     "cli/test_saved_views.py::test_every_view_is_saved_in_every_format": 20,
     "cli/test_scale.py::test_a_long_text_is_read_a_layer_at_a_time": 3,
