@@ -74,7 +74,7 @@ def need_square(label: str, attention: Attention, length: int) -> None:
     if (queries, keys) == (length, length):
         return
     before = attention.site.keys_before
-    hint = "Run the whole text at once, without past keys."
+    hint = "Run the whole text at once, without past keys; learned keys beside the text's are not followed."
     if before and (queries, keys) == (length, length + before):
         hint = f"Its text sees {before} global keys too; what these carry on is not followed: look at single layers."
     raise UnsupportedError(
