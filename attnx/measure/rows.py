@@ -38,7 +38,8 @@ class Rows:
     queries: Tokens
     keys: Tokens
     position: Array | None
-    """int [Q]: the key position of each query itself (K - Q keys are past); None across two texts."""
+    """int [Q]: the key position of each query itself (K - Q keys are past); None across two texts, and where a graph
+    moves the keys of a text and not its queries."""
     broken: int
     """How many rows of real tokens contain a NaN."""
     received: Received | None = None
@@ -180,7 +181,7 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     else:
         nan, total = _summed(weights)
     real = ~padding[None, :] & ~nan & (total > 0)
-    own = attention.site.kind == "self" and keys >= count
+    own = attention.site.kind == "self" and keys >= count and attention.site.aligned
     return Rows(
         attention=attention,
         weights=weights,

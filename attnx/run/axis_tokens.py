@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
-from attnx.records import Array, Attention, Tokens
+from attnx.numerals import counted
+from attnx.records import Array, Attention, Order, Tokens, Trace
 from attnx.session.ort import Slot
-from attnx.tokens.axes import join, labelled, masked, numbered
+from attnx.tokens.axes import join, labelled, masked, numbered, reordered
 
 if TYPE_CHECKING:
     from attnx.feed.patches import Frame
 
 FromIds = Callable[[Array], Tokens]
+_MOVES = "the graph moves the tokens of its text"
 
 
 def is_picture(tokens: Tokens) -> bool:
@@ -156,3 +158,50 @@ def name_axes(
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)
     return tokens, memory, sides
+
+
+def as_moved(
+    attentions: Sequence[Attention],
+    tokens: Tokens,
+    memory: Tokens | None,
+    sides: Mapping[int, tuple[Tokens, Tokens]],
+) -> tuple[dict[int, tuple[Tokens, Tokens]], tuple[str, ...]]:
+    """The sides of sites whose queries or keys a graph has moved, in the order in which these stand there.
+
+    Args:
+        attentions: The sites.
+        tokens: See `Trace.tokens`.
+        memory: See `Trace.memory`.
+        sides: See `Trace.sides`.
+
+    Returns:
+        The sides of all sites that have some of their own, and notes on what was moved.
+    """
+    found = dict(sides)
+    made: dict[tuple[int, Order], Tokens] = {}
+    told, untold = 0, 0
+    plain = Trace("", "", tokens, memory, (), sides=sides)
+    for a in attentions:
+        if not a.site.moved:
+            continue
+        both: list[Tokens] = []
+        lost = False
+        for side, order in ((plain.queries_of(a), a.site.query_order), (plain.keys_of(a), a.site.key_order)):
+            if order is not None:
+                key = id(side), order
+                # The order is that of a whole text: it says nothing about positions behind a cache.
+                moved = reordered(side, order) if side is tokens or side is memory else None
+                lost |= moved is None
+                made.setdefault(key, moved or numbered(len(side)))
+                side = made[key]
+            both.append(side)
+        found[a.site.index] = both[0], both[1]
+        told, untold = told + (not lost), untold + lost
+    notes = []
+    if told:
+        notes.append(f"{_MOVES}: positions of {counted(told, 'site')} are named by the tokens that stand there")
+    if untold:
+        notes.append(
+            f"{_MOVES}, and which stands where is not known: positions of {counted(untold, 'site')} are numbered"
+        )
+    return found, tuple(notes)
