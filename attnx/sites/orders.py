@@ -123,7 +123,11 @@ def _carry(carrier: Carrier, node: NodeProto) -> None:
     if carrier.held.keys().isdisjoint(node.input):
         return
     rule = _RULES.get(node.op_type, mixing.in_place)
-    for name, array in zip(node.output, rule(carrier, node, attributes(node)), strict=False):
+    try:
+        made = rule(carrier, node, attributes(node))
+    except (KeyError, IndexError, ValueError, TypeError):
+        return  # a node that contradicts its inputs: a run refuses it, and nothing is known of what it makes
+    for name, array in zip(node.output, made, strict=False):
         if name and array is not None and array.any():
             carrier.held[name] = array
 
