@@ -205,9 +205,9 @@ def _summed(weights: Array) -> tuple[Array, Array]:
 
 
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
-    """Whether a site is a self-attention over this text."""
+    """Whether a site is a self-attention over this text, query by query and key by key."""
     side = trace.queries_of(attention) if trace.rows is None else trace.keys_of(attention)
-    return attention.site.kind == "self" and side is text
+    return attention.site.kind == "self" and side is text and attention.site.aligned
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:

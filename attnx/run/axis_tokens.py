@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attnx.errors import UnsupportedError
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
 from attnx.numerals import counted
-from attnx.records import Array, Attention, Order, Tokens, Trace
+from attnx.records import Array, Attention, Order, Site, Tokens, Trace
 from attnx.session.ort import Slot
 from attnx.tokens.axes import join, labelled, masked, numbered, reordered
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.feed.patches import Frame
@@ -205,3 +207,17 @@ def as_moved(
             f"{_MOVES}, and which stands where is not known: positions of {counted(untold, 'site')} are numbered"
         )
     return found, tuple(notes)
+
+
+def in_place(sites: Sequence[Site]) -> None:
+    """Check that every row and column is of the text's own token at that position.
+
+    Raises:
+        UnsupportedError: The graph moves the text on its way to one of the sites.
+    """
+    moved = next((site for site in sites if site.moved), None)
+    if moved is not None:
+        raise UnsupportedError(
+            f"the graph moves the tokens of its text, so rows and keys of {moved.label} are not those of the text",
+            Wording("<model.trace()> shows which token stands where."),
+        )
