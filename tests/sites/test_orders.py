@@ -15,8 +15,14 @@ from onnx import TensorProto
 
 import attnx
 from attnx.errors import UnsupportedError
+from attnx.interventions.feeds import plan_run
 from attnx.measure.offsets import offset
 from attnx.measure.rollout import rollout
+from attnx.records import Attention, Order, Site
+from attnx.run.axis_tokens import in_place
+from attnx.run.prompt import Prompt
+from attnx.run.steps import join_steps
+from attnx.tokens.axes import numbered, reordered
 from attnx.view.interop import to_bertviz
 from tests.graphs import D, G, H
 
@@ -163,8 +169,9 @@ def traced(path: Path, size: int) -> attnx.records.Trace:
     return attnx.open(path, device="cpu").trace(inputs={"input_ids": np.arange(size)[None]})
 
 
-@pytest.mark.parametrize("only_keys", [False, True])
-@pytest.mark.parametrize("move", list(KNOWN))
+@pytest.mark.parametrize(
+    ("move", "only_keys"), [*((move, False) for move in KNOWN), ("reverse", True), ("shift", True), ("roll", True)]
+)
 def test_moved_positions_are_named_by_what_stands_there(move: str, only_keys: bool, tmp_path: Path) -> None:
     g = G()
     _, x = embedded(g)
@@ -379,3 +386,55 @@ def test_an_order_is_kept_from_run_to_run(tmp_path: Path, monkeypatch: pytest.Mo
     path = g.save(tmp_path, out)
     assert attnx.open(path, device="cpu").sites == attnx.open(path, device="cpu").sites
     assert attnx.open(path, device="cpu").sites[0].query_order == ((0, -1, 0, 0, 1), (0, 0, 1, 1, -1))
+
+
+def test_a_graph_of_one_length(tmp_path: Path) -> None:
+    g = G()
+    ids = g.input("input_ids", [1, 9], TensorProto.INT64)
+    out, query, _ = attention(g, roll(g, str(g.op("Gather", g.weight(VOCABULARY, WIDTH), ids))))
+    path = g.save(tmp_path, out, query)
+    (one,) = traced(path, 9).attentions
+    assert named(traced(path, 9).queries_of(one)) == standing(path, query, 9)
+
+
+def test_texts_in_a_batch_are_named_one_by_one(tmp_path: Path) -> None:
+    g = G()
+    _, x = embedded(g)
+    out, query, _ = attention(g, shift(g, x))
+    path = g.save(tmp_path, out, query)
+    texts = [attnx.tokens.from_ids(list(range(size))) for size in (5, 7, 6, 8)]
+    for text, trace in zip(
+        texts, attnx.open(path, device="cpu").trace_many(texts, quantities=("weights",)), strict=True
+    ):
+        (one,) = trace.attentions
+        assert named(trace.queries_of(one)) == standing(path, query, len(text))
+
+
+def test_interventions_name_positions_as_they_stand(tmp_path: Path) -> None:
+    g = G()
+    _, x = embedded(g)
+    out, query, _ = attention(g, shift(g, x))
+    path = g.save(tmp_path, out, query)
+    opened = attnx.open(path, device="cpu")
+    assert named(plan_run(opened, Prompt(inputs={"input_ids": np.arange(7)[None]})).tokens) == standing(path, query, 7)
+
+
+def test_pieces_of_a_text_that_are_read_one_after_the_other_are_numbered() -> None:
+    order = ((0, -1, 0, 0, 1), (0, 0, 1, 1, -1))
+    site = Site(0, 0, "decoder", "self", "Softmax", "n", 1, 1, 2, 1.0, query_order=order, key_order=order)
+    calls = [Attention(site, weights=np.full((1, 1, 1, 1), 1.0)), Attention(site, weights=np.full((1, 1, 1, 2), 0.5))]
+    (joined,) = join_steps([[one] for one in calls])
+    assert (joined.site.query_order, joined.site.key_order) == ((), ())
+
+
+def test_rows_by_words_are_refused(tmp_path: Path) -> None:
+    g = G()
+    _, x = embedded(g)
+    out, *_ = attention(g, shift(g, x))
+    with pytest.raises(UnsupportedError, match="moves the tokens"):
+        in_place(attnx.open(g.save(tmp_path, out), device="cpu").sites)
+
+
+@pytest.mark.parametrize("order", [((0, 0, 1, 0, 20),), ((0, 5, 1, 1, 0),), ((0, 0, 1, 1, -5),), ()])
+def test_an_order_that_does_not_fit_a_text_names_nothing(order: Order) -> None:
+    assert reordered(numbered(8), order) is None
