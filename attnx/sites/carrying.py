@@ -106,13 +106,19 @@ class Carrier:
         return whole and bool((np.diff(array.ravel()) == 1).all())
 
     def merged(self, one: Array, two: Array, unlike: int) -> Array:
-        """The tokens of a value that is made from two, cell by cell; text in its place decides over text that is not.
+        """The tokens of a value that is made from two, cell by cell.
+
+        Of two texts the first decides; of one text, what is in its place decides over what is not.
 
         Args:
             one: The tokens of the first.
             two: Those of the second.
             unlike: What a cell of two different tokens becomes.
         """
+        texts = [(int(array.max()) - 1) // SPAN for array in (one, two)]
+        if texts[0] != texts[1] and min(texts) >= 0:
+            one, two = (one, two) if texts[0] < texts[1] else (two, one)
+            return one.reshape((1,) * (max(one.ndim, two.ndim) - one.ndim) + one.shape)
         for array in (one, two):
             if unlike == NOTHING and self.at_home(array):
                 return array.reshape((1,) * (max(one.ndim, two.ndim) - array.ndim) + array.shape)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.graph.axes.lookups import rows
 from attnx.graph.fact import Fact
 from attnx.graph.load.nodes import attributes
 from attnx.graph.masks.mask_probe import keeping, small_sizes
@@ -32,6 +33,7 @@ _LENGTHS = (11, 18, 29)
 """Lengths of text that are tried: the first shows whether anything is moved, all three show how."""
 _ELSE = ("mask", "type", "segment", "position", "past", "len", "pad")
 """Inputs of whole numbers that are no text."""
+_NONE = slice(0, 0)
 _NOWHERE = -(1 << 40)
 _MOVED: Order = ()
 
@@ -51,10 +53,10 @@ def with_orders(graph: Graph, sites: Sequence[Site]) -> tuple[Site, ...]:
     moved = {at for at, seen in first.items() if not _in_place(*seen)}
     orders: dict[tuple[int, str], Order] = {}
     if by_mask:  # where padding moves tokens, a text without padding does not show it
-        padded, _ = _arriving(graph, sites, _LENGTHS[0], hidden=3)
-        for at, seen in padded.items():
-            if not _in_place(*seen) and not bool((seen[0] == SOME).any()):
-                orders[at] = _MOVED
+        for hidden in (slice(0, 3), slice(-3, None)):
+            for at, seen in _arriving(graph, sites, _LENGTHS[0], hidden)[0].items():
+                if not _in_place(*seen) and not bool((seen[0] == SOME).any()):
+                    orders[at] = _MOVED
     if moved - orders.keys():
         more = [first, *(_arriving(graph, sites, length)[0] for length in _LENGTHS[1:])]
         orders |= {at: _order([seen[at] for seen in more if at in seen], len(more)) for at in moved - orders.keys()}
@@ -71,19 +73,22 @@ def _in_place(tokens: Array, length: int) -> bool:
 
 
 def texts(graph: Graph) -> list[str]:
-    """The inputs that hold a text, or what stands for one: ids, embeddings, hidden states, series."""
-    found = []
+    """The inputs that hold a text, or what stands for one: ids, embeddings, hidden states, series.
+
+    Of two whose vectors are added, the one that is looked up in the larger table comes first: words, then languages.
+    """
+    found, tables = [], rows(graph)
     for name, info in graph.inputs.items():
         kind, rank = info.type.tensor_type.elem_type, len(info.type.tensor_type.shape.dim)
         if any(word in name.lower() for word in _ELSE):
             continue
         if (kind in (6, 7) and rank == 2) or (kind in (1, 10, 11, 16) and rank == 3):
             found.append(name)
-    return found
+    return sorted(found, key=lambda name: -tables.get(name, 0))
 
 
 def _arriving(
-    graph: Graph, sites: Sequence[Site], length: int, hidden: int = 0
+    graph: Graph, sites: Sequence[Site], length: int, hidden: slice = _NONE
 ) -> tuple[dict[tuple[int, str], _Seen], bool]:
     """The token at each position of each site's query and key, where these are as many as its text has.
 
@@ -91,7 +96,7 @@ def _arriving(
         graph: The graph.
         sites: The sites.
         length: How many tokens each text has, where the graph does not say.
-        hidden: How many tokens masks hide, at the front.
+        hidden: The tokens that masks hide.
 
     Returns:
         By the index of the site and "query" or "key"; and whether places that masks or positions decide had a part.
@@ -132,16 +137,16 @@ def _carry(carrier: Carrier, node: NodeProto) -> None:
             carrier.held[name] = array
 
 
-def _masks(graph: Graph, sizes: Mapping[str, int], texts: Sequence[str], hidden: int) -> dict[str, Fact]:
+def _masks(graph: Graph, sizes: Mapping[str, int], texts: Sequence[str], hidden: slice) -> dict[str, Fact]:
     """Masks and positions as they come with a text: those of whole numbers and bits, of two axes or more."""
     given = keeping(graph, dict(sizes), set(graph.inputs) - set(texts))
     found: dict[str, Fact] = {}
     for name, fact in given.items():
         value = fact.value
         if value is not None and value.ndim > 1 and value.dtype.kind in "ib":
-            if hidden and "position" not in name.lower():
+            if "position" not in name.lower():
                 value = np.array(value)
-                value[..., :hidden] = 0
+                value[..., hidden] = 0
             found[name] = replace(fact, value=value)
     return found
 

@@ -224,6 +224,16 @@ def test_positions_that_the_text_decides_are_numbered(move: Callable[[G, str, st
     assert any("not known" in note for note in trace.notes)
 
 
+def test_numbers_added_beside_the_text_do_not_hide_that_it_moves(tmp_path: Path) -> None:
+    """Positions that are an input, and looked up as ids are."""
+    g = G()
+    _, x = embedded(g)
+    places = g.input("pos_ids", ["b", "s"], TensorProto.INT64)
+    out, *_ = attention(g, str(g.op("Add", g.op("Gather", g.weight(12, WIDTH), places), shift(g, x))))
+    (site,) = attnx.open(g.save(tmp_path, out), device="cpu").sites
+    assert site.query_order == site.key_order == ((0, -1, 0, 0, 1), (0, 0, 1, 1, -1))
+
+
 def test_padding_that_moves_a_text_is_numbered(tmp_path: Path) -> None:
     """Texts aligned at the right by their masks: a text without padding does not show it."""
     g = G()
