@@ -180,25 +180,28 @@ def as_moved(
         The sides of all sites that have some of their own, and notes on what was moved.
     """
     found = dict(sides)
-    made: dict[tuple[int, Order], Tokens] = {}
-    told, untold = 0, 0
+    made: dict[tuple[int, Order], Tokens | None] = {}
+    named_at, numbered_at = set[int](), set[int]()
     plain = Trace("", "", tokens, memory, (), sides=sides)
+
+    def standing(at: int, side: Tokens, order: Order | None) -> Tokens:
+        known = side is tokens or side is memory
+        if order is None or (not known and side.pieces == numbered(len(side)).pieces):
+            return side
+        # The order is that of a whole text: it says nothing about positions behind a cache.
+        if (id(side), order) not in made:
+            made[id(side), order] = reordered(side, order) if known else None
+        moved = made[id(side), order]
+        (named_at if moved is not None else numbered_at).add(at)
+        return moved if moved is not None else numbered(len(side))
+
     for a in attentions:
-        if not a.site.moved:
-            continue
-        both: list[Tokens] = []
-        lost = False
-        for side, order in ((plain.queries_of(a), a.site.query_order), (plain.keys_of(a), a.site.key_order)):
-            if order is not None:
-                key = id(side), order
-                # The order is that of a whole text: it says nothing about positions behind a cache.
-                moved = reordered(side, order) if side is tokens or side is memory else None
-                lost |= moved is None
-                made.setdefault(key, moved or numbered(len(side)))
-                side = made[key]
-            both.append(side)
-        found[a.site.index] = both[0], both[1]
-        told, untold = told + (not lost), untold + lost
+        if a.site.moved:
+            at, site = a.site.index, a.site
+            found[at] = (
+                standing(at, plain.queries_of(a), site.query_order), standing(at, plain.keys_of(a), site.key_order),
+            )  # fmt: skip
+    told, untold = len(named_at - numbered_at), len(numbered_at)
     notes = []
     if told:
         notes.append(f"{_MOVES}: positions of {counted(told, 'site')} are named by the tokens that stand there")
