@@ -16,6 +16,8 @@ which the command line derives its option names.
 
 from __future__ import annotations
 
+import errno
+
 OK, USAGE, MODEL, INPUT, RUN, DIFFERENT, INTERRUPTED = 0, 2, 3, 4, 5, 6, 130
 """Exit codes. DIFFERENT is not an error: two models were compared and differ by more than was allowed."""
 
@@ -66,6 +68,22 @@ class RunError(AttnxError):
 
 class DeviceError(RunError):
     """The session did not get the requested device."""
+
+
+_REFUSED = (
+    "bad_alloc", "bad allocation", "Failed to allocate memory", "failed to map segment", "annot allocate memory",
+)  # fmt: skip
+"""What C++, onnxruntime and (the last two) the dynamic loader say where they got no memory."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error of a library says that it got no memory, whatever it was doing: it says nothing of a file.
+
+    Code that takes any error of a library for a fault of a file lets such a one pass; the command line names it.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return any(said in str(error) for said in _REFUSED)
 
 
 def reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1, and the ON
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,7 +20,23 @@ HIDDEN = -9e3
 UNDERFLOW = -80.0
 """A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
 AT_ONCE = 1 << 18
-"""Up to this many cells, all matrices are computed together, beyond it one after another: 2 MB in float64."""
+"""Up to this many cells are computed together, beyond it some rows after others: 2 MB in float64."""
+
+
+def blocks(shape: Sequence[int], most: int | None = None) -> Iterator[tuple[int | slice, ...]]:
+    """Where the rows of a stack of matrices are, at most `most` cells at a time and at least one row.
+
+    Args:
+        shape: [...,Q,K].
+        most: How many cells; `AT_ONCE` where None.
+
+    Yields:
+        An index for each block of rows of each matrix, in order.
+    """
+    rows = max(1, (AT_ONCE if most is None else most) // max(1, shape[-1]))
+    for at in np.ndindex(*shape[:-2]):
+        for start in range(0, shape[-2], rows):
+            yield (*at, slice(start, start + rows))
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
@@ -63,8 +79,10 @@ def scores(query: Array, key: Array) -> Array:
         raise UnsupportedError(f"query has {query.shape[-1]} features a head and key has {key.shape[-1]}")
     out = np.empty((*query.shape[:3], key.shape[2]), np.float32)
     for at in np.ndindex(*query.shape[:2]):
-        with np.errstate(invalid="ignore", over="ignore"):
-            out[at] = query[at].astype(np.float64) @ key[at].astype(np.float64).T
+        columns = key[at].astype(np.float64).T
+        for rows in blocks(out.shape[2:]):
+            with np.errstate(invalid="ignore", over="ignore"):
+                out[at][rows] = query[at][rows].astype(np.float64) @ columns
     return out
 
 
@@ -94,7 +112,12 @@ def capped(scaled: Array, softcap: float | None) -> Array:
     """
     if not softcap:
         return scaled
-    return np.asarray(softcap * np.tanh(scaled.astype(np.float64) / softcap), dtype=scaled.dtype)
+    if scaled.size <= AT_ONCE or scaled.ndim < 2:
+        return np.asarray(softcap * np.tanh(scaled.astype(np.float64) / softcap), dtype=scaled.dtype)
+    out = np.empty_like(scaled)
+    for at in blocks(scaled.shape):
+        out[at] = softcap * np.tanh(scaled[at].astype(np.float64) / softcap)
+    return out
 
 
 def masked(capped: Array, bias: Array | None = None, visible: Array | None = None) -> Array:
@@ -156,8 +179,8 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
     shares = None if sink is None else np.asarray(sink, np.float64).reshape(-1, 1, 1)
     if masked.size <= AT_ONCE:
         return np.exp(log_softmax(masked, shares), out=out, casting="same_kind")
-    for at in np.ndindex(*masked.shape[:-2]):
-        out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-1]]))
+    for at in blocks(masked.shape):
+        out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-2]]))
     return out
 
 
@@ -177,7 +200,9 @@ def context(weights: Array, value: Array) -> Array:
     out = np.empty((*weights.shape[:3], value.shape[-1]), np.float32)
     for at in np.ndindex(*weights.shape[:2]):
         with np.errstate(invalid="ignore", over="ignore"):
-            out[at] = weights[at].astype(np.float64) @ value[at].astype(np.float64)
+            rows = value[at].astype(np.float64)
+            for some in blocks(weights.shape[2:]):
+                out[at][some] = weights[at][some].astype(np.float64) @ rows
     return out
 
 
@@ -223,7 +248,7 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
     others = [array for array in (capped, weights) if array is not None]
     if masked.ndim > 2 and masked.size > AT_ONCE and all(array.shape == masked.shape for array in others):
         seen = np.empty(masked.shape, bool)
-        for at in np.ndindex(*masked.shape[:-2]):
+        for at in blocks(masked.shape):
             seen[at] = visible(masked[at], capped[at], None if weights is None else weights[at])
         return seen
     put = added(masked, capped)
@@ -231,6 +256,26 @@ def visible(masked: Array | None, capped: Array | None = None, weights: Array | 
     if weights is not None:
         hidden = hidden | ((put <= UNDERFLOW) & (weights == 0))
     return np.asarray(~hidden)
+
+
+def sees_nothing(masked: Array, capped: Array | None = None, weights: Array | None = None) -> Array:
+    """From which queries every key is hidden: what a softmax makes of such a row says nothing.
+
+    Args:
+        masked: [...,Q,K].
+        capped: Same shape or None.
+        weights: Same shape or None.
+
+    Returns:
+        bool [...,Q]; False where there is no key at all.
+    """
+    if not masked.shape[-1]:
+        return np.zeros(masked.shape[:-1], bool)
+    blind = np.asarray(masked.max(axis=-1) <= HIDDEN)
+    if blind.any():  # such scores may also be the model's own: looked at cell by cell
+        others = [None if array is None else array[blind] for array in (capped, weights)]
+        blind[blind] = ~visible(masked[blind], *others).any(axis=-1)
+    return blind
 
 
 def normalise(weights: Array) -> Array:

@@ -153,7 +153,10 @@ def read_place(array: Array, place: Place, quantity: str, batch: int | None = No
     with np.errstate(all="ignore"):  # non-finite numbers and factors are kept: the checks fail on them and say so
         if isinstance(factor, np.ndarray):
             return np.asarray(out / factor.reshape(1, -1, 1, 1), dtype=np.float32)
-        return out if factor == 1.0 else np.asarray(out / np.float64(factor), dtype=np.float32)
+        if factor == 1.0:
+            return out
+        # Divided in float64, but never held so.
+        return np.divide(out, np.float64(factor), out=np.empty(out.shape, np.float32), casting="same_kind")
 
 
 def to_single(array: Array) -> Array:

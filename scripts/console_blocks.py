@@ -5,14 +5,16 @@
     python scripts/console_blocks.py --check [PAGE ...]    # only list the commands whose output is out of date
 
 A ```console block holds lines that start with "$ ", each with its output below; a block of the language `console
-ignore` is shown but not run (installation). The commands of a page run in order in one empty folder, 80 columns wide,
-without colour. tests/test_docs.py holds every page to this.
+ignore` is shown but not run (installation). The commands of a page run in order in one empty folder, on 80 columns,
+without colour; one whose output goes into a pipe or a file is not told of the terminal's width, as in a shell, which
+does not export COLUMNS. tests/test_docs.py holds every page to this.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,21 +49,47 @@ def _joined(part: str) -> str:
     return re.sub(r"\\\n\s*", "", part, count=part.count("\\\n"))
 
 
-def environment() -> dict[str, str]:
-    """What commands run with: this Python's programs first, 80 columns, no colour."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "PYTHONPATH", "LINES")}
+def parted(line: str) -> tuple[str, str]:
+    """A line at its first pipe: what is piped, and what it is piped into, "" where nothing is."""
+    tokens = shlex.shlex(line, posix=False, punctuation_chars=True)
+    tokens.whitespace_split = True
+    before = 0
+    for token in tokens:
+        before = line.index(token, before)
+        if token == "|":
+            return line[:before].rstrip(), line[before + 1 :].lstrip()
+        before += len(token)
+    return line, ""
+
+
+def to_terminal(line: str) -> bool:
+    """Whether what a command without a pipe prints goes to the terminal: there is no `> FILE`."""
+    tokens = shlex.shlex(line, posix=False, punctuation_chars=True)
+    tokens.whitespace_split = True
+    found = list(tokens)
+    return not any(one in (">", ">>") and found[at - 1] != "2" for at, one in enumerate(found))
+
+
+def environment(*, terminal: bool) -> dict[str, str]:
+    """What commands run with: this Python's programs first, no colour; and 80 columns where they print to the terminal.
+
+    COLUMNS stands for the terminal, which there is none of here.
+    """
+    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "PYTHONPATH", "LINES", "COLUMNS")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return kept | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONUTF8": "1", "TERM": "xterm-256color"}
+    wide = {"COLUMNS": "80"} if terminal else {}
+    return kept | wide | {"PATH": path, "NO_COLOR": "1", "PYTHONUTF8": "1", "TERM": "xterm-256color"}
 
 
 def run(line: str, folder: Path) -> str:
     """Run one command line and give what a terminal would show: stdout and stderr together."""
     if not (folder / "scripts").exists():  # commands are written as they are typed in a clone
         (folder / "scripts").symlink_to(Path(__file__).resolve().parent)
+    *piped, last = _stages(line)
     done = subprocess.run(
-        ["bash", "-c", line],
+        ["bash", "-c", " | ".join([*piped, f"COLUMNS=80 {last}"] if piped else [last])],
         cwd=folder,
-        env=environment(),
+        env=environment(terminal=not piped and to_terminal(line)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -69,6 +97,12 @@ def run(line: str, folder: Path) -> str:
         check=False,
     )
     return done.stdout
+
+
+def _stages(line: str) -> list[str]:
+    """The commands of a pipeline; a line without a pipe is one."""
+    first, rest = parted(line)
+    return [first, *_stages(rest)] if rest else [first]
 
 
 def renew(text: str, folder: Path) -> str:

@@ -37,7 +37,7 @@ def main() -> None:
         decoder_model=small_models.cross_decoder(weights, cached=False),
         decoder_with_past_model=small_models.cross_decoder(weights, cached=True),
     )
-    small_senses.letters(translator)
+    small_senses.letters(translator, spaced=True)
     protein = small_models.save(folder / "protein", model=small_models.encoder(small_models.weights(4)))
     pieces = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWC"]
     (protein / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")

@@ -116,19 +116,20 @@ def listener(folder: Path) -> Path:
         nodes, "g", [helper.make_tensor_value_info("input_features", TensorProto.FLOAT, [1, 80, 50])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 50, 80])], [weight, lift],
     )  # fmt: skip
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx"
     )
     return folder
 
 
-def letters(folder: Path) -> None:
-    """One token a letter: "a" is 0, "b" 1, ...; <s> 21 and </s> 22 around a text."""
+def letters(folder: Path, *, spaced: bool = False) -> None:
+    """One token a letter: "a" is 0, "b" 1, ...; <s> 21 and </s> 22 around a text; a space is none if `spaced`."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
     entries = {chr(97 + i): i for i in range(21)} | {"<s>": 21, "</s>": 22, "<unk>": 23}
     raw = Tokenizer(models.WordLevel(entries, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    each = pre_tokenizers.Split(Regex("."), "isolated")
+    raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each]) if spaced else each
     raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 21), ("</s>", 22)])
     raw.save(str(folder / "tokenizer.json"))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import attnx
+from attnx.graph.load import load
 from attnx.run.prompt import Prompt
 from attnx.run.states import states
 from attnx.session import cache
@@ -20,6 +22,7 @@ from attnx.session import model_summary as inventory
 from attnx.session import session_pool as opening
 from attnx.sites.recognise import find
 from attnx.study.output_weights import contributions, mixed, output_gram, projections_of
+from attnx.study.precision import of_model, written
 from scripts.bench.make_decoder import Shape, build
 
 SMALL = Shape(layers=2, heads=4, kv_heads=2, head_size=8, ffn=16, vocab=20)
@@ -86,6 +89,20 @@ def test_the_second_start_reads_neither_the_graph_nor_onnx(model: Path) -> None:
     assert int(first[0]) > 0
     assert int(second[0]) == 0
     assert first[1] == second[1]
+
+
+def test_how_its_numbers_are_stored_is_read_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    own = load.load
+    monkeypatch.setattr(load, "load", lambda path: read.append(path) or own(path))
+    monkeypatch.setattr("attnx.sites.recognise.load", load.load)
+    pools = [opening.SessionPool(model, "cpu") for _ in range(2)]
+    first, second = (of_model(pool) for pool in pools)
+    assert first == second == written(model)
+    assert read == [model, model]  # for the sites, and by `written`
+    onnx.save(build(replace(SMALL, ffn=24)), model)
+    of_model(opening.SessionPool(model, "cpu"))
+    assert len(read) == 3
 
 
 def test_what_is_kept_of_a_model_is_what_was_found(model: Path) -> None:

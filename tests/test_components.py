@@ -12,6 +12,9 @@ from onnx import TensorProto
 
 import attnx
 from attnx.records import Site
+from attnx.run.prompt import Prompt
+from attnx.study.inspect_run import inspect_prompt
+from attnx.study.request import Request
 from tests.graphs import D, G, H, qkv
 
 
@@ -227,8 +230,12 @@ def test_a_side_that_a_mask_alone_tells_is_left_open_until_a_run(hides: bool, tm
     assert any("not known before a run" in note for note in site.notes)
     places = np.arange(5, dtype=np.float32) if hides else np.zeros(5, np.float32)
     feed = {"x": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
-    trace = model.trace(inputs=feed | {"place": places.reshape(1, 5, 1, 1, 1)})
+    given = {"place": places.reshape(1, 5, 1, 1, 1)}
+    trace = model.trace(inputs=feed | given)
     (seen,) = trace.attentions
     assert (seen.site.causal, seen.site.component) == (hides, "decoder" if hides else "encoder")
     assert seen.site.component_known
     assert not any("not known before a run" in note for note in seen.site.notes)
+    shown = inspect_prompt(model, Prompt(inputs=feed | given), Request(), matrices=False, rows=False)
+    assert [a.site.component for a in shown.trace.attentions] == ["decoder" if hides else "encoder"]
+    assert shown.others == ()

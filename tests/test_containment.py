@@ -5,17 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
+
+from attnx.cli.process import work
+from attnx.session.silence import reserve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 HEAD = "import sys, os, signal, time, ctypes\nfrom attnx.cli.containment import contained\n"
 
 
-def ended(work: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = HEAD + f"def work(args):\n    {work}\nsys.exit(contained(work, ['sites', 'x']))"
+def ended(work: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    code = f"{HEAD}{before}\ndef work(args):\n    {work}\nsys.exit(contained(work, ['sites', 'x']))"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment
     )
@@ -34,6 +38,22 @@ def test_other_crashes_are_named(name: str) -> None:
     done = ended(f"os.kill(os.getpid(), signal.{name})")
     assert done.returncode == 5
     assert name in done.stderr
+
+
+def test_a_library_that_ends_the_process_is_told() -> None:
+    """OpenBLAS calls exit(1) where it gets no memory."""
+    done = ended("ctypes.CDLL(None).exit(1)")
+    assert done.returncode == 5
+    assert "attnx: a native library ended attnx (exit code 1)\n" in done.stderr
+    assert "more memory" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["ctypes.CDLL(None).exit(1)", "os.kill(os.getpid(), signal.SIGABRT)"])
+def test_a_limit_of_memory_is_named_where_a_library_ends_the_process(how: str) -> None:
+    limit = 2**40
+    done = ended(how, before=f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))")
+    assert done.returncode == 5
+    assert "This process may have 1048576 MiB of memory (ulimit -v)" in done.stderr
 
 
 def test_the_out_of_memory_killer_is_told() -> None:
@@ -170,3 +190,20 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnx: interrupted\n")
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["default"], True)])
+def test_python_s_warnings_are_shown_where_they_are_asked_for(
+    options: list[str], shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(_: list[str]) -> int:
+        warnings.warn("of numpy's", RuntimeWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("attnx.cli.app.begin", begin)
+    monkeypatch.setattr(sys, "warnoptions", options)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        assert work([]) == 0
+    reserve(False)
+    assert [str(one.message) for one in seen] == ["of numpy's"] * shown

@@ -10,11 +10,14 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import attnx
 from attnx.errors import RunError, UsageError
+from attnx.scan import distributed
 from attnx.scan.carried import Carried
 from attnx.scan.distributed import Elsewhere, OneThread, Room, _room
 from attnx.scan.identity import software
@@ -139,3 +142,21 @@ def test_an_actor_of_other_software_measures_nothing(name: str) -> None:
     model = attnx.open("minilm", device="cpu")
     with pytest.raises(RunError, match=rf"has {name} .*, and the command 0\.0$"):
         Elsewhere(Carried(model.elsewhere()), "cpu", {**software(), name: "0.0"}, 1).open()
+
+
+def test_one_scan_of_a_process_runs_on_ray_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SimpleNamespace(enable_progress_bars=True, target_max_block_size=2)
+    context = SimpleNamespace(get_current=lambda: settings)
+    ray = SimpleNamespace(is_initialized=lambda: True, data=SimpleNamespace(DataContext=context))
+    monkeypatch.setattr(distributed, "_ray", lambda: ray)
+    monkeypatch.setattr(distributed, "_made", lambda *_: iter("abc"))
+    given: Any = (None, None, None, None)
+    out, run = sys.stdout, distributed.engine()
+    first = run(*given)
+    assert next(first) == "a"
+    with pytest.raises(UsageError, match="another scan of this process runs on Ray"):
+        next(run(*given))
+    first.close()
+    assert list(run(*given)) == ["a", "b", "c"]
+    assert sys.stdout is out
+    assert settings.enable_progress_bars

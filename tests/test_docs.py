@@ -75,23 +75,21 @@ def run_here(line: str, folder: Path) -> str:
 
     What its output is piped into is a process, and so is any other line.
     """
-    command, _, rest = line.partition(" | ")
+    command, rest = console_blocks.parted(line)
     quiet = command.endswith(" 2>/dev/null")
     parts = shlex.shlex(command.removesuffix(" 2>/dev/null"), posix=True, punctuation_chars=True)
     parts.whitespace_split = True
-    try:
-        first, *args = list(parts)
-    except ValueError:  # the bar stands in quotes
-        return console_blocks.run(line, folder)
+    first, *args = list(parts)
     if first != "attnx" or set(command) & set("$`*?~") or any(set(arg) <= set("();<>|&") for arg in args if arg):
         return console_blocks.run(line, folder)
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     own = err if quiet or rest else out
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(own):
         patch.chdir(folder)
-        for variable in set(os.environ) - set(console_blocks.environment()):
+        wanted = console_blocks.environment(terminal=not rest)
+        for variable in set(os.environ) - set(wanted):
             patch.delenv(variable)
-        for variable, value in console_blocks.environment().items():
+        for variable, value in wanted.items():
             patch.setenv(variable, value)
         cli.run(args)
     shown, aside = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
@@ -112,6 +110,26 @@ def test_a_page_shows_what_its_commands_print(name: str, tmp_path: Path) -> None
     """Each in a process of its own, by the program that was installed."""
     said = stale(name, console_blocks.run, tmp_path)
     assert not said, said
+
+
+def test_only_a_terminal_gives_its_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell does not export COLUMNS: a piped command does not know how wide the terminal is that shows the rest."""
+    monkeypatch.setenv("COLUMNS", "33")
+    say = "echo ${COLUMNS:-none}"
+    assert console_blocks.run(say, tmp_path) == "80\n"
+    assert console_blocks.run(f"bash -c '{say}' | cat", tmp_path) == "none\n"
+    assert console_blocks.run(f"echo a | bash -c '{say}'", tmp_path) == "80\n"
+    assert console_blocks.run(f"bash -c '{say}; true' 2>/dev/null", tmp_path) == "80\n"
+    console_blocks.run(f"{say} > there", tmp_path)
+    assert (tmp_path / "there").read_text() == "none\n"
+    for run in (run_here, console_blocks.run):
+        whole, first = (run(f"attnx sites tiny-gpt{rest}", tmp_path) for rest in ("", " | cat"))
+        assert max(map(cell_len, whole.splitlines())) <= 80 < max(map(cell_len, first.splitlines()))
+
+
+def test_a_pipe_in_quotes_is_none() -> None:
+    assert console_blocks.parted("jq '.a | .b' x | head -1") == ("jq '.a | .b' x", "head -1")
+    assert console_blocks.parted('echo "a | b"') == ('echo "a | b"', "")
 
 
 def test_comparing_notices_differences() -> None:

@@ -142,3 +142,31 @@ def test_average_leaves_nan_out_without_a_warning():
     assert formula.average(
         np.array([[1.0, 5.0], [3.0, 7.0]]), axis=1, where=np.array([[True, False]] * 2)
     ).tolist() == [1, 3]
+
+
+def test_blocks_of_rows_cover_every_cell_once() -> None:
+    for shape, most in (((2, 3, 7, 5), 10), ((7, 5), 1), ((1, 2, 4, 3), 100), ((2, 0, 4, 3), 5), ((2, 4, 0), 5)):
+        count = np.zeros(shape, int)
+        for at in formula.blocks(shape, most):
+            count[at] += 1
+            assert count[at].size <= max(most, shape[-1])
+        assert (count == 1).all()
+
+
+def test_large_matrices_are_computed_some_rows_at_a_time_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    query, key, value = (rng.normal(size=(1, 2, 6, 4)).astype(np.float32) for _ in range(3))
+    masked = rng.normal(size=(1, 2, 6, 6)).astype(np.float32)
+    masked[0, 0, 2] = -np.inf
+
+    def found() -> list[np.ndarray]:
+        weights = formula.softmax(masked, np.array([0.5, -1.0]))
+        return [
+            formula.scores(query, key), formula.softmax(masked), weights, formula.context(weights, value),
+            formula.capped(masked, 2.0), formula.visible(masked, np.zeros_like(masked), weights),
+        ]  # fmt: skip
+
+    whole = found()
+    monkeypatch.setattr(formula, "AT_ONCE", 1)
+    for one, two in zip(whole, found(), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6)

@@ -1,6 +1,9 @@
 """Decoders that write on: through a cache, a static one, and none; held to the same model in plain numpy."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,12 @@ from attnx.catalog.models import bundled
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.feed.generation_config import Rules
 from attnx.records import Trace
-from attnx.run.generate import Plan, choose, plan
+from attnx.run.generate import Decoded, Plan, choose, plan, with_new
 from attnx.run.logits import next_logits
-from attnx.tokens import from_ids
+from attnx.tokens import from_ids, load_tokenizer
+from attnx.tokens.spaced import spaced
 from tests import small_models as small
+from tests.tokens.conftest import write_bpe
 
 PROMPT = [3, 7, 1, 12]
 COUNT = 10
@@ -278,3 +283,20 @@ def test_the_bundled_decoder_writes_with_its_cache_what_it_writes_without() -> N
         assert attention.trusted
         later = np.triu(np.ones(attention.need("weights").shape[2:], bool), 1)
         assert not attention.need("weights")[..., later].any()
+
+
+@pytest.mark.parametrize(("blank", "shown"), [("Ġ", "␠"), ("Ċ", "␊"), ("ĊĊ", "␊␊")])
+def test_spaces_that_are_tokens_are_spaces_of_the_text(blank: str, shown: str, tmp_path: Path) -> None:
+    """Then its words, which stand between spaces, are those of the same text where it is given."""
+    tokenizer = load_tokenizer(write_bpe(tmp_path))
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    model: Any = SimpleNamespace(tokenizer=tokenizer)
+    written = (vocabulary["Ġcat"], vocabulary[blank], vocabulary["it"])
+    run: Any = None
+    begun = tokenizer.encode("the")
+    made = with_new(model, begun, Decoded((*begun.ids.tolist(), *written), 3, run, False))
+    given = tokenizer.encode("the cat" + {"Ġ": " ", "Ċ": "\n", "ĊĊ": "\n\n"}[blank] + "it")
+    assert made.text == given.text
+    assert [word for word, _ in spaced(made)] == ["the", "cat", "it"]
+    assert made.pieces == ("the", " cat", shown, "it")
+    assert [made.text[slice(*at)] for at in made.offsets] == ["the", "cat", made.text[7:-2], "it"]

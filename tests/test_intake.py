@@ -43,7 +43,9 @@ def test_file(tmp_path: Path) -> None:
     assert [(g.line, g.text) for g in take(Source(file=tmp_path / "f"))] == [(1, "one"), (3, " two "), (4, "three")]
 
 
-@pytest.mark.parametrize(("name", "told"), [("a.jsonl", True), ("a.CSV", True), ("a.txt", False), ("jsonl", False)])
+@pytest.mark.parametrize(
+    ("name", "told"), [("a.jsonl", True), ("a.json", True), ("a.CSV", True), ("a.txt", False), ("jsonl", False)]
+)
 def test_lines_with_fields_are_texts_as_they_stand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: bool
 ) -> None:

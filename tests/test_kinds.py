@@ -180,6 +180,30 @@ def test_pooling_additive_and_learned_latents(tmp_path: Path) -> None:
     assert (site.kind, site.heads, site.scale) == ("cross", H, pytest.approx(D**-0.5))
 
 
+def test_sums_that_are_cast_first_are_products(tmp_path: Path) -> None:
+    """As torch writes a sum with a type: additive attention whose vector is multiplied and summed."""
+    g = G()
+    x, state = g.input("x", ["b", "s", 16]), g.input("state", ["b", "t", 16])
+
+    def summed(value: str, axis: int) -> str:
+        cast = g.op("Cast", g.op("Cast", value, to=1), to=1)
+        return str(g.op("ReduceSum", cast, g.const([axis], np.int64), keepdims=0))
+
+    wide = [g.op("Unsqueeze", y, g.const([i], np.int64)) for y, i in ((state, 2), (x, 1))]
+    w = g.weight(16)
+    weights = g.softmax(summed(str(g.op("Mul", w, g.op("Tanh", g.op("Add", *wide)))), 3))
+    gathered = g.op("Mul", g.op("Unsqueeze", weights, g.const([3], np.int64)), wide[1])
+    path = g.save(tmp_path, summed(str(gathered), 2))
+    given = {n: RNG.standard_normal((2, t, 16)).astype(np.float32) for n, t in (("x", S), ("state", 3))}
+    (a,) = trace(path, **given).attentions
+    assert (a.site.kind, a.site.scale) == ("additive", None)
+    energy = np.tanh(given["state"][:, :, None] + given["x"][:, None]) @ g.weights[w]
+    assert a.weights is not None
+    np.testing.assert_allclose(a.weights[:, 0], softmax(energy), atol=1e-6)
+    assert a.context is not None
+    np.testing.assert_allclose(a.context[:, 0], softmax(energy) @ given["x"], atol=1e-5)
+
+
 def test_a_position_bias_is_named(tmp_path: Path) -> None:
     g = G()
     x = g.input("x", ["b", "s", 16])
@@ -241,6 +265,39 @@ def test_a_scale_before_a_rotary_embedding_is_found(tmp_path: Path) -> None:
     assert a.trusted
 
 
+def test_a_scale_before_a_bias_per_head_is_found(tmp_path: Path) -> None:
+    """As in relative attention with two biases (Transformer-XL, Funnel): one for the keys, one for positions."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    w, (u, v), places = g.weight(16, D * H), (g.weight(H, 1, D), g.weight(H, 1, D)), g.weight(1, H, D, S)
+    head = g.op("Mul", g.heads(str(g.op("MatMul", x, w))), g.const(0.25, np.float32))
+    k, value = g.heads(g.linear(x, D * H), (0, 2, 3, 1)), g.heads(g.linear(x, D * H))
+    content = g.op("MatMul", g.op("Add", head, u), k)
+    moved = g.op("MatMul", g.op("Add", head, v), places)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(g.op("Add", content, moved)), value))))
+    given = RNG.standard_normal((2, S, 16)).astype(np.float32)
+    (a,) = trace(path, x=given).attentions
+    assert a.site.scale == pytest.approx(0.25)
+    projected = (given @ g.weights[w]).reshape(2, S, H, D).transpose(0, 2, 1, 3)
+    assert a.query is not None
+    assert a.key is not None
+    assert a.scores is not None
+    np.testing.assert_allclose(a.query, projected + g.weights[u] / 0.25, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(a.scores, a.query @ a.key.transpose(0, 1, 3, 2), rtol=1e-4, atol=1e-4)
+    assert a.trusted
+
+
+def test_a_factor_before_a_bias_of_a_projection_is_the_projections(tmp_path: Path) -> None:
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    q, k, v = qkv(g, x)
+    scaled = g.op("Mul", g.linear(x, D * H), g.const(0.01, np.float32))  # an integer weight's step, say
+    q = g.heads(str(g.op("Add", scaled, g.weight(D * H))))
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(g.scores(q, k)), v))))
+    (a,) = trace(path, x=RNG.standard_normal((2, S, 16)).astype(np.float32)).attentions
+    assert a.site.scale == pytest.approx(D**-0.5)
+
+
 def check_of(a: Attention, name: str) -> bool:
     return next(c.holds for c in a.checks if c.name == name)
 
@@ -288,3 +345,45 @@ def test_given_queries_and_keys_of_one_length_behind_a_triangle_are_self(keys: i
     masked = g.op("Where", seen, g.scores(str(query), str(key)), g.const(-np.inf, np.float32))
     (site,) = sites(g.save(tmp_path, str(g.op("MatMul", g.softmax(str(masked)), value))))
     assert (site.kind, site.causal, site.bias) == (kind, True, None)
+
+
+def pooled(g: G, x: str) -> str:
+    """The mean of every two neighbours, by slices that are added up."""
+    parts = [g.op("Slice", x, *(g.const([n], np.int64) for n in (i, 1000, 1, 2))) for i in (0, 1)]
+    return str(g.op("Mul", g.op("Add", *parts), g.const(0.5, np.float32)))
+
+
+def gathered(g: G, x: str) -> str:
+    """A sum of three that are gathered and masked, as an adaptive pooling is exported."""
+    keep = g.const(np.arange(6).reshape(1, 6, 1) < 4)
+    parts = [
+        g.op("Where", keep, g.op("Gather", x, g.const(np.arange(i, i + 6), np.int64), axis=1), g.const(0, np.float32))
+        for i in range(3)
+    ]
+    return str(g.op("Add", g.op("Add", parts[0], parts[1]), parts[2]))
+
+
+def branched(g: G, x: str) -> str:
+    """A sum of two projections of the same states."""
+    return str(g.op("Add", g.linear(x, 16), g.op("Tanh", g.linear(x, 16))))
+
+
+@pytest.mark.parametrize("make", [pooled, gathered, branched], ids=lambda f: f.__name__)
+def test_sums_of_parts_and_of_branches_of_one_stream_are_of_that_stream(
+    make: Callable[[G, str], str], tmp_path: Path
+) -> None:
+    g = G()
+    x = g.input("x", ["b", 8, 16])
+    h = g.op("Mul", x, g.op("Sigmoid", x))
+    y = plain(g, str(h), make(g, str(h)))
+    (site,) = sites(g.save(tmp_path, y))
+    assert (site.kind, site.component) == ("self", "encoder")
+
+
+def test_a_sum_of_two_streams_is_neither(tmp_path: Path) -> None:
+    g = G()
+    x, memory = g.input("x", ["b", "s", 16]), g.input("memory", ["b", "s", 16])
+    h = g.op("Mul", x, g.op("Sigmoid", x))
+    y = plain(g, str(h), str(g.op("Add", g.linear(str(h), 16), g.linear(memory, 16))))
+    (site,) = sites(g.save(tmp_path, y))
+    assert site.kind == "cross"

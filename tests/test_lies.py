@@ -369,4 +369,4 @@ def test_both_the_json_and_the_title_say_so(lying: Callable[..., None], capsys: 
     trusted = [site["trusted"] for site in document["sites"]]  # type: ignore[attr-defined]
     assert trusted == [True, True, False, True, True, True]
     assert cli.run(["inspect", SENTENCE, "-H", "2.1", "--view", "heatmap"]) == 0
-    assert re.search(r"^ *L2 H1.*NOT TRUSTED", capsys.readouterr().out, re.M)
+    assert re.search(r"^minilm · L2 H1.*NOT TRUSTED", capsys.readouterr().out, re.M)

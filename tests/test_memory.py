@@ -1,14 +1,22 @@
 """How much memory is free: what the machine says, and what is left of the limits that a container is under."""
 
+import ast
+import builtins
+import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import attnx
+from attnx.cli.refusals import of_system
 from attnx.cli.wording import worded
-from attnx.errors import RunError
+from attnx.errors import RunError, lacks_memory
 from attnx.session import memory
+from attnx.session.ort import open_session
+from attnx.tokens.load import load_tokenizer
 
 GIB = 2**30
 
@@ -115,3 +123,90 @@ def test_the_message_has_the_figures_and_what_fits(monkeypatch: pytest.MonkeyPat
         memory.check_reduced(sites, feed)
     monkeypatch.setattr(memory, "available", lambda: None)
     memory.check(sites, feed, ("weights",))
+
+
+REFUSED = [
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: std::bad_alloc"),
+    ImportError("some.so: failed to map segment from shared object", name="some"),
+    ImportError("some.so: cannot map zero-fill pages: Cannot allocate memory", name="some"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=str)
+def test_what_was_refused_memory_is_known_by_its_text(error: Exception) -> None:
+    assert lacks_memory(error)
+    told = of_system(error)
+    assert isinstance(told, RunError)
+    assert "not enough memory" in told.message
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), ImportError("no module named x"), OSError(errno.ENOENT, "none")])
+def test_other_errors_are_not_of_memory(error: Exception) -> None:
+    assert not lacks_memory(error)
+
+
+def test_python_s_own_silence_about_memory_counts_only_under_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SystemError("error return without exception set")
+    monkeypatch.setattr("attnx.cli.refusals.memory_limit", lambda: None)
+    assert of_system(error) is None
+    monkeypatch.setattr("attnx.cli.refusals.memory_limit", lambda: 2**28)
+    assert isinstance(of_system(error), RunError)
+
+
+def test_a_model_that_does_not_fit_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("Exception during initialization: std::bad_alloc")
+
+    path = attnx.open("tiny-gpt", device="cpu").path
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refused)
+    with pytest.raises(RunError, match="there is not enough memory to load the model"):
+        open_session(path, device="cpu")
+
+
+def test_a_tokenizer_whose_library_does_not_fit_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refused(name: str, *args: Any, **named: Any) -> Any:
+        if name == "tokenizers":
+            raise ImportError("tokenizers.abi3.so: failed to map segment from shared object", name="tokenizers")
+        return real(name, *args, **named)
+
+    folder = attnx.open("minilm", device="cpu").path.parent
+    monkeypatch.setattr(builtins, "__import__", refused)
+    with pytest.raises(ImportError) as caught:
+        load_tokenizer(folder)
+    assert lacks_memory(caught.value)
+
+
+def blaming(source: str) -> list[int]:
+    """Lines of handlers that take any error of a library for one of ours, and do not ask whether it lacked memory."""
+    tree = ast.parse(source)
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    found = []
+    for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.type is not None):
+        caught = {getattr(node, "id", "") for node in ast.walk(handler.type)}  # type: ignore[arg-type]
+        inside = [node for part in handler.body for node in ast.walk(part)]
+        raises = any(isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) for node in inside)
+        if not raises or not caught & {"Exception", "BaseException", "ImportError", "RuntimeError"}:
+            continue
+        names = {getattr(node, "id", "") for node in inside}
+        names |= {getattr(node, "id", "") for name in names & set(functions) for node in ast.walk(functions[name])}
+        if "lacks_memory" not in names:
+            found.append(handler.lineno)
+    return found
+
+
+def test_no_handler_blames_a_file_for_memory_that_was_refused() -> None:
+    root = Path(attnx.__file__).parent
+    files = [path for path in root.rglob("*.py") if path.relative_to(root).as_posix() != "cli/app.py"]  # the boundary
+    found = {str(path.relative_to(root)): blaming(path.read_text(encoding="utf-8")) for path in files}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_handler_that_blames_a_file_is_seen() -> None:
+    assert blaming("try:\n    f()\nexcept Exception as e:\n    raise ModelError(str(e))") == [3]
+    assert blaming("try:\n    f()\nexcept ImportError:\n    raise UsageError('no x') from None") == [3]
+    asks = "try:\n    f()\nexcept Exception as e:\n    if lacks_memory(e):\n        raise\n    raise ModelError(str(e))"
+    assert blaming(asks) == []

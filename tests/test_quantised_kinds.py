@@ -10,14 +10,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.run.check import check
+from tests.integers import own_tensors
 
 RNG = np.random.default_rng(11)
 B, S, H, D = 2, 5, 2, 4
 W = H * D
 
 
-def quantised(folder: Path) -> Path:
-    """One attention whose every tensor is uint8, with a scale of its own."""
+def quantised(folder: Path, cached: bool = False, clipped: bool = False) -> Path:
+    """One attention whose every tensor is uint8, with a scale of its own.
+
+    With `cached`, one QGemm makes query, key and value, which are split, and the keys come after a past's.
+    With `clipped`, the integers of the query are changed by an operator that gives them no scale.
+    """
     nodes: list[onnx.NodeProto] = []
     held: dict[str, np.ndarray] = {}
     scale_of: dict[str, tuple[str, str]] = {}
@@ -42,8 +48,34 @@ def quantised(folder: Path) -> Path:
 
     nodes.append(helper.make_node("QuantizeLinear", ["x", *steps("xq", 0.04, 128)], ["xq"]))
     shape = const("shape", [0, -1, H, D], np.int64)
-    parts = {}
-    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+    parts: dict[str, str] = {}
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", W])]
+    if cached:
+        flat = moved("Reshape", "flat", ["xq", const("rows", [-1, W], np.int64)])
+        held["w"] = RNG.integers(64, 192, (W, 3 * W)).astype(np.uint8)
+        steps("w", 0.006, 128)
+        held["b"] = RNG.integers(-50, 50, 3 * W).astype(np.int32)
+        read = [flat, *scale_of[flat], "w", *scale_of["w"], "b", *steps("packed", 0.05, 128)]
+        nodes.append(helper.make_node("QGemm", read, ["packed"], domain="com.microsoft", alpha=1.0))
+        split = ["sq", "sk", "sv"]
+        nodes.append(helper.make_node("Split", ["packed", const("three", [W] * 3, np.int64)], split, axis=1))
+        shape = const("whole", [B, -1, H, D], np.int64)
+        for name in "qkv":
+            scale_of[f"s{name}"] = scale_of["packed"]
+            parts[name] = moved(
+                "Transpose", name, [moved("Reshape", f"r{name}", [f"s{name}", shape])], perm=[0, 2, 1, 3]
+            )
+        for name in "kv":
+            inputs.append(helper.make_tensor_value_info(f"past_{name}", TensorProto.FLOAT, ["b", H, "p", D]))
+            nodes.append(
+                helper.make_node("QuantizeLinear", [f"past_{name}", *steps(f"p{name}", 0.03, 120)], [f"p{name}"])
+            )
+            out = f"all_{name}"
+            read = [*steps(out, 0.06, 126), f"p{name}", *scale_of[f"p{name}"], name, *scale_of[name]]
+            nodes.append(helper.make_node("QLinearConcat", read, [out], domain="com.microsoft", axis=2))
+            parts[name] = out
+        parts["k"] = moved("Transpose", "turned", [parts["k"]], perm=[0, 1, 3, 2])
+    for name, perm in () if cached else (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
         held[f"w{name}"] = RNG.integers(64, 192, (W, W)).astype(np.uint8)
         steps(f"w{name}", 0.006, 128)
         held[f"b{name}"] = RNG.integers(100, 156, W).astype(np.uint8)
@@ -51,6 +83,11 @@ def quantised(folder: Path) -> Path:
         made = op("QLinearMatMul", f"m{name}", ["xq", f"w{name}"], 0.05, 128)
         biased = op("QLinearAdd", f"a{name}", [made, f"b{name}"], 0.05, 128, "com.microsoft")
         parts[name] = moved("Transpose", name, [moved("Reshape", f"r{name}", [biased, shape])], perm=perm)
+    if clipped:
+        low, high = const("low", 20, np.uint8), const("high", 235, np.uint8)
+        nodes.append(helper.make_node("Clip", [parts["q"], low, high], ["clipped"]))
+        scale_of["clipped"] = scale_of[parts["q"]]
+        parts["q"] = "clipped"
     scores = op("QLinearMatMul", "scores", [parts["q"], parts["k"]], 0.2, 128)
     held["half"] = np.asarray(200, np.uint8)
     steps("half", 0.5 / 200, 0)
@@ -59,7 +96,7 @@ def quantised(folder: Path) -> Path:
     context = op("QLinearMatMul", "context", [weights, parts["v"]], 0.05, 128)
     nodes.append(helper.make_node("DequantizeLinear", [context, *scale_of[context]], ["y"]))
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", W])],
+        nodes, "g", inputs,
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(v, n) for n, v in held.items()],
     )  # fmt: skip
@@ -81,3 +118,46 @@ def test_a_scale_in_integers_is_found_and_rounded_weights_pass_as_such(tmp_path:
     scores = np.einsum("bhqd,bhkd->bhqk", a.query, a.key) * 0.5
     e = np.exp(scores - scores.max(-1, keepdims=True))
     assert np.abs(a.weights - e / e.sum(-1, keepdims=True)).max() < 0.05, "what is rounded is near what is not"
+
+
+def test_integers_that_are_joined_and_split_are_read_in_their_own_steps(tmp_path: Path) -> None:
+    x = RNG.standard_normal((B, S, W)).astype(np.float32)
+    past = {f"past_{n}": RNG.standard_normal((B, H, 3, D)).astype(np.float32) for n in "kv"}
+    path = quantised(tmp_path, cached=True)
+    (a,) = attnx.open(path, device="cpu").trace(inputs={"x": x, **past}, verify_outputs=True).attentions
+    assert (a.site.kind, a.site.heads, a.site.head_size, a.site.scale) == ("self", H, D, pytest.approx(0.5))
+    assert a.trusted, [c for c in a.checks if not c.holds]
+    own = own_tensors(path, {"x": x, **past}, ["q", "all_k", "all_v", "weights"])
+    for name, tensor, step, zero in (
+        ("query", "q", 0.05, 128),
+        ("key", "all_k", 0.06, 126),
+        ("value", "all_v", 0.06, 126),
+    ):
+        array = getattr(a, name)
+        np.testing.assert_allclose(array, (own[tensor].astype(np.float32) - zero) * np.float32(step), atol=1e-6)
+    np.testing.assert_allclose(a.weights, own["weights"].astype(np.float32) / 256, atol=1e-6)
+
+
+def test_integers_of_unknown_steps_are_not_shown_as_numbers(tmp_path: Path) -> None:
+    x = RNG.standard_normal((B, S, W)).astype(np.float32)
+    (a,) = attnx.open(quantised(tmp_path, clipped=True), device="cpu").trace(inputs={"x": x}).attentions
+    assert a.query is None
+    assert a.key is not None
+    assert a.weights is not None
+    assert a.trusted, [c for c in a.checks if not c.holds]
+
+
+def test_what_many_rounded_weights_lose_does_not_cost_their_trust(tmp_path: Path) -> None:
+    x = RNG.standard_normal((1, 120, W)).astype(np.float32)
+    (a,) = attnx.open(quantised(tmp_path), device="cpu").trace(inputs={"x": x}).attentions
+    rows = next(c for c in a.checks if c.name == "rows sum to 1")
+    assert rows.difference > 0.02, "the test needs rows that half a step per key takes away from 1"
+    assert rows.tolerance == pytest.approx((120 / 2 + 1) / 256)
+    assert a.trusted, [c for c in a.checks if not c.holds]
+
+
+def test_floats_get_no_allowance(tmp_path: Path) -> None:
+    site = attnx.open(quantised(tmp_path), device="cpu").sites[0]
+    weights = np.random.default_rng(1).dirichlet(np.ones(120), (1, H, 120)).astype(np.float32)
+    (rows,) = check(site, {"weights": weights * np.float32(0.9)}, {"weights": "tapped"}, low=True)
+    assert not rows.holds

@@ -8,10 +8,16 @@ import pytest
 
 import attnx
 from attnx.errors import InputError
+from attnx.formula import softmax
 from attnx.measure import describe_heads
 from attnx.measure.distance import mean_distance
+from attnx.measure.looks import mass
 from attnx.model import Model
-from attnx.records import Tokens
+from attnx.records import Attention, Site, Tokens, Trace
+from attnx.run.check import check
+from attnx.run.prompt import Prompt
+from attnx.run.unseen import unseen
+from attnx.study.head_stats import heads
 from attnx.taps.reductions import ROWS
 from attnx.tokens import from_ids
 from scripts.bench.make_decoder import Shape, build
@@ -144,3 +150,79 @@ def test_distances_of_a_head_or_of_each_row(
     tokens = minilm.encode(" ".join([ANIMAL] * sentences))
     want, got = mean_distance(minilm.trace(tokens=tokens)), minilm.heads(tokens=tokens).measure("mean distance")
     np.testing.assert_allclose(got.values, want.values, rtol=off)
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Model:
+    return attnx.open("tiny-gpt", device="cpu")
+
+
+def fed(model: Model, mask: list[int]) -> dict[str, np.ndarray]:
+    """A feed of a few ids, with a mask of its own."""
+    count = len(mask)
+    feed = {slot.name: np.zeros((1, *[d if isinstance(d, int) else 0 for d in slot.shape[1:]]), np.float32)
+            for slot in model.slots() if "past" in slot.name}  # fmt: skip
+    rows = {"input_ids": np.arange(40, 40 + count), "attention_mask": np.array(mask), "position_ids": np.arange(count)}
+    return feed | {slot.name: rows[slot.name][None] for slot in model.slots() if slot.name in rows}
+
+
+@pytest.mark.parametrize("hidden", [float("-inf"), float(np.finfo(np.float32).min), -10000.0])
+def test_rows_that_see_no_key_do_not_count(hidden: float) -> None:
+    """A softmax makes weights of such rows too, unless what hides the keys is minus infinity."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(0, 3, (1, 2, 5, 5)).astype(np.float32)
+    put = np.zeros((5, 5), np.float32)
+    put[[0, 3]] = hidden
+    masked = scores + put
+    weights = np.asarray(softmax(masked))
+    tokens = Tokens(np.arange(5), tuple("abcde"), ((0, 0),) * 5, tuple(range(5)), (False,) * 5, (True,) * 5)
+    site = Site(0, 0, "encoder", "self", "Softmax", "", 2, 2, None, None)
+    trace = Trace("", "cpu", tokens, None, (Attention(site, capped=scores, masked=masked, weights=weights),))
+    table, rows = describe_heads(trace), [1, 2, 4]
+    wide, away = weights[0, :, rows].astype(np.float64).transpose(1, 0, 2), np.abs(np.subtract.outer(rows, range(5)))
+    want = {
+        "self": wide[:, range(3), rows].mean(axis=1),
+        "largest weight": wide.max(axis=-1).mean(axis=1),
+        "first": wide[..., 0].mean(axis=1),
+        "entropy": -(wide * np.log(wide)).sum(axis=-1).mean(axis=1),
+        "mean distance": (wide * away).sum(axis=(1, 2)) / wide.sum(axis=(1, 2)),
+    }
+    for name, values in want.items():
+        np.testing.assert_allclose(table.measure(name).values[0], values, rtol=1e-5, err_msg=name)
+    (note,) = unseen(trace)
+    assert note.startswith("every key is hidden from 2 of 5 queries in L0: ")
+
+
+def test_where_every_key_is_hidden_no_measure_has_a_value(gpt: Model) -> None:
+    feed = fed(gpt, [0] * 5)
+    reduced, trace = heads(gpt, Prompt(inputs=feed))
+    assert any("every key is hidden from every query in L0" in note for note in trace.notes)
+    for table in (reduced, describe_heads(gpt.trace(inputs=feed))):
+        assert all(np.isnan(one.values).all() for one in (*table.measures, *table.rest))
+        assert set(sum(table.kinds, ())) == {""}
+
+
+def test_a_text_of_padding_alone_is_said_to_see_nothing(minilm: Model) -> None:
+    given = {"attention_mask": np.zeros((1, len(minilm.trace(ANIMAL).tokens)), np.int64)}
+    trace = minilm.trace(ANIMAL, inputs=given)
+    assert not any(trace.tokens.mask)
+    assert any("every key is hidden from every query in L0" in note for note in trace.notes)
+    assert np.isnan(mass(trace).values).all()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sums", "holds"), [(True, 0.75, True), (True, 1.0, True), (True, 1.25, False), (False, 0.75, False)]
+)
+def test_a_row_that_sees_no_key_may_share_its_weight_with_cells_that_are_no_keys(
+    hidden: bool, sums: float, holds: bool
+) -> None:
+    """Padding fills up a block of queries, whose softmax then runs over places before and behind the text too."""
+    masked = np.zeros((1, 1, 2, 6), np.float32)
+    masked[0, 0, 1] -= 1e10 * hidden
+    weights = np.asarray(softmax(masked))
+    weights[0, 0, 1] *= sums
+    site = Site(0, 0, "encoder", "self", "Softmax", "", 1, 1, None, None)
+    done = check(site, {"masked": masked, "weights": weights}, {"masked": "tapped", "weights": "tapped"}, low=False)
+    assert [one.name for one in done[:2]] == ["rows sum to 1", "weights = softmax(masked)"]
+    assert (done[0].difference <= done[0].tolerance) is holds
+    assert done[1].difference <= done[1].tolerance or not hidden

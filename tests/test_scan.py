@@ -21,7 +21,7 @@ from attnx.errors import InputError, RunError, UsageError
 from attnx.measure import describe_heads
 from attnx.model import Model
 from attnx.scan import parts, scanning, surveys
-from attnx.scan.corpus import Text
+from attnx.scan.corpus import Text, read
 from attnx.scan.measuring import Job, measure
 from attnx.scan.observations import COLUMNS, schema
 from attnx.scan.parts import SCAN, note_of
@@ -478,6 +478,39 @@ def test_a_folder_that_cannot_be(minilm: Model, corpus: Path, tmp_path: Path, mo
     monkeypatch.setattr(Path, "mkdir", read_only)
     with pytest.raises(RunError, match=r"o.parquet cannot be written: Permission denied"):
         scan(minilm, [corpus], tmp_path / "o.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("a.csv", 'text\n"The cat\nIt slept\nA dog\n', "line 4 is not CSV that can be read: unexpected end of data"),
+        ("a.csv", "id,text\n1,The cat sat, and ran.\n", "line 2 has 3 cells, and the first line 2"),
+        ("a.tsv", "id\ttext\n1\tok\n2\n", "line 3 has 1 cell, and the first line 2"),
+        ("a.csv", "text,text\na,b\n", "a.csv has 2 columns called 'text'"),
+        ("a.json", '[\n"The cat"]', "line 1 is not JSON"),
+        ("a.json", '["The cat"]', "line 1: there is no text in it"),
+    ],
+)
+def test_a_corpus_of_which_texts_would_be_lost_is_refused(name: str, content: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as caught:
+        list(read([tmp_path / name]))
+    assert what in caught.value.message
+    assert caught.value.hint
+
+
+def test_what_a_corpus_may_hold_besides_its_texts(tmp_path: Path) -> None:
+    kept = {
+        "a.json": '{"text": "The cat"}\n"A dog"\n',
+        "a.csv": 'id,text,,\n1,"The ""cat""\nsat, yes",,\n\n2,,,\n3,A dog,,,,\n',
+        "a.tsv": 'id\ttext\n1\tHe said "hi", twice\n',
+    }
+    texts = {
+        "a.json": ["The cat", "A dog"], "a.csv": ['The "cat"\nsat, yes', "A dog"], "a.tsv": ['He said "hi", twice'],
+    }  # fmt: skip
+    for name, content in kept.items():
+        (tmp_path / name).write_text(content)
+        assert [one.text for one in read([tmp_path / name])] == texts[name]
 
 
 def test_a_corpus_without_texts_leaves_nothing_behind(minilm: Model, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_what_another_thread_of_a_program_writes_is_not_lost(only: bool, capfd: 
         over.set()
         assert waiting.result()
     assert capfd.readouterr().out == ("" if only else "of another thread\n")
+
+
+def test_without_a_place_that_is_nowhere_there_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reserve()
+    with monkeypatch.context() as patched:
+        patched.setattr("attnx.session.silence.os.open", lambda *_: Path("/no/such/place").readlink())
+        with quiet(errors=True):
+            os.write(1, b"noise\n")
+    with quiet(errors=True):
+        os.write(1, b"of a library\n")
+        os.write(2, b"of a library\n")
+    reserve(False)
+    os.write(1, b"a result\n")
+    os.write(2, b"a note\n")
+    assert tuple(capfd.readouterr()) == ("noise\na result\n", "a note\n")
 
 
 def test_threads_that_ask_for_the_mode_of_new_files_leave_the_mask_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnx.catalog.models import companion_names, pick
-from attnx.errors import ModelError, RunError, UsageError
+from attnx.errors import ModelError, RunError, UsageError, lacks_memory
 from attnx.wording import Wording
 
 _NAME = re.compile(
@@ -299,6 +299,8 @@ def _clear_errors(name: Name, file: str = "") -> Iterator[None]:
             raise RunError(f"the disk is full: {what} did not fit", f"Make room in {cache_root()}.") from None
         raise _unreachable(endpoint, what, error) from None
     except Exception as error:  # httpx's errors have no base class in common with others
+        if lacks_memory(error):
+            raise
         raise _unreachable(endpoint, what, error) from None
 
 

@@ -236,8 +236,16 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
         }
         output.emit_json(as_document("attnx/align", body))
         return
-    methods, heads = tables.errors(model.name, gold.name, found, asked.top or BEST, explain=asked.explain)
-    output.show(methods, "", heads, *_hint(asked))
+    from attnx.view.screen import choice, screen
+
+    def more(left: int) -> str:
+        return f"{counted(left, 'more head')}: --top K" if left else ""
+
+    counts = range(BEST, 0, -1) if asked.top is None else (asked.top,)
+    heads = choice(*(["", tables.best_heads(found, count, more)] for count in counts))
+    hints = [] if asked.explain else ["formula, source: --explain"]
+    methods = tables.errors(model.name, gold.name, found, explain=asked.explain)
+    output.show(screen(methods, heads, said=output.lines_of(said), every=asked.explain, hints=hints))
 
 
 def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:

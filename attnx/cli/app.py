@@ -26,7 +26,14 @@ from attnx.version import __version__
 HELP = {"help_option_names": ["-h", "--help"]}
 """Options that show the help: of a command too, which keeps the names that it is first asked with."""
 WIDE = 9
-"""Cells of the longest command's name, so that the panels of commands line up."""
+"""Cells of the longest command's name, so that the commands line up."""
+HEAD = """\
+See what each token attends to, in any Transformer exported to ONNX.
+Usage: attnx COMMAND [OPTIONS]   attnx COMMAND --help   attnx "A text."
+"""
+"""What the help begins with; without a command, a text is one of `inspect`."""
+TERMS = "Terms that it uses: docs/reference/glossary.md"
+"""What the help ends with."""
 
 
 @cache
@@ -91,14 +98,12 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return command(cmd_name) if cmd_name in names() else None
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        self.format_commands(ctx, formatter)
-        panels.write(self, ctx, formatter)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, panel in panels.grouped(names()).items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(WIDE), summary(name)) for name in panel])
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write everything on one screen of 80 by 24."""
+        options = [", ".join(sorted(p.opts, key=len)) for p in self.get_params(ctx) if p.param_type_name == "option"]
+        formatter.write(HEAD)
+        panels.write_commands(names(), formatter)
+        formatter.write(f"Options: {' · '.join(options)}\n{TERMS}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in names():
@@ -157,12 +162,7 @@ def _root(
         bool, typer.Option("--version", "-V", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """See what each token attends to, in any Transformer exported to ONNX.
-
-    attnx "A text." is short for attnx inspect "A text."
-
-    What its terms mean: docs/reference/glossary.md
-    """
+    """See what each token attends to, in any Transformer exported to ONNX."""
     if context.invoked_subcommand is None:
         typer.echo(_begin_with())
 

@@ -36,18 +36,31 @@ def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
     sys.stderr.flush()
     parent = os.getpid()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # no signal is lost or misdirected in between
+    told, tell = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(told)
         _die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        return work(args)  # the child continues as the program
+        try:
+            return work(args)  # the child continues as the program
+        finally:
+            os.write(tell, b".")  # a library that ends the process does not come here
+    os.close(tell)
     try:
         status = _wait(child)
+        os.set_blocking(told, False)  # a process that the child left behind may have it open still
+        try:
+            whole = bool(os.read(told, 1))
+        except BlockingIOError:
+            whole = False
     finally:
+        os.close(told)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    if os.WIFEXITED(status):
-        return os.WEXITSTATUS(status)
-    return _killed(os.WTERMSIG(status), terminal)
+    if not os.WIFEXITED(status):
+        return _killed(os.WTERMSIG(status), terminal)
+    code = os.WEXITSTATUS(status)
+    return code if whole or code in (RUN, INTERRUPTED) else _ended(code, terminal)
 
 
 def wanted(args: list[str]) -> bool:
@@ -82,6 +95,34 @@ def _wait(child: int) -> int:
             os.kill(child, info.si_signo)
 
 
+def memory_limit() -> int | None:
+    """How many bytes of memory this process may have (ulimit -v); None for any number."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    least = min(resource.getrlimit(name)[0] % 2**64 for name in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return least if least < 1 << 62 else None
+
+
+def _limited() -> str:
+    """A sentence on the limit of this process's memory; "" where there is none."""
+    limit = memory_limit()
+    if limit is None:
+        return ""
+    return f"This process may have {limit >> 20} MiB of memory (ulimit -v), and may have been refused more: raise it. "
+
+
+def _ended(code: int, terminal: Any) -> int:
+    """Tell of a library that has ended the process in the middle of the work, as OpenBLAS does without memory."""
+    _restore(terminal, screen=True)
+    _say(
+        f"a native library ended attnx (exit code {code})",
+        _limited() or "What it wrote is above. The usual reason is that the system has no more memory to give.",
+    )
+    return RUN
+
+
 def _killed(number: int, terminal: Any) -> int:
     name = signal.Signals(number).name
     _restore(terminal, screen=number != signal.SIGINT)
@@ -96,7 +137,8 @@ def _killed(number: int, terminal: Any) -> int:
     if name in _CRASHES:
         _say(
             f"a native library crashed ({name}) while attnx worked on this model",
-            "The file may be damaged or hostile, or meet a bug of onnxruntime; `attnx sites` only reads it.",
+            _limited()
+            + "The file may be damaged or hostile, or meet a bug of onnxruntime; `attnx sites` only reads it.",
         )
         return RUN
     # A signal that somebody sent on purpose: end the same way, so that the caller sees it.
@@ -106,7 +148,7 @@ def _killed(number: int, terminal: Any) -> int:
 
 
 def _say(message: str, hint: str) -> None:
-    sys.stderr.write(f"attnx: {message}\n  {hint}\n")
+    sys.stderr.write(f"attnx: {message}\n  {hint.strip()}\n")
 
 
 def _terminal() -> Any:

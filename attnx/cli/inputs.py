@@ -32,12 +32,12 @@ _FILES = {
     "a sound": ({".wav"}, "[<audio> gives the model a sound. ]"),
     "arrays": ({".npz"}, "[<inputs> gives the model arrays. ]"),
     "text": (
-        {".txt", ".md", ".jsonl", ".csv", ".tsv"},
+        {".txt", ".md", ".json", ".jsonl", ".ndjson", ".csv", ".tsv"},
         "[<file=> takes one text per line. ]- < FILE takes it whole. ",
     ),
 }
 """What a file holds -> the suffixes of such files, and how a command takes them."""
-_FIELDS = {".jsonl", ".ndjson", ".csv", ".tsv"}
+_FIELDS = {".json", ".jsonl", ".ndjson", ".csv", ".tsv"}
 """Files with fields, one of which may be the text; here each line is a text as it stands."""
 
 

@@ -6,14 +6,49 @@ from collections.abc import Sequence
 from inspect import cleandoc
 from typing import Any
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "Look": ("inspect", "coref", "align", "qkv", "explore", "report", "trace"),
-    "Measure": ("heads", "scale", "mask", "word", "flow", "contacts", "diff"),
-    "Intervene": ("ablate", "patch", "lens", "attribute", "intervene"),
-    "Many texts": ("scan",),
-    "Models": ("models", "pull", "export", "sites", "cost", "doctor"),
+COMMANDS: dict[str, dict[str, str]] = {
+    "Look": {
+        "inspect": "what each token attends to",
+        "coref": 'which noun "it" points at',
+        "align": "words traced to a source",
+        "qkv": "one weight taken apart",
+        "explore": "heads under the arrow keys",
+        "report": "every head on a web page",
+    },
+    "Measure": {
+        "heads": "what each head does",
+        "scale": "why divide by sqrt(d_k)",
+        "mask": "who may look at whom",
+        "word": "one word in two contexts",
+        "flow": "attention over all layers",
+        "contacts": "which residues touch",
+        "diff": "two models compared",
+    },
+    "Intervene": {
+        "ablate": "without a head or an edge",
+        "patch": "where an answer comes from",
+        "lens": "what each layer would say",
+        "attribute": "which parts make an answer",
+    },
+    "Many texts, scripts": {
+        "scan": "every head over a corpus",
+        "trace": "every array of a run",
+        "intervene": "many edits at once",
+    },
+    "Models": {
+        "models": "models that are at hand",
+        "pull": "a model from the Hub",
+        "export": "ONNX from PyTorch",
+        "sites": "the attention in a file",
+        "cost": "what attention costs",
+        "doctor": "what works on this machine",
+    },
 }
-"""Panels of commands, in the order in which they are listed; a command that is missing here comes last, in "Others"."""
+"""Panels of commands with a few words on each, in the order in which they are listed.
+
+A command that is missing here comes last, in "Others"."""
+BRIEF = 26
+"""The most letters of the few words on a command, so that two commands fit on a line."""
 FIRST = ("inspect", "coref", "heads", "qkv", "ablate", "lens", "sites")
 """The commands to begin with, which `attnx` alone names."""
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -49,6 +84,18 @@ def grouped(names: Sequence[str]) -> dict[str, list[str]]:
     out = {title: [name for name in panel if name in names] for title, panel in COMMANDS.items()}
     out[REST] = [name for name in names if name not in known]
     return {title: found for title, found in out.items() if found}
+
+
+def write_commands(names: Sequence[str], formatter: Any) -> None:
+    """Write all commands by panel, downwards, and in two columns where the width allows: on 80 they take one screen."""
+    name_width = max(map(len, names))
+    width = name_width + 2 + BRIEF + 2
+    for title, panel in grouped(names).items():
+        cells = [f"{name:<{name_width}}  {COMMANDS.get(title, {}).get(name, '')}" for name in panel]
+        rows = -(-len(cells) // (2 if formatter.width >= 2 * width else 1))
+        right = [*cells[rows:], *[""] * (2 * rows - len(cells))]
+        lines = [f"  {one:<{width}}{two}".rstrip() for one, two in zip(cells[:rows], right, strict=False)]
+        formatter.write("\n".join((title, *lines, "")))
 
 
 def arrange(command: Any) -> Any:
@@ -87,4 +134,16 @@ def write_examples(command: Any, formatter: Any) -> None:
             formatter.write("".join(f"  {line}\n" for line in command.examples))
 
 
-__all__ = ["COMMANDS", "EXAMPLES", "FIRST", "OPTIONS", "REST", "arrange", "grouped", "write", "write_examples"]
+__all__ = [
+    "BRIEF",
+    "COMMANDS",
+    "EXAMPLES",
+    "FIRST",
+    "OPTIONS",
+    "REST",
+    "arrange",
+    "grouped",
+    "write",
+    "write_commands",
+    "write_examples",
+]

@@ -29,8 +29,8 @@ class Pointed:
     pairs: Sequence[tuple[Coreference, Contrast]] | None
     contrast: str
     """The other text."""
-    opened: Sequence[str]
-    """What the head worth opening makes of each pronoun, a line or ""."""
+    opened: Sequence[tuple[str, str]]
+    """The head worth opening, and what it makes of each pronoun; two empty texts where there is none."""
     trace: Trace
 
 
@@ -109,8 +109,10 @@ def _body(shown: Pointed, form: _Form, *, explain: bool) -> list[Any]:
             out.append(tables.verdicts(one, explain=explain, short=form.read == "short"))
         if form.heads:
             out += ["", tables.heads(one, form.heads, _more, explain=explain)]
-        if shown.opened[at] and form.opened:
-            out.append(line(shown.opened[at], "dim"))
+        head, seen = shown.opened[at]
+        told = form.read == "whole" and any(f" {head} " in note for note in one.notes)  # as one set aside
+        if seen and form.opened and not told:
+            out.append(line(f"the head that is most on one token, {head}: {seen}", "dim"))
         if explain:
             out += ["", tables.layers(one)]
         if shown.pairs is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 
 from attnx.cli import interrupt
-from attnx.cli.containment import contained
+from attnx.cli.containment import contained, memory_limit
 from attnx.cli.ending import Ending
-from attnx.errors import RUN
+from attnx.errors import RUN, lacks_memory
 
 GARBAGE = 10_000
 """New objects after which circles of them are looked for. Imports make many, which all stay: looking for circles after
@@ -31,13 +32,17 @@ def main() -> None:
 
 def work(args: list[str]) -> int:
     """Import the app and run a command line, in the child: what the parent holds the child would have to copy."""
+    if not sys.warnoptions:  # Python's warnings are for who writes programs (-W, PYTHONWARNINGS show them)
+        warnings.simplefilter("ignore")
     try:
         from attnx.cli.app import begin
         from attnx.session.silence import reserve
 
         reserve()
         return begin(args)
-    except MemoryError:  # one that came while another was told of, or while the app was imported
+    except (MemoryError, ImportError, SystemError) as error:  # while another was told of, or the app was imported
+        if not lacks_memory(error) and not (isinstance(error, SystemError) and memory_limit() is not None):
+            raise
         os.write(2, _NO_MEMORY)
         return RUN
 

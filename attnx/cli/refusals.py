@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 
-from attnx.errors import AttnxError, RunError, UsageError
+from attnx.cli.containment import memory_limit
+from attnx.errors import AttnxError, RunError, UsageError, lacks_memory
 from attnx.wording import Wording
 
-_UNLOADED = ("failed to map segment", "annot allocate memory")
-"""What the dynamic loader says of a library for which there is no room."""
+_UNSAID = ("error return without exception set", "without setting an exception")
+"""What Python says where a library was refused memory and did not say so."""
 _FREE = "Free some memory, or raise the limit that this process was given: ulimit -a shows it."
 
 
@@ -19,12 +20,13 @@ def of_system(error: Exception) -> AttnxError | None:
             "there is not enough memory for this",
             Wording("Use a shorter text[, or fewer layers (<layers>)]."),
         )
-    if isinstance(error, ImportError) and any(said in str(error) for said in _UNLOADED):
+    if isinstance(error, ImportError) and lacks_memory(error):
         what = f"the package {error.name.partition('.')[0]}" if error.name else "a library"
         return RunError(f"there is not enough memory to load {what}", _FREE)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return RunError("the system lets this process start no more threads", _FREE)
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+    unsaid = isinstance(error, SystemError) and any(said in str(error) for said in _UNSAID)
+    if lacks_memory(error) or (unsaid and memory_limit() is not None):
         return RunError("there is not enough memory for this", _FREE)
     if not isinstance(error, OSError) or error.errno is None:
         return None

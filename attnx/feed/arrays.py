@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -184,6 +185,40 @@ def _write_safetensors(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
         file.write(np.ascontiguousarray(array).data)
 
 
+class ArrayFile(Protocol):
+    """A file that arrays are added to, one after another."""
+
+    def add(self, name: str, array: Array) -> None:
+        """Write an array."""
+
+    def add_parts(self, name: str, kind: np.dtype[Any], shape: Sequence[int], parts: Iterable[IO[bytes]]) -> None:
+        """Write an array whose bytes lie in files, one behind the other, each open at its beginning."""
+
+
+class Npz:
+    """An .npz file that is written array by array, as numpy.savez would."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+
+    def add(self, name: str, array: Array) -> None:
+        """Write an array."""
+        with self._archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+
+    def add_parts(self, name: str, kind: np.dtype[Any], shape: Sequence[int], parts: Iterable[IO[bytes]]) -> None:
+        """Write an array whose bytes lie in files."""
+        head = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": tuple(shape)}
+        with self._archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_1_0(file, head)
+            for part in parts:
+                shutil.copyfileobj(part, file, _COPIED)
+
+
+_COPIED = 1 << 20
+"""Bytes that are copied from file to file at once."""
+
+
 class Safetensors:
     """A .safetensors file that is written array by array, before the shapes of those that follow are known.
 
@@ -204,19 +239,31 @@ class Safetensors:
 
     def declare(self, name: str, array: Array) -> None:
         """Give an array the next place in the file."""
-        self._entries[name] = {
-            "dtype": _SAFETENSORS[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [self._at, self._at + array.nbytes],
-        }
-        self._at += array.nbytes
+        self._declare(name, array.dtype, array.shape)
+
+    def _declare(self, name: str, kind: np.dtype[Any], shape: Sequence[int]) -> None:
+        end = self._at + math.prod(shape) * kind.itemsize
+        entry = {"dtype": _SAFETENSORS[kind.name], "shape": list(shape), "data_offsets": [self._at, end]}
+        self._entries[name] = entry
+        self._at = end
+
+    def _begin(self) -> None:
+        """Leave room for the header."""
+        if not self._entries:
+            self._file.seek(_LENGTH + self._padded(self._room))
 
     def add(self, name: str, array: Array) -> None:
         """Write an array."""
-        if not self._entries:
-            self._file.seek(_LENGTH + self._padded(self._room))
+        self._begin()
         self.declare(name, array)
         self._file.write(np.ascontiguousarray(array).data)
+
+    def add_parts(self, name: str, kind: np.dtype[Any], shape: Sequence[int], parts: Iterable[IO[bytes]]) -> None:
+        """Write an array whose bytes lie in files."""
+        self._begin()
+        self._declare(name, kind, shape)
+        for part in parts:
+            shutil.copyfileobj(part, self._file, _COPIED)
 
     def finish(self) -> None:
         """Write the header."""

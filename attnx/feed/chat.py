@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attnx.errors import ModelError, UsageError
+from attnx.errors import ModelError, UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
@@ -82,7 +82,9 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
     try:
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError("a chat template needs jinja2", f"Install it: {pip('chat')}") from None
 
     def refuse(message: str) -> NoReturn:
@@ -107,6 +109,8 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
             _WITHOUT,
         ) from None
     except Exception as error:  # whatever an untrusted template does wrong
+        if lacks_memory(error):
+            raise
         raise ModelError(f"the chat template failed: {type(error).__name__}: {str(error)[:160]}", _WITHOUT) from None
     if len(text) > _LONGEST:
         raise ModelError(f"the chat template made {len(text)} characters of the text", _WITHOUT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError, reason
+from attnx.errors import InputError, UsageError, lacks_memory, reason
 from attnx.feed.recipes import Recipe, colours_last, read_recipe
 from attnx.installed import pip
 from attnx.records import Array
@@ -79,7 +79,9 @@ def load_picture(path: Path) -> Image:
     try:
         from PIL import Image as Pillow
         from PIL import ImageOps, UnidentifiedImageError
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError(Wording("<image> needs Pillow"), f"Install it: {pip('vision')}") from None
     try:
         with Pillow.open(path) as opened:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnx.errors import RunError
+from attnx.errors import RunError, UnsupportedError
 from attnx.interventions.cells import Row, cells_in, merged
 from attnx.interventions.changes import Slip
 from attnx.interventions.editing import Edited, Hook
@@ -147,7 +147,7 @@ class Batches:
                 done = self._values([*some, {}])
                 gap = self._gap(done[-1], plain)
                 reason = f"in a batch, a run in which nothing is changed is off by {gap}"
-            except RunError as error:
+            except (RunError, UnsupportedError) as error:  # it may run, or be changed, in a batch of one
                 reason = f"the model runs no larger batch ({error.message[:120]})"
             else:
                 if gap is None:

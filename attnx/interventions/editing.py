@@ -117,22 +117,13 @@ class _Hooks(Nodes):
         super().__init__(wide.graph, proto)
         self._wide = wide
 
-    def begin(self, value: str) -> None:
-        """Turn a tensor into an input."""
-        from onnx import helper
-
-        shape = self._graph.shape(value)
-        dims = [f"attnx_begin_{i}" for i in range(len(shape or ()))]
-        self._rename_made(value)
-        self._proto.graph.input.append(helper.make_tensor_value_info(value, self._dtype(value), dims))
-
     def chain(self, hooks: Sequence[Hook]) -> str:
         """Write all hooks of one tensor for the same readers; returns the name of the tensor they read."""
         point = hooks[0].point
         value = point.place.value
         before = value
         if point.readers is None:
-            before = self._rename_made(value)
+            before = self.rename_made(value)
         current = before
         for hook in hooks:
             current = self._changed(hook, current)
@@ -177,39 +168,26 @@ class _Hooks(Nodes):
                 "over them is taken"
             )
         value = point.place.value
-        wide = current if self._dtype(value) == _FLOAT else self.node("Cast", [current], to=_FLOAT)
+        wide = current if self.dtype(value) == _FLOAT else self.node("Cast", [current], to=_FLOAT)
         return self.summed(self.node("Mul", [wide, weights]), axis, keep=1)
 
     def output(self, name: str, point: Point) -> str:
         """The name under which a tensor can be an output."""
-        kind = self._dtype(point.place.value)
+        kind = self.dtype(point.place.value)
         if kind == 16:  # bfloat16: numpy has no such type
             return self.node("Cast", [name], to=_FLOAT)
         made = any(name in node.output for node in self._proto.graph.node)
         return name if made else self.node("Identity", [name])
 
     def _as(self, value: str, like: str) -> str:
-        kind = self._dtype(like)
+        kind = self.dtype(like)
         return value if kind == _FLOAT else self.node("Cast", [value], to=kind)
-
-    def _dtype(self, value: str) -> int:
-        fact = self._graph.facts.get(value)
-        return fact.dtype if fact is not None and fact.dtype else _FLOAT
 
     def _declare(self, name: str, kind: int, rank: int) -> None:
         from onnx import helper
 
         dims = [f"{name}/{i}" for i in range(rank)]
         self._proto.graph.input.append(helper.make_tensor_value_info(name, kind, dims))
-
-    def _rename_made(self, value: str) -> str:
-        """Rename a tensor at the node that makes it; returns the new name, or `value` if no node makes it."""
-        for node in self._proto.graph.node:
-            for i, name in enumerate(node.output):
-                if name == value:
-                    node.output[i] = f"attnx/before/{value}"
-                    return str(node.output[i])
-        return value
 
     def _rewire(self, value: str, changed: str, readers: Collection[str]) -> None:
         """Make some nodes read the changed tensor."""

@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.feed import fill as feeding
 from attnx.feed import lookups
-from attnx.graph.axes.paths import depends
 from attnx.interventions.cells import Tensor
 from attnx.interventions.editing import Edited, edit
+from attnx.interventions.exact import exact
 from attnx.interventions.points import Key, Point, Points
 from attnx.interventions.rows import Batch, batch_of, interacting
 from attnx.interventions.wide import widen
@@ -24,19 +23,12 @@ from attnx.session.ort import Session, Slot, open_session
 from attnx.session.protocol import OpenModel
 from attnx.wording import Wording
 
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
-    from attnx.graph.shapes.index import Graph
-
 CHECKED = ("query", "key", "value", "capped", "masked", "weights", "context")
 """Arrays that show whether a site can be trusted and what a query can see."""
 HELD = 256 << 20
 """Bytes of matrices checked in one run to verify that sites can be trusted."""
 SMALL = 64 << 20
 """Several sessions stay open for models whose weights are no more numbers than this."""
-_MOVES = frozenset("Gather Reshape Transpose Slice Unsqueeze Squeeze Identity Expand Concat Split Flatten".split())
-"""Operators that do not round: numbers looked up in half precision and then widened are exact."""
 _CACHES = ("present", "past_key", "past_value", "new_k", "new_v")
 
 
@@ -158,12 +150,7 @@ class Unedited:
     @cached_property
     def exact(self) -> bool:
         """Whether the model computes in float32 with ONNX's own operators."""
-        graph = self.points.wide.graph
-        marks = ("Quant", "QLinear", "Integer", "NBits")
-        return not any(
-            any(mark in node.op_type for mark in marks) or (node.op_type not in _MOVES and _halves(graph, node))
-            for node in graph.nodes
-        )
+        return exact(self.points.wide.graph)
 
     def tensor(self, name: str, point: Point) -> Tensor:
         """A surveyed point's tensor."""
@@ -266,9 +253,3 @@ class Unedited:
     def alone(self) -> str | None:
         """Why rows of one batch could differ from the same rows alone; None if there is no such reason."""
         return self._alone
-
-
-def _halves(graph: Graph, node: NodeProto) -> bool:
-    """Whether a node computes in half precision from data; constants are computed only once, so they do not vary."""
-    facts = (graph.facts.get(name) for name in node.output if depends(graph, name))
-    return any(fact is not None and fact.dtype in (10, 16) for fact in facts)

@@ -162,6 +162,7 @@ def choices(
     *,
     maps: Mapping[str, Array] = MappingProxyType({}),
     tokens: Tokens | None = None,
+    known: Mapping[int, Rows] = MappingProxyType({}),
 ) -> Choices:
     """The weights and shares of `coreference`, without what is only shown of a single text.
 
@@ -171,6 +172,7 @@ def choices(
         candidates: The words to look to.
         maps: As for `coreference`.
         tokens: As for `coreference`.
+        known: The rows of sites, by their index, where they were read before.
 
     Returns:
         See `Choices`.
@@ -183,7 +185,7 @@ def choices(
     Source: Clark et al. 2019, sections 4.1 and 4.3.
     """
     text = tokens or trace.memory or trace.tokens
-    looks = _looks(trace, pronoun, candidates, text)
+    looks = _looks(trace, pronoun, candidates, text, known=known)
     seen = np.any([look.seen for look in looks.values()], axis=0)
     by_map = {name: _from_map(name, matrix, trace, text, pronoun, candidates, seen) for name, matrix in maps.items()}
     return Choices(
@@ -244,6 +246,7 @@ def _looks(
     candidates: Sequence[Mention],
     text: Tokens,
     received: Mapping[int, Received] = MappingProxyType({}),
+    known: Mapping[int, Rows] = MappingProxyType({}),
 ) -> dict[int, _Look]:
     """Where the heads of every self-attention over the text look, by position in `trace.attentions`."""
     _check(pronoun, candidates)
@@ -255,7 +258,8 @@ def _looks(
     out = {}
     for at in sites:
         attention = trace.attentions[at]
-        own = read(trace, attention, received.get(attention.site.index))
+        index = attention.site.index
+        own = known.get(index) or read(trace, attention, received.get(index))
         queries = rows_at(trace, pronoun.pieces)
         if trace.rows is None:
             queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.formula import average, jensen_shannon
+from attnx.formula import average, blocks, jensen_shannon
 from attnx.measure.rows import Rows, head_labels, read, stack
 from attnx.records import STAGES, Array, Axis, Measurement, Trace
 from attnx.wording import Wording
@@ -42,6 +42,19 @@ class Difference:
     pairs: tuple[tuple[str, str], ...]
     """[S]: the site's name in the first and in the second trace. If they differ, axes say "L3=L7"."""
     notes: tuple[str, ...]
+    cells: tuple[tuple[Stage | None, ...], ...] = ()
+    """[S,5]: what `stages` and `parts` follow from; None where a trace lacks the stage, or has no visible cell."""
+
+
+class Stage(NamedTuple):
+    """How far a stage differs over some cells."""
+
+    size: float
+    """Largest absolute difference; not finite where a cell is not."""
+    first: float
+    """The first trace's largest absolute value."""
+    same: bool
+    """Whether they are equal, NaN for NaN."""
 
 
 def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequence[str] | None = None) -> Difference:
@@ -71,7 +84,7 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
     pairs = tuple(zip(_labels(one), _labels(two), strict=True))
     labels = tuple(left if left == right else f"{left}={_short(left, right)}" for left, right in pairs)
     columns: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
-    stages, parts = [], []
+    cells: list[tuple[Stage | None, ...]] = []
     for at, (a, b) in enumerate(zip(one.attentions, two.attentions, strict=True)):
         first, second = read(one, a), read(two, b)
         if first.weights.shape != second.weights.shape:
@@ -80,14 +93,13 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
         by_head = _by_head(first, second, real)
         for name, values in by_head.items():
             columns[name].append(values)
-        found = _stages(first, second, real)
-        stages.append([size for size, _ in found])
-        parts.append(next((s for s, (_, off) in zip(STAGES, found, strict=True) if off > tolerance), None))
+        cells.append(_stages(first, second, real))
     axes = (Axis("layer", labels), Axis("head", tuple(heads or head_labels(max(map(len, columns["mean"]), default=0)))))
 
     def measured(key: str, name: str, unit: str, formula: str, upper: float | None) -> Measurement:
         return Measurement(name, unit, axes, stack(columns[key]), (0.0, upper), SOURCE, formula)
 
+    parts = parts_of(cells, tolerance)
     return Difference(
         largest=measured("largest", "largest difference", "share", "max |a - b|", 1.0),
         mean=measured("mean", "mean difference", "share", "mean |a - b|", 1.0),
@@ -96,21 +108,52 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
             "rank", "rank of the first key", "places", "rank in the second of the first's strongest key", None
         ),
         moved=measured("moved", "rows whose first key changes", "share", "share of rows", 1.0),
-        stages=Measurement(
-            name="difference by stage",
-            unit="",
-            axes=(axes[0], Axis("stage", STAGES)),
-            values=np.array(stages, np.float64).reshape(len(stages), len(STAGES)),
-            bounds=(0.0, None),
-            source="attnx",
-            formula="max |a - b| over visible cells",
-        ),
-        parts=tuple(parts),
+        stages=stages_of(axes[0], cells),
+        parts=parts,
         tolerance=tolerance,
         first=next(((at, part) for at, part in enumerate(parts) if part), None),
         pairs=pairs,
         notes=_notes(one, two),
+        cells=tuple(cells),
     )
+
+
+def stages_of(layer: Axis, cells: Sequence[Sequence[Stage | None]]) -> Measurement:
+    """`Difference.stages`, of what its cells differ by."""
+    return Measurement(
+        name="difference by stage",
+        unit="",
+        axes=(layer, Axis("stage", STAGES)),
+        values=np.array([[_sizes(one)[0] for one in row] for row in cells], np.float64).reshape(-1, len(STAGES)),
+        bounds=(0.0, None),
+        source="attnx",
+        formula="max |a - b| over visible cells",
+    )
+
+
+def parts_of(cells: Sequence[Sequence[Stage | None]], tolerance: float) -> tuple[str | None, ...]:
+    """`Difference.parts`, of what its cells differ by."""
+    off = [[_sizes(one)[1] > tolerance for one in row] for row in cells]
+    return tuple(next((stage for stage, is_off in zip(STAGES, row, strict=True) if is_off), None) for row in off)
+
+
+def together(found: Sequence[Stage | None]) -> Stage | None:
+    """One stage of several parts of a site; not finite where one is not."""
+    there = [one for one in found if one is not None]
+    if not there:
+        return None
+    sizes, firsts = [one.size for one in there], [one.first for one in there]
+    return Stage(float(np.max(sizes)), float(np.max(firsts)), all(one.same for one in there))
+
+
+def _sizes(one: Stage | None) -> tuple[float, float]:
+    """The largest difference, and the same relative to the larger of 1 and the first's size; NaN without cells."""
+    if one is None:
+        return float("nan"), float("nan")
+    if np.isfinite(one.size):
+        return one.size, one.size / max(1.0, one.first)
+    size = 0.0 if one.same else float("inf")  # a NaN or infinity on only one side exceeds any tolerance
+    return size, size
 
 
 def merged(found: Sequence[Difference]) -> Difference:
@@ -182,19 +225,30 @@ def _by_head(first: Rows, second: Rows, real: Array) -> dict[str, Array]:
     """
     out: dict[str, list[Array]] = {name: [] for name in ("largest", "mean", "divergence", "rank", "moved")}
     for one, two, rows in zip(first.weights, second.weights, real, strict=True):
-        gap = np.where(rows[:, None], np.abs(one.astype(np.float64) - two), np.nan)
-        rank = _ranks(one, two)
-        out["largest"].append(_largest(gap))
-        out["mean"].append(average(gap))
-        del gap
-        out["divergence"].append(average(jensen_shannon(one, two), where=rows))
+        parts = [_rows(one[at], two[at], rows[at[0]]) for at in blocks(one.shape)]
+        rank, apart, largest, total, count = (np.concatenate(part) for part in zip(*parts, strict=True))
+        out["largest"].append(_largest(largest))
+        out["mean"].append(total.sum() / count.sum() if count.any() else np.array(np.nan))
+        out["divergence"].append(average(apart, where=rows))
         out["rank"].append(average(rank, where=rows))
         out["moved"].append(average((rank > 0).astype(np.float64), where=rows))
     return {name: np.array(values, np.float64) for name, values in out.items()}
 
 
+def _rows(one: Array, two: Array, real: Array) -> tuple[Array, ...]:
+    """Of some rows [Q,K] of one head: their ranks and divergences; the largest and the sum of their cells' differences,
+    and how many cells have one; [Q] each.
+    """
+    gap = np.where(real[:, None], np.abs(one.astype(np.float64) - two), np.nan)
+    known = ~np.isnan(gap)
+    filled = np.where(known, gap, 0.0)
+    count = known.sum(axis=-1)
+    largest = np.where(count > 0, filled.max(axis=-1, initial=0.0), np.nan)
+    return _ranks(one, two), jensen_shannon(one, two), largest, filled.sum(axis=-1), count
+
+
 def _largest(gap: Array) -> Array:
-    """Largest of a head's cells; NaN if every cell is NaN."""
+    """Largest of a head's rows; NaN if every one is NaN."""
     top = np.where(np.isnan(gap), -1.0, gap).max(initial=-1.0)
     return np.where(top < 0, np.nan, top)
 
@@ -207,9 +261,8 @@ def _ranks(one: Array, two: Array) -> Array:
     return np.asarray((two > np.take_along_axis(two, top, axis=-1)).sum(axis=-1), np.float64)
 
 
-def _stages(first: Rows, second: Rows, real: Array) -> list[tuple[float, float]]:
-    """For each of `STAGES`, the largest absolute difference over visible cells, and the same relative to the larger of
-    1 and the first's size; one head at a time.
+def _stages(first: Rows, second: Rows, real: Array) -> tuple[Stage | None, ...]:
+    """How far each of `STAGES` differs over visible cells, some rows of one head at a time.
 
     Args:
         first, second: One site in both traces.
@@ -217,39 +270,27 @@ def _stages(first: Rows, second: Rows, real: Array) -> list[tuple[float, float]]
     """
     cells = first.visible
     cells = cells & second.visible & real[..., None]
-    out = []
+    out: list[Stage | None] = []
     for stage in STAGES:
         a, b = getattr(first.attention, stage), getattr(second.attention, stage)
-        if a is None or b is None or not cells.any():
-            out.append((float("nan"), float("nan")))
+        if a is None or b is None:
+            out.append(None)
+        else:
+            out.append(together([_stage(*both) for both in zip(a[0], b[0], cells, strict=True)]))
+    return tuple(out)
+
+
+def _stage(one: Array, two: Array, cells: Array) -> Stage | None:
+    found: list[Stage | None] = []
+    for at in blocks(one.shape):
+        left, right = one[at][cells[at]].astype(np.float64), two[at][cells[at]].astype(np.float64)
+        if not left.size:
             continue
-        heads = [_stage(*both) for both in zip(a[0], b[0], cells, strict=True) if both[2].any()]
-        size = float(np.max([one.size for one in heads]))
-        if np.isfinite(size):
-            out.append((size, size / max(1.0, max(one.first for one in heads))))
-        else:  # a NaN or infinity on only one side exceeds any tolerance
-            size = 0.0 if all(one.same for one in heads) else float("inf")
-            out.append((size, size))
-    return out
-
-
-class _Stage(NamedTuple):
-    """How far a stage of one head differs over some cells."""
-
-    size: float
-    """Largest absolute difference; not finite where a cell is not."""
-    first: float
-    """The first's largest absolute value."""
-    same: bool
-    """Whether they are equal, NaN for NaN."""
-
-
-def _stage(one: Array, two: Array, cells: Array) -> _Stage:
-    left, right = one.astype(np.float64)[cells], two.astype(np.float64)[cells]
-    with np.errstate(invalid="ignore"):
-        size = float(np.max(np.abs(left - right)))
-    same = size == 0 if np.isfinite(size) else bool(np.array_equal(left, right, equal_nan=True))
-    return _Stage(size, float(np.max(np.abs(left))), same)
+        with np.errstate(invalid="ignore"):
+            size = float(np.max(np.abs(left - right)))
+        same = size == 0 if np.isfinite(size) else bool(np.array_equal(left, right, equal_nan=True))
+        found.append(Stage(size, float(np.max(np.abs(left))), same))
+    return together(found)
 
 
 def _notes(one: Trace, two: Trace) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from attnx.errors import UnsupportedError
 from attnx.formula import average, normalise
-from attnx.measure.rows import read
+from attnx.measure.rows import Rows, read
 from attnx.records import Array, Attention, Tokens, Trace
 from attnx.wording import Wording
 
@@ -18,10 +19,19 @@ EXPERIMENTAL = (
 """Note on the normalisation for causal models, for which there is no agreed formula."""
 
 
-def layers(trace: Trace, tokens: Tokens | None) -> tuple[tuple[str, ...], Array, Tokens]:
-    """Labels, head means [S,n,n], and the text."""
+def layers(
+    trace: Trace, tokens: Tokens | None, known: Mapping[int, Rows] = MappingProxyType({})
+) -> tuple[tuple[str, ...], Array, Tokens]:
+    """Labels, head means [S,n,n], and the text.
+
+    Args:
+        trace: With the weights.
+        tokens: The text.
+        known: The rows of sites, by their index, where they were read before.
+    """
     groups, text = _groups(trace, tokens)
-    return tuple(label for label, _ in groups), np.stack([layer_mean(trace, group) for _, group in groups]), text
+    means = [layer_mean(trace, group, known) for _, group in groups]
+    return tuple(label for label, _ in groups), np.stack(means), text
 
 
 def uniform(trace: Trace, tokens: Tokens | None) -> Array:
@@ -102,20 +112,20 @@ def by_layer(attentions: Sequence[Attention]) -> list[list[Attention]]:
     return groups
 
 
-def layer_mean(trace: Trace, group: Sequence[Attention]) -> Array:
+def layer_mean(trace: Trace, group: Sequence[Attention], known: Mapping[int, Rows] = MappingProxyType({})) -> Array:
     """Mean over the heads of all sites of a layer, [Q,K]; see `head_mean`."""
-    if len(group) == 1:
-        return head_mean(trace, group[0])
-    rows = [read(trace, a) for a in group]
+    rows = [known.get(a.site.index) or read(trace, a) for a in group]
+    if len(rows) == 1:
+        return head_mean(rows[0])
     weights = np.concatenate([normalise(r.weights) for r in rows])
     real = np.concatenate([np.broadcast_to(r.real[..., None], r.weights.shape) for r in rows])
     return average(weights, axis=0, where=real)
 
 
-def head_mean(trace: Trace, attention: Attention) -> Array:
+def head_mean(rows: Rows) -> Array:
     """Mean over heads, [Q,K], with rows summing to 1; NaN where no head has weight."""
-    rows = read(trace, attention)
-    return average(normalise(rows.weights), axis=0, where=rows.real[..., None] & np.ones_like(rows.weights, bool))
+    real = None if rows.real.all() else np.broadcast_to(rows.real[..., None], rows.weights.shape)
+    return average(normalise(rows.weights), axis=0, where=real)
 
 
 def mixed(matrix: Array, residual: float) -> Array:

@@ -262,7 +262,7 @@ def _pairs(rows: Rows) -> Array:
 def _parked(rows: Rows) -> Array:
     """Bool [K]: special tokens, and the first real token (a causal model parks weight there)."""
     real = rows.key_flags(rows.keys.mask)
-    first = rows.attention.site.kind == "self" and len(rows.keys) == rows.weights.shape[2]
+    first = rows.position is not None and len(rows.keys) == rows.weights.shape[2]
     return _parking(rows.key_flags(rows.keys.special), real, first)
 
 

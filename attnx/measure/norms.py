@@ -8,7 +8,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError
 from attnx.formula import normalise, repeat_heads
-from attnx.measure.rows import read
+from attnx.measure.rows import Rows, read
 from attnx.records import Array, Attention, Axis, Measurement, Trace
 
 SOURCE = "Kobayashi et al. 2020, Attention is Not Only a Weight"
@@ -72,12 +72,10 @@ def value_norms(
         sizes = _sizes(value, output, gram)
         if output is not None and together:
             value = np.matmul(value, output.astype(np.float64))
-    elif sizes.shape != (heads, rows.weights.shape[-1]):
-        raise InputError(f"norms are {sizes.shape}, but {heads} heads look at {rows.weights.shape[-1]} keys")
     else:
-        output, sizes = None, sizes.astype(np.float64)  # norms are not enough to add up the heads
-    weights = np.where(rows.real[..., None], rows.weights.astype(np.float64), np.nan)
-    carried = weights * sizes[:, None, :]
+        output = None  # norms are not enough to add up the heads
+    weights = _counted(rows)
+    carried = weighted(rows, sizes)
     axes = (Axis("head", rows.heads), Axis("query", rows.query_labels), Axis("key", rows.key_labels))
     vector = "v W_O" if behind else "v"
     notes = ("without W_O: norms of the value vectors, before the output projection",) if not behind else ()
@@ -98,6 +96,24 @@ def value_norms(
         values=measured("value norm", "", (axes[0], axes[2]), sizes, f"||{vector}||"),
         together=added,
     )
+
+
+def weighted(rows: Rows, sizes: Array) -> Array:
+    """||a_ij f(x_j)|| of every head, float64 [H,Q,K], from ||f(x_j)|| [H,K]; NaN in rows that do not count.
+
+    Raises:
+        InputError: There are not as many norms as heads and keys.
+    """
+    heads, _, keys = rows.weights.shape
+    if sizes.shape != (heads, keys):
+        raise InputError(f"norms are {sizes.shape}, but {heads} heads look at {keys} keys")
+    return np.asarray(_counted(rows) * sizes.astype(np.float64)[:, None, :])
+
+
+def _counted(rows: Rows) -> Array:
+    """The weights in float64, NaN in rows that do not count."""
+    wide = rows.weights.astype(np.float64)
+    return wide if rows.real.all() else np.where(rows.real[..., None], wide, np.nan)
 
 
 def gram_of(output: Array) -> Array:

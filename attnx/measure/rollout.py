@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import normalise
 from attnx.measure.layered import EXPERIMENTAL, by_layer, layer_mean, layers, left_out, mixed, need_square, uniform
-from attnx.measure.rows import head_labels
+from attnx.measure.rows import Rows, head_labels
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.spans import axis_labels
 from attnx.wording import Wording
@@ -16,7 +19,12 @@ SOURCE = "Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers"
 
 
 def rollout(
-    trace: Trace, tokens: Tokens | None = None, *, residual: float = 0.5, relative: bool = False
+    trace: Trace,
+    tokens: Tokens | None = None,
+    *,
+    residual: float = 0.5,
+    relative: bool = False,
+    known: Mapping[int, Rows] = MappingProxyType({}),
 ) -> Measurement:
     """Attention rollout: R_l = A_l R_{l-1}, R_0 = I, A_l = (1 - residual) x mean over heads + residual x I.
 
@@ -29,6 +37,7 @@ def rollout(
         relative: Divide by what uniform attention over the visible keys would give, then normalise rows. In a causal
             model, every later token sees the early ones, and rollout piles up on them whatever the heads do. There
             is no agreed formula; this one is attnx's own and experimental.
+        known: The rows of sites, by their index, where they were read before.
 
     Returns:
         [S,Q,K], share of token K in position Q after each layer; rows sum to 1.
@@ -38,7 +47,7 @@ def rollout(
 
     Source: Abnar and Zuidema 2020, section 3, equation 1; `relative`: attnx.
     """
-    labels, matrices, text = layers(trace, tokens)
+    labels, matrices, text = layers(trace, tokens, known)
     values = _product(matrices, residual)
     if relative:
         even = _product(uniform(trace, text), residual)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnx.formula import AT_ONCE, average, visible
+from attnx.formula import AT_ONCE, average, sees_nothing, visible
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Axis, Measurement, Tokens, Trace
+from attnx.tokens.axes import holds
 from attnx.tokens.spans import axis_labels
 
 SINK = 0.3
@@ -104,7 +105,9 @@ class Rows:
             sums = self.received.sums - np.where(own, self.weights[:, list(leaving_out)], 0.0).sum(axis=1)
             return np.where(count >= at_least, sums / np.maximum(count, 1), np.nan)
         seen[:, list(leaving_out)] = False
-        return np.where(seen.sum(axis=1) >= at_least, average(self.weights, axis=1, where=seen), np.nan)
+        count = seen.sum(axis=1)
+        sums = np.where(seen, self.weights, 0.0).sum(axis=1, dtype=np.float64)  # no real row holds NaN
+        return np.where(count >= max(at_least, 1), sums / np.maximum(count, 1), np.nan)
 
     def copies(self, distance: int = 1) -> Array | None:
         """Which keys are earlier copies of each query's token, at least `distance` tokens back.
@@ -181,7 +184,11 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     else:
         nan, total = _summed(weights)
     real = ~padding[None, :] & ~nan & (total > 0)
-    own = attention.site.kind == "self" and keys >= count and attention.site.aligned
+    if attention.masked is not None:
+        real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
+    asking = queries if trace.rows is None else trace.tokens  # of rows that were picked, the text that they stand in
+    own = attention.site.kind == "self" and attention.site.aligned and keys >= count
+    own = own and holds(trace.keys_of(attention), asking)
     return Rows(
         attention=attention,
         weights=weights,
@@ -205,9 +212,10 @@ def _summed(weights: Array) -> tuple[Array, Array]:
 
 
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
-    """Whether a site is a self-attention over this text, query by query and key by key."""
-    side = trace.queries_of(attention) if trace.rows is None else trace.keys_of(attention)
-    return attention.site.kind == "self" and side is text and attention.site.aligned
+    """Whether a site is a self-attention over this text, which may have keys of the past before it."""
+    keys = trace.keys_of(attention)
+    side = trace.queries_of(attention) if trace.rows is None else keys
+    return attention.site.kind == "self" and side is text and attention.site.aligned and holds(keys, text)
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:

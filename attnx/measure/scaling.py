@@ -9,8 +9,9 @@ import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average, entropy, gradient_size
-from attnx.measure.rows import head_axes, stack
-from attnx.measure.unscaled import AsIf, Similarity, Ways, both_ways, in_blocks, scale_in_words, scale_notes
+from attnx.measure.blockwise import Means, Spreads
+from attnx.measure.rows import head_axes, head_labels, stack
+from attnx.measure.unscaled import AsIf, Sides, Similarity, Ways, in_blocks, scale_in_words, scale_notes
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
 from attnx.wording import Wording
@@ -71,15 +72,15 @@ def row(
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    ways = both_ways(trace, site, as_if, similarity)
-    heads, queries, keys = ways.product.shape
+    heads, queries, keys = Sides(trace, site, as_if, similarity).shape
     if not (0 <= head < heads and 0 <= query < queries):
         raise UsageError(
             f"there is no head {head}, query {query} at {trace.labels[site]}",
             f"Heads run from 0 to {heads - 1}, queries from 0 to {queries - 1}.",
         )
     a = trace.attentions[site]
-    at = (head, query)
+    ways = Sides(trace, site, as_if, similarity, slice(head, head + 1)).ways(slice(query, query + 1))
+    at = (0, 0)
     before, after = np.exp(ways.unscaled[at]), np.exp(ways.scaled[at])
     hidden = int((~ways.seen[at]).sum())
     notes = [*scale_notes(trace, site, ways.size), *((f"{hidden} of {keys} keys are hidden",) if hidden else ())]
@@ -147,12 +148,12 @@ def largest_move(
     best, where = -1.0, (-1, -1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
-        for first, ways in skipped.blocks(site):
-            gap = _moved(ways)
+        for first, row, ways in skipped.blocks(site):
+            gap = _moved(ways, _weights(ways))
             if head is not None:
                 gap = np.where(np.arange(first, first + len(gap))[:, None] == head, gap, -1.0)
             if gap.size and gap.max() > best:
-                best, where = float(gap.max()), _place(site, first, gap)
+                best, where = float(gap.max()), _place(site, first, row, gap)
     skipped.check()
     return best, where
 
@@ -190,11 +191,9 @@ def largest_move_of(trace: Trace, query: int | Sequence[int]) -> tuple[float, tu
     best, where = -1.0, (-1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)):
-        for first, ways in skipped.blocks(site):
-            asked = [query] if isinstance(query, int) else list(query)
-            if max(asked) >= ways.real.shape[1]:
-                continue
-            gap = np.mean([_moved(ways, one)[:, 0] for one in asked], axis=0)
+        asked = [query] if isinstance(query, int) else list(query)
+        for first, gaps in skipped.rows(site, asked):
+            gap = np.mean(gaps, axis=0)
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), (site, first + int(np.argmax(gap)))
     skipped.check()
@@ -224,26 +223,27 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
     best, where = -1.0, None
     skipped = _Skipped(trace, as_if, similarity)
     for site in range(len(trace.attentions)):
-        parts: dict[str, list[Array]] = {name: [] for name in (*columns, "kl")}
+        means, spreads = Means(), Spreads()
         size = None
-        for first, ways in skipped.blocks(site):
+        for first, row, ways in skipped.blocks(site):
             size = ways.size
             cells = ways.seen & ways.real[..., None]
-            parts["spread"].append(np.stack([_deviation(x, cells) for x in (ways.product, ways.divided)], axis=-1))
-            for name, values in _summaries((ways.unscaled, ways.scaled), ways.real).items():
-                parts[name].append(values)
-            parts["kl"].append(average(_kl(ways.scaled, ways.unscaled), axis=1, where=ways.real))
-            gap = _moved(ways)
+            spreads.add(first, (ways.product, ways.divided), cells)
+            weights = _weights(ways)
+            for name, values in _summaries(weights).items():
+                means.add(name, first, values, ways.real)
+            means.add("kl", first, _kl(weights[1], ways.scaled, ways.unscaled)[None], ways.real)
+            gap = _moved(ways, weights)
             if gap.size and gap.max() > best:
-                best, where = float(gap.max()), _place(site, first, gap)
-        if not parts["kl"]:
+                best, where = float(gap.max()), _place(site, first, row, gap)
+        if not means.known:
             continue
         measured.append(site)
         sizes.append(np.nan if size is None else float(size))
         notes_of_scale += scale_notes(trace, site, size)
         for name, column in columns.items():
-            column.append(np.concatenate(parts[name]))
-        divergence.append(np.concatenate(parts["kl"]))
+            column.append(spreads.of() if name == "spread" else means.of(name))
+        divergence.append(means.of("kl")[:, 0])
     skipped.check()
     notes = [*skipped.notes, *notes_of_scale]
     _, heads = head_axes(trace, [len(one) for one in divergence])
@@ -265,8 +265,6 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         "KL(scaled || unscaled)", "nats", (layer, heads), stack(divergence), (0.0, None), SOURCE,
         "mean over queries of sum a ln(a / a°), a° unscaled",
     )  # fmt: skip
-    means = [average(m.values[..., way], axis=1) for m in table for way in (0, 1)] + [average(kl.values, axis=1)]
-    names = (*(f"{m.name} {way}" for m in table for way in WAYS), kl.name)
     spread, row_entropy, largest, saturated, gradient = table
     return ScalingTable(
         size=Measurement("d_k", "", (layer,), np.array(sizes, np.float64), (1.0, None), SOURCE, "head size"),
@@ -276,17 +274,28 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
         saturated=saturated,
         gradient=gradient,
         divergence=kl,
-        layers=Measurement(
-            name="layer means",
-            unit="",
-            axes=(layer, Axis("column", names)),
-            values=np.stack(means, axis=-1),
-            source=SOURCE,
-            formula="mean over the heads of a layer",
-        ),
+        layers=layer_means(table, kl),
         notes=tuple(dict.fromkeys(notes)),
         strongest=where,
         moved=best,
+    )
+
+
+def layer_means(both: Sequence[Measurement], kl: Measurement) -> Measurement:
+    """The mean of each measure of `ScalingTable` over the heads of a layer, [S,11].
+
+    Args:
+        both: Spread, entropy, largest, saturated, gradient; [S,H,2] each.
+        kl: The divergence, [S,H].
+    """
+    means = [average(m.values[..., way], axis=1) for m in both for way in (0, 1)] + [average(kl.values, axis=1)]
+    return Measurement(
+        name="layer means",
+        unit="",
+        axes=(kl.axes[0], Axis("column", (*(f"{m.name} {way}" for m in both for way in WAYS), kl.name))),
+        values=np.stack(means, axis=-1),
+        source=SOURCE,
+        formula="mean over the heads of a layer",
     )
 
 
@@ -307,36 +316,51 @@ def sweep(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
 
     Source: attnx, after Vaswani et al. 2017, section 3.2.1.
     """
+    return mean_sweep(sweep_heads(trace, divisors))
+
+
+def sweep_heads(trace: Trace, divisors: Sequence[float] | None = None) -> Measurement:
+    """Like `sweep`, for every head, [S,H,divisors,3]."""
     given = None if divisors is None else [float(d) for d in divisors]
     if given is not None and any(not (np.isfinite(d) and d > 0) for d in given):
         raise UsageError("a divisor has to be a positive number", Wording("For example: <divisors=[8]>."))
     skipped = _Skipped(trace)
     steps = given if given is not None else steps_to(_sizes(trace))
-    rows: list[Array] = []
+    found: list[Array] = []
     sites = []
     for site in range(len(trace.attentions)):
-        parts = []  # for some heads each: [divisors, measures, heads]
-        for _, ways in skipped.blocks(site):
-            found = [_summaries((ways.softmax(ways.product / d),), ways.real) for d in steps]
-            parts.append(np.array([[one[name][:, 0] for name in _SWEPT] for one in found]))
-        if parts:
+        means = Means()
+        for first, _, ways in skipped.blocks(site):
+            for d in steps:
+                for name, values in _summaries((np.exp(ways.softmax(ways.product / d)),)).items():
+                    means.add((name, d), first, values, ways.real)
+        if means.known:
             sites.append(site)
-            rows.append(average(np.concatenate(parts, axis=-1), axis=-1))
+            each = [np.stack([means.of((name, d))[:, 0] for name in _SWEPT], axis=-1) for d in steps]
+            found.append(np.stack(each, axis=1))
     skipped.check()
-    values = np.stack([*rows, average(np.stack(rows), axis=0)], axis=1)
     return Measurement(
         name="scaling sweep",
         unit="",
         axes=(
+            Axis("layer", tuple(trace.labels[site] for site in sites)),
+            Axis("head", head_labels(max(map(len, found), default=0))),
             Axis("divisor", tuple(f"{d:g}" for d in steps)),
-            Axis("layer", (*(trace.labels[site] for site in sites), "all")),
             Axis("measure", ("entropy", "largest weight", "saturated rows")),
         ),
-        values=values,
+        values=stack(found),
         source=SOURCE,
         formula="softmax(q·k / divisor), mask on; means over queries and heads",
         notes=tuple(skipped.notes),
     )
+
+
+def mean_sweep(heads: Measurement) -> Measurement:
+    """The means over heads of each layer and over all layers, as `sweep` gives them, of what `sweep_heads` gives."""
+    layer, _, divisor, measure = heads.axes
+    rows = np.moveaxis(average(heads.values, axis=1), 1, 0)
+    values = np.concatenate([rows, average(rows, axis=1)[:, None]], axis=1)
+    return replace(heads, axes=(divisor, replace(layer, labels=(*layer.labels, "all")), measure), values=values)
 
 
 _NAMES = {
@@ -361,18 +385,31 @@ class _Skipped:
         self.notes: list[str] = []
         """Notes on the skipped sites."""
 
-    def blocks(self, site: int) -> Iterator[tuple[int, Ways]]:
-        """The heads of one site in blocks, each with the number of its first head."""
-        first = 0
+    def blocks(self, site: int) -> Iterator[tuple[int, int, Ways]]:
+        """One site in blocks, each with the numbers of its first head and its first row; see `in_blocks`."""
         try:
-            for ways in in_blocks(self._trace, site, self._as_if, self._similarity):
+            for block in in_blocks(self._trace, site, self._as_if, self._similarity):
                 self._done = True
-                yield first, ways
-                first += len(ways.real)
+                yield block
         except UnsupportedError as error:
-            self._failed = error
-            said = Wording("{site} is left out: {why}", site=self._trace.labels[site], why=error.message)
-            self.notes.append(said)
+            self._leave_out(site, error)
+
+    def rows(self, site: int, queries: Sequence[int]) -> Iterator[tuple[int, list[Array]]]:
+        """How far scaling moves some rows of each head of a site, [1] each; none if it has no such row."""
+        try:
+            count = Sides(self._trace, site, self._as_if, self._similarity).shape
+            self._done = True
+            for head in range(count[0] if max(queries) < count[1] else 0):
+                sides = Sides(self._trace, site, self._as_if, self._similarity, slice(head, head + 1))
+                some = [sides.ways(slice(one, one + 1)) for one in queries]
+                yield head, [_moved(ways, _weights(ways))[:, 0] for ways in some]
+        except UnsupportedError as error:
+            self._leave_out(site, error)
+
+    def _leave_out(self, site: int, error: UnsupportedError) -> None:
+        self._failed = error
+        said = Wording("{site} is left out: {why}", site=self._trace.labels[site], why=error.message)
+        self.notes.append(said)
 
     def check(self) -> None:
         """Fail if no site can be shown.
@@ -384,17 +421,21 @@ class _Skipped:
             raise self._failed
 
 
-def _moved(ways: Ways, query: int | None = None) -> Array:
-    """How far scaling moves each row, sum_j |scaled - unscaled| / 2, [H,Q] or of one query [H,1]; -1 if not real."""
-    at = slice(None) if query is None else slice(query, query + 1)
-    gap = np.abs(np.exp(ways.scaled[:, at]) - np.exp(ways.unscaled[:, at])).sum(axis=-1) / 2
-    return np.where(ways.real[:, at], gap, -1.0)
+def _weights(ways: Ways) -> tuple[Array, Array]:
+    """Both softmaxes, unscaled and scaled, [H,Q,K]."""
+    return np.exp(ways.unscaled), np.exp(ways.scaled)
 
 
-def _place(site: int, first: int, gap: Array) -> tuple[int, int, int]:
-    """Site, head and query of the largest value in a block."""
+def _moved(ways: Ways, both: tuple[Array, Array]) -> Array:
+    """How far scaling moves each row, sum_j |scaled - unscaled| / 2, [H,Q]; -1 if not real."""
+    gap = np.abs(both[1] - both[0]).sum(axis=-1) / 2
+    return np.where(ways.real, gap, -1.0)
+
+
+def _place(site: int, first: int, row: int, gap: Array) -> tuple[int, int, int]:
+    """Site, head and query of the largest value in a block that begins at a head and a row."""
     head, query = np.unravel_index(int(np.argmax(gap)), gap.shape)
-    return site, first + int(head), int(query)
+    return site, first + int(head), row + int(query)
 
 
 def _sizes(trace: Trace) -> list[int]:
@@ -403,32 +444,20 @@ def _sizes(trace: Trace) -> list[int]:
     return [a.site.head_size or (a.query.shape[-1] if a.query is not None else 1) for a in own]
 
 
-def _summaries(logs: Sequence[Array], real: Array) -> dict[str, Array]:
-    """Means over real rows of softmax rows given as logarithms [H,Q,K]: name -> [H,len(logs)]."""
+def _summaries(each: Sequence[Array]) -> dict[str, Array]:
+    """What is measured of softmax rows [H,Q,K]: name -> [len(each),H,Q]."""
     found: dict[str, list[Array]] = {"entropy": [], "largest": [], "saturated": [], "gradient": []}
-    for log in logs:
-        weights = np.exp(log)
+    for weights in each:
         top = weights.max(axis=-1, initial=0.0)
-        rows = {
-            "entropy": entropy(weights),
-            "largest": top,
-            "saturated": np.where(np.isnan(top), np.nan, (top > SATURATED).astype(np.float64)),
-            "gradient": gradient_size(weights),
-        }
-        for name, values in rows.items():
-            found[name].append(average(values, axis=1, where=real))
-    return {name: np.stack(values, axis=-1) for name, values in found.items()}
+        found["entropy"].append(entropy(weights))
+        found["largest"].append(top)
+        found["saturated"].append(np.where(np.isnan(top), np.nan, (top > SATURATED).astype(np.float64)))
+        found["gradient"].append(gradient_size(weights))
+    return {name: np.stack(values) for name, values in found.items()}
 
 
-def _deviation(values: Array, cells: Array) -> Array:
-    """Standard deviation over the cells of each head, [H]; NaN if there are none."""
-    mean = average(values, axis=(1, 2), where=cells)
-    return np.sqrt(average((values - mean[:, None, None]) ** 2, axis=(1, 2), where=cells))
-
-
-def _kl(one: Array, two: Array) -> Array:
-    """KL(one || two) of rows given as logarithms: [H,Q], nats."""
-    weights = np.exp(one)
+def _kl(weights: Array, one: Array, two: Array) -> Array:
+    """KL(one || two) of rows given as logarithms, and as weights the first: [H,Q], nats."""
     with np.errstate(invalid="ignore"):
         terms = weights * (one - two)
     return np.asarray(

@@ -55,8 +55,9 @@ def numbers(values: Sequence[float], divide: float = 1.0) -> Numbers:
         )
     if not (np.isfinite(divide) and divide > 0):
         raise UsageError(f"scores cannot be divided by {divide:g}", "Use a positive number, such as 8 for d_k = 64.")
-    small = given / divide
-    before, after = np.exp(log_softmax(given)), np.exp(log_softmax(small))
+    with np.errstate(over="ignore"):  # the softmax is known even where the quotients are beyond all numbers
+        small, apart = given / divide, (given - given.max()) / divide
+    before, after = np.exp(log_softmax(given)), np.exp(log_softmax(apart))
     labels = tuple(str(at + 1) for at in range(len(given)))
     return Numbers(
         row=Measurement(

@@ -9,15 +9,15 @@ from typing import Literal
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.formula import added, capped, log_softmax, repeat_heads, scaled, scores, softmax
+from attnx.formula import added, blocks, capped, log_softmax, repeat_heads, scaled, scores, softmax
 from attnx.measure.rows import read
 from attnx.records import Array, Attention, Trace
 from attnx.wording import Wording
 
 AsIf = Literal["site", "sqrt"]
 Similarity = Literal["dot", "cosine"]
-BLOCK = 1 << 20
-"""Cells processed at once: 8 MB for each array of `Ways`."""
+BLOCK = 1 << 16
+"""Cells processed at once: half a megabyte for each array of `Ways`, so that they stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,61 +73,104 @@ def both_ways(
 
     Source: Vaswani et al. 2017, equation 1.
     """
-    if not 0 <= site < len(trace.attentions):
-        raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
-    if trace.attentions[site].site.heads_mixed:
-        raise UnsupportedError(
-            f"{trace.labels[site]} mixes the scores of all heads before its softmax: "
-            "what that would be without the scale is not known",
-            "Its scores, scaled, masked and weights can be shown.",
-        )
-    a = _some(trace.attentions[site], heads)
-    size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
-    plain = _product(a).astype(np.float64)
-    own = a.need("scaled")[0].astype(np.float64) if a.site.scale is None else scaled(plain, a.site.scale)
-    soft = own if a.capped is None and not a.site.softcap else a.need("capped")[0]
-    bias = added(a.need("masked")[0], soft)
-    product, divided = plain, own
-    if similarity == "cosine":
-        product = _cosine(a)
-        if a.site.scale is None and as_if == "site":
-            raise UnsupportedError(f"the scale of {trace.labels[site]} is not known", Wording("Use <as_if='sqrt'>."))
-        divided = product if a.site.scale is None else scaled(product, a.site.scale)
-    if as_if == "sqrt":
-        if size is None:
+    return Sides(trace, site, as_if, similarity, heads).ways()
+
+
+class Sides:
+    """Some heads of one site, whose rows are computed both ways, some at a time; arguments as for `both_ways`.
+
+    Raises:
+        UnsupportedError: See `both_ways`.
+        UsageError: There is no such site.
+    """
+
+    def __init__(
+        self, trace: Trace, site: int, as_if: AsIf, similarity: Similarity, heads: slice = slice(None)
+    ) -> None:
+        if not 0 <= site < len(trace.attentions):
+            raise UsageError(f"there is no site {site}", f"Sites run from 0 to {len(trace.attentions) - 1}.")
+        self._label, self._as_if, self._similarity = trace.labels[site], as_if, similarity
+        if trace.attentions[site].site.heads_mixed:
             raise UnsupportedError(
-                f"the head size of {trace.labels[site]} is not known, so neither is sqrt(d_k)",
-                Wording("<as_if='site'> takes the model's own scale."),
+                f"{self._label} mixes the scores of all heads before its softmax: "
+                "what that would be without the scale is not known",
+                "Its scores, scaled, masked and weights can be shown.",
             )
-        divided = product / np.sqrt(size)
-    seen = ~np.isneginf(bias)
-    weighed = a if a.weights is not None else replace(a, weights=softmax(a.need("masked")))
-    # A model with a finite mask may give a fully hidden row uniform weights; such a row says nothing about scaling.
-    real = read(trace, weighed).real & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
-    sink = _sink(a, real)
-    untouched = as_if == "site" and similarity == "dot"
-    masked = np.where(seen, a.need("masked")[0], -np.inf)
-    return Ways(
-        product=product,
-        divided=divided,
-        unscaled=_logits(product, a.site.softcap, bias, sink),
-        scaled=log_softmax(masked, sink) if untouched else _logits(divided, a.site.softcap, bias, sink),
-        seen=seen,
-        real=real,
-        size=size,
-        bias=bias,
-        sink=sink,
-        softcap=a.site.softcap,
-    )
+        self._a = a = _some(trace.attentions[site], heads)
+        if a.query is None or a.key is None:
+            a.need("scores")
+        self._size = a.site.head_size or (None if a.query is None else a.query.shape[-1])
+        masked = a.need("masked")
+        self.shape: tuple[int, int, int] = masked.shape[1:]
+        """Heads, queries, keys."""
+        weighed = a if a.weights is not None else replace(a, weights=softmax(masked))
+        self._weighed = read(trace, weighed).real
+        self._sink: Array | None = None
+        if a.site.sink:
+            self._sink = _sink(a, np.concatenate([self.ways(rows).real for rows in self.rows()], axis=1))
+
+    def rows(self) -> Iterator[slice]:
+        """All rows, at most `BLOCK` cells at a time and at least one row of each head."""
+        heads, queries, keys = self.shape
+        step = max(1, BLOCK // max(1, heads * keys))
+        for start in range(0, queries, step):
+            yield slice(start, start + step)
+
+    def ways(self, rows: slice = slice(None)) -> Ways:
+        """Some rows both ways."""
+        a = _rows(self._a, rows)
+        plain = _product(a).astype(np.float64)
+        own = a.need("scaled")[0].astype(np.float64) if a.site.scale is None else scaled(plain, a.site.scale)
+        soft = own if a.capped is None and not a.site.softcap else a.need("capped")[0]
+        bias = added(a.need("masked")[0], soft)
+        product, divided = plain, own
+        if self._similarity == "cosine":
+            product = _cosine(a)
+            if a.site.scale is None and self._as_if == "site":
+                raise UnsupportedError(f"the scale of {self._label} is not known", Wording("Use <as_if='sqrt'>."))
+            divided = product if a.site.scale is None else scaled(product, a.site.scale)
+        if self._as_if == "sqrt":
+            if self._size is None:
+                raise UnsupportedError(
+                    f"the head size of {self._label} is not known, so neither is sqrt(d_k)",
+                    Wording("<as_if='site'> takes the model's own scale."),
+                )
+            divided = product / np.sqrt(self._size)
+        seen = ~np.isneginf(bias)
+        # A model with a finite mask may give a fully hidden row uniform weights; such a row says nothing about scaling.
+        real = self._weighed[:, rows] & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
+        untouched = self._as_if == "site" and self._similarity == "dot"
+        masked = np.where(seen, a.need("masked")[0], -np.inf)
+        sink, softcap = self._sink, a.site.softcap
+        return Ways(
+            product=product,
+            divided=divided,
+            unscaled=_logits(product, softcap, bias, sink),
+            scaled=log_softmax(masked, sink) if untouched else _logits(divided, softcap, bias, sink),
+            seen=seen,
+            real=real,
+            size=self._size,
+            bias=bias,
+            sink=sink,
+            softcap=softcap,
+        )
 
 
-def in_blocks(trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot") -> Iterator[Ways]:
-    """`both_ways` for a few heads at a time, from the first to the last: limits the memory for a long text."""
+def in_blocks(
+    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot"
+) -> Iterator[tuple[int, int, Ways]]:
+    """`both_ways` for a few heads, or some rows of one head, at a time: limits the memory for a long text.
+
+    Yields:
+        The first head, the first row, and these rows of these heads; all rows of a head before the next.
+    """
     a = trace.attentions[site]
     shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
     step = max(1, BLOCK // max(1, shape[2] * shape[3]))
     for start in range(0, max(shape[1], 1), step):
-        yield both_ways(trace, site, as_if, similarity, slice(start, start + step))
+        sides = Sides(trace, site, as_if, similarity, slice(start, start + step))
+        for rows in sides.rows():
+            yield start, rows.start, sides.ways(rows)
 
 
 def _some(a: Attention, heads: slice) -> Attention:
@@ -144,6 +187,18 @@ def _some(a: Attention, heads: slice) -> Attention:
     return replace(
         a, site=replace(a.site, scale=scale), query=cut(a.query), key=cut(a.key), value=None, context=None,
         scores=cut(a.scores), scaled=cut(a.scaled), capped=cut(a.capped), masked=cut(a.masked), weights=cut(a.weights),
+    )  # fmt: skip
+
+
+def _rows(a: Attention, rows: slice) -> Attention:
+    """Some rows of the first sequence of an attention."""
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else array[:1, :, rows]
+
+    return replace(
+        a, query=cut(a.query), scores=cut(a.scores), scaled=cut(a.scaled), capped=cut(a.capped), masked=cut(a.masked),
+        weights=cut(a.weights), context=None,
     )  # fmt: skip
 
 
@@ -199,10 +254,13 @@ def _sink(a: Attention, real: Array) -> Array | None:
     if not a.site.sink:
         return None
     sums = a.need("weights")[0].sum(axis=-1, dtype=np.float64)
-    masked = a.need("masked")[0].astype(np.float64)
+    masked = a.need("masked")[0]
     with np.errstate(all="ignore"):
-        top = masked.max(axis=-1, initial=-np.inf)
-        all_keys = top + np.log(np.exp(masked - top[..., None]).sum(axis=-1))
+        all_keys = np.empty(sums.shape)
+        for at in blocks(masked.shape):
+            some = masked[at].astype(np.float64)
+            top = some.max(axis=-1, initial=-np.inf)
+            all_keys[at] = top + np.log(np.exp(some - top[..., None]).sum(axis=-1))
         # A share within float32's rounding of a sum of 1 is not a sink.
         lacks = np.where(1.0 - sums > 1e-6, 1.0 - sums, 0.0)
         logit = all_keys + np.log(lacks) - np.log(sums)

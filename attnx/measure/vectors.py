@@ -87,6 +87,7 @@ def _mean(vectors: Array, pieces: tuple[int, ...]) -> Array:
 
 
 def _cosine(one: Array, two: Array) -> Array:
-    """Cosine of every row of one with every row of the other; NaN for a zero vector."""
-    sizes = np.linalg.norm(one, axis=-1)[:, None] * np.linalg.norm(two, axis=-1)[None, :]
-    return np.asarray((one @ two.T) / np.where(sizes > 0, sizes, np.nan))
+    """Cosine of every row of one with every row of the other; NaN for a vector that is zero or not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):  # of a vector that is not finite it is NaN
+        sizes = np.linalg.norm(one, axis=-1)[:, None] * np.linalg.norm(two, axis=-1)[None, :]
+        return np.asarray((one @ two.T) / np.where(sizes > 0, sizes, np.nan))

@@ -74,6 +74,7 @@ def visibility(trace: Trace, site: int) -> Visibility:
     seen = np.asarray(rows.visible)
     padding = rows.key_flags([not flag for flag in rows.keys.mask])
     cells = Cells(seen.mean(axis=0), rows.position, padding, rows.query_labels, rows.key_labels)
+    cells.across = attention.site.kind != "self"
     return _visibility(attention, cells, _stand_in(attention, seen))
 
 
@@ -108,6 +109,7 @@ class Cells:
     ) -> None:
         """Take the share of heads that see each cell, float [Q,K]; see `read.rows.Rows` for the others."""
         self.share, self.position, self.declared = share.astype(np.float64), position, declared
+        self.across = False  # whether queries and keys are of two texts
         self.axes = (Axis("query", query_labels), Axis("key", key_labels))
         self.union = self.share > 0
         self._named: dict[tuple[bool, int | None], tuple[Pattern, Array]] = {}
@@ -153,7 +155,7 @@ class Cells:
     def _name(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
         union, position = self.union, self.position
         padding = _padding(union, self.declared)
-        pattern = _pattern(union, padding, position)
+        pattern = _pattern(union, padding, position, self.across)
         if position is not None and causal:
             if _within(union, position, reach):
                 # Keys that a window has left behind are not padding, although no query sees them.
@@ -161,7 +163,7 @@ class Cells:
             if pattern.name == "bidirectional" and not _future(union, padding, position):
                 pattern = Pattern("causal")
         elif causal and _triangle(union):
-            pattern, padding = Pattern("causal"), padding[:0]
+            pattern, padding = Pattern("causal"), padding[:0] if self.across else padding
         return pattern, padding
 
 
@@ -220,13 +222,13 @@ def _padding(seen: Array, declared: Array) -> Array:
     return np.flatnonzero(~seen.any(axis=0))
 
 
-def _pattern(seen: Array, padding: Array, position: Array | None) -> Pattern:
+def _pattern(seen: Array, padding: Array, position: Array | None, across: bool) -> Pattern:
     """Name the pattern over the keys and queries that are not padding."""
     keys = np.setdiff1d(np.arange(seen.shape[1]), padding)
     if not seen.any():
         return Pattern("irregular")
     if position is None:
-        return Pattern("cross" if seen[:, keys].all() else "irregular")
+        return Pattern(("cross" if across else "bidirectional") if seen[:, keys].all() else "irregular")
     queries = np.flatnonzero(~np.isin(position, padding) & seen.any(axis=1))
     at, block = position[queries], seen[np.ix_(queries, keys)]
     if block.all():
@@ -256,9 +258,9 @@ def _within(seen: Array, position: Array, window: int | None) -> bool:
 
 
 def _triangle(seen: Array) -> bool:
-    """Whether a causal mask applies across two texts, counted from the first key or from the last."""
+    """Whether each query sees one key more than the one before it, from the first key on."""
     rows, keys = seen.shape
-    return any(np.array_equal(seen, np.tri(rows, keys, k=shift, dtype=bool)) for shift in (0, keys - rows))
+    return rows > 0 and np.array_equal(seen, np.tri(rows, keys, k=int(seen[0].sum()) - 1, dtype=bool))
 
 
 def _future(seen: Array, padding: Array, position: Array) -> bool:

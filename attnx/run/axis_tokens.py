@@ -6,8 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnx.errors import UnsupportedError
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
+from attnx.formula import HIDDEN
 from attnx.numerals import counted
 from attnx.records import Array, Attention, Order, Site, Tokens, Trace
 from attnx.session.ort import Slot
@@ -37,6 +40,20 @@ def lengths(attention: Attention) -> tuple[int, int] | None:
     if attention.query is not None and attention.key is not None:
         return int(attention.query.shape[2]), int(attention.key.shape[2])
     return None
+
+
+def at_end(attention: Attention) -> bool:
+    """Whether every query sees as far as its own key, where the last keys are the queries' own.
+
+    A cache of fixed size has its keys before those that are still free, and a query sees none of the last.
+    """
+    masked = attention.masked
+    if masked is None or not masked.size:
+        return True
+    queries, keys = masked.shape[2:]
+    seen = (masked[0] > HIDDEN).any(axis=0)
+    last = keys - 1 - seen[:, ::-1].argmax(axis=1)
+    return bool((last >= keys - queries + np.arange(queries))[seen.any(axis=1)].all())
 
 
 def in_blocks(attentions: Sequence[Attention], rows: int, whole: Collection[int]) -> list[int]:
@@ -156,7 +173,7 @@ def name_axes(
             if before and keys == before + queries and query_side is not None and len(query_side) == queries:
                 sides[a.site.index] = query_side, join(numbered(before, "global"), query_side)
                 continue
-            cached = past and a.site.kind == "self" and keys > queries
+            cached = past and a.site.kind == "self" and keys > queries and at_end(a)
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)
     return tokens, memory, sides
@@ -208,6 +225,12 @@ def as_moved(
     if untold:
         notes.append(
             f"{_MOVES}, and which stands where is not known: positions of {counted(untold, 'site')} are numbered"
+        )
+    apart = sum(a.site.kind == "self" and not a.site.aligned for a in attentions)
+    if notes and apart:
+        notes.append(
+            f"in {counted(apart, 'site')} query and key of a position are not one token: nothing is counted from a "
+            "token's own place (previous, self, distance)"
         )
     return found, tuple(notes)
 

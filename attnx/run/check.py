@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from attnx.records import QUANTITIES, Array, Attention, Check, Site
 from attnx.run.read import Reading
 from attnx.session.ort import Session
 
+Index = tuple[Any, ...]
+"""Where some rows of an array are."""
 TOLERANCE = {"float32": 1e-4, "low": 2e-2}
 """Largest difference that passes a check, relative to the larger of 1 and the reference: for float32, and for half
 precision or integer graphs."""
@@ -19,6 +22,8 @@ _ROWS = 16
 """How many queries' scores are computed only to be checked."""
 _ENOUGH = 4
 """Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
+_COARSEST, _FINEST, _WHOLE = 1 / 64, 1 / 2048, 1e-2
+"""The largest and smallest step that rounded weights may have, and how near to whole numbers of it they must be."""
 _HIDDEN = -1000.0
 """A number added to a cell to hide it is below this, where it is not minus infinity."""
 
@@ -27,12 +32,21 @@ def difference(got: Array, want: Array) -> float:
     """Largest absolute difference where `want` is finite, relative to the larger of 1 and the largest of `want`."""
     if got.shape != want.shape:
         return float("inf")
-    if want.ndim > 2 and want.size > formula.AT_ONCE:
-        found = [_gap(got[at], want[at]) for at in np.ndindex(*want.shape[:-2])]
-        gap, size = max(one for one, _ in found), max(other for _, other in found)
-    else:
-        gap, size = _gap(got, want)
+    return _relative(got, want)
+
+
+def _relative(got: Array | Callable[[Index], Array], want: Array) -> float:
+    """As `difference`; `got` may also be computed for some rows of `want` at a time."""
+    found = [_gap(got(at) if callable(got) else got[at], want[at]) for at in _indices(want)]
+    gap, size = max(one for one, _ in found), max(other for _, other in found)
     return gap / max(1.0, size)
+
+
+def _indices(array: Array) -> list[Index]:
+    """All of an array together, or some rows at a time of a large one: temporary arrays are float64."""
+    if array.ndim < 2 or array.size <= formula.AT_ONCE:
+        return [(...,)]
+    return list(formula.blocks(array.shape))
 
 
 def _gap(got: Array, want: Array) -> tuple[float, float]:
@@ -40,8 +54,10 @@ def _gap(got: Array, want: Array) -> tuple[float, float]:
     finite = np.isfinite(want)
     if not finite.any():
         return 0.0, 0.0
-    gap = np.abs(got[finite].astype(np.float64) - want[finite])
-    return float(np.nan_to_num(gap, nan=np.inf).max()), float(np.abs(want[finite]).max())
+    if not finite.all():
+        got, want = got[finite], want[finite]
+    gap = float(np.abs(np.subtract(got, want, dtype=np.float64)).max())
+    return float("inf") if np.isnan(gap) else gap, float(np.abs(want).max())
 
 
 def attentions(
@@ -108,16 +124,18 @@ def _check(
     if weights is not None and origin.get("weights") == "tapped":
         total = weights.sum(axis=-1)
         over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))  # a fully hidden row is 0
-        checks.append(
-            Check("rows sum to 1", float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0)), tolerance)
-        )
+        if masked is not None and masked.shape == weights.shape:
+            # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
+            over = np.where(formula.sees_nothing(masked), total - 1.0, over)
+        off = float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0))
+        checks.append(Check("rows sum to 1", off, max(tolerance, _rounded_away(weights)) if low else tolerance))
         if sample is not None:
             arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
             weights, masked = arrays["weights"], arrays.get("masked")
             total = weights.sum(axis=-1)
         if masked is not None:
             if masked.shape == weights.shape and masked.size > formula.AT_ONCE:
-                cuts = list(np.ndindex(*masked.shape[:2]))  # shares are at most 1, so that no size enters
+                cuts = list(formula.blocks(masked.shape))  # shares are at most 1, so that no size enters
                 off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in cuts)
                 checks.append(Check("weights = softmax(masked)", off, tolerance))
             else:
@@ -136,20 +154,59 @@ def _check(
     if origin.get("context") == "tapped" and weights is not None and value is not None and alike and not site.gated:
         compare("weights x value = context", formula.context(weights, value), arrays["context"], tolerance * 10)
     if origin.get("scores") == "tapped" and {"query", "key"} <= arrays.keys() and site.kind in ("self", "cross"):
-        own = formula.scores(arrays["query"], arrays["key"])
-        compare("query x key = scores", own, arrays["scores"], tolerance * 10)
+        off = _product_missed(arrays["query"], arrays["key"], arrays["scores"])
+        checks.append(Check("query x key = scores", off, tolerance * 10))
     if origin.get("scaled") == "tapped" and site.scale is not None and "scores" in arrays:
-        compare(
-            "scores x scale = scaled", formula.scaled(arrays["scores"], site.scale), arrays["scaled"], tolerance * 10
-        )
+        off = _scale_missed(arrays["scores"], site.scale, arrays["scaled"])
+        checks.append(Check("scores x scale = scaled", off, tolerance * 10))
     return tuple(checks)
 
 
+def _product_missed(query: Array, key: Array, scores: Array) -> float:
+    """By how much scores differ from query x key, some rows at a time."""
+    if (*query.shape[:3], key.shape[2]) != scores.shape:
+        return float("inf")
+    if scores.size <= formula.AT_ONCE:
+        return difference(formula.scores(query, key), scores)
+    wide = formula.repeat_heads(key, query.shape[1])
+
+    def rows(at: Index) -> Array:
+        batch, head, some = at
+        found: Array = formula.scores(query[batch, head, some][None, None], wide[batch, head][None, None])[0, 0]
+        return found
+
+    return _relative(rows, scores)
+
+
+def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array) -> float:
+    """By how much scaled scores differ from scores x scale, some rows at a time."""
+    if scores.shape != scaled.shape or scores.size <= formula.AT_ONCE:
+        return difference(formula.scaled(scores, scale), scaled)
+    factors = np.broadcast_to(np.asarray(scale, np.float64), scores.shape[1:2])
+    return _relative(lambda at: formula.scaled(scores[at], float(factors[at[1]])), scaled)
+
+
+def _rounded_away(weights: Array) -> float:
+    """How far rows may be off 1 because each weight was rounded to the next whole number of steps; 0 if none was.
+
+    Integer graphs give weights in steps of 1/256 or so: over many keys, what is rounded away adds up.
+    """
+    step = float(weights.min(initial=1.0, where=weights > 0))
+    count = weights[:1, :, -1:] / np.float32(step)  # the last queries see the most keys
+    if not _FINEST <= step <= _COARSEST or np.abs(count - np.round(count)).max(initial=0.0) > _WHOLE:
+        return 0.0
+    keys: int = weights.shape[-1]
+    return (keys / 2 + 1) * step
+
+
 def _own(site: Site, masked: Array, total: Array) -> Array:
-    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest."""
+    """The weights that the masked scores give; each row's sum is the model's where a sink takes the rest, or where no
+    key is seen.
+    """
     own = formula.softmax(masked)
-    if site.sink:
-        own = own * total[..., None]
+    rest = np.ones_like(total, bool) if site.sink else formula.sees_nothing(masked)
+    if rest.any():
+        own = np.where(rest[..., None], own * total[..., None], own)
     return np.where(total[..., None] == 0, np.float32(0.0), own)
 
 
@@ -238,11 +295,8 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
 
 
 def _matrices(masked: Array, before: Array, weights: Array | None) -> Iterator[tuple[Array, Array, Array | None]]:
-    """All matrices together, or one after another if they are large."""
-    if masked.ndim < 3 or masked.size <= formula.AT_ONCE:
-        yield masked, before, weights
-        return
-    for at in np.ndindex(*masked.shape[:-2]):
+    """All matrices together, or some rows at a time if they are large."""
+    for at in _indices(masked):
         yield masked[at], before[at], None if weights is None else weights[at]
 
 

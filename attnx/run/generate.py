@@ -296,10 +296,11 @@ def with_new(model: OpenModel, prompt: Tokens, decoded: Decoded) -> Tokens:
         return join(prompt, from_ids(decoded.ids[-decoded.new :]))
     new = from_ids(decoded.ids[-decoded.new :], tokenizer)
     text, offsets = prompt.text, []
-    for piece, special in zip(new.pieces, new.special, strict=True):
-        spaces = len(piece) - len(piece.lstrip(" "))
-        offsets.append((0, 0) if special else (len(text) + spaces, len(text) + len(piece)))
-        text += "" if special else piece
+    for number, special in zip(new.ids.tolist(), new.special, strict=True):
+        piece = "" if special else tokenizer.written(number)
+        before = len(piece) - len(piece.lstrip(" ")) if piece.strip(" ") else 0
+        offsets.append((0, 0) if special else (len(text) + before, len(text) + len(piece)))
+        text += piece
     return replace(join(prompt, replace(new, offsets=tuple(offsets))), text=text)
 
 

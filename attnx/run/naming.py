@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from attnx.run.axis_tokens import as_moved, in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
-from attnx.tokens.axes import numbered
+from attnx.tokens.axes import holds, numbered
 
 if TYPE_CHECKING:
     from attnx.feed.patches import Frame
@@ -41,7 +41,8 @@ def name_tokens(
         tokens = tokens if tokens is not None else read
         memory = memory if memory is not None else second
     seen = _Seen(run.attentions)
-    if any(feed[s.name].ndim > 2 and not is_past(s) for s in slots if s.name in feed):  # no token, mask, or cache
+    data = any(feed[s.name].ndim > 2 and not is_past(s) for s in slots if s.name in feed)  # no token, mask, or cache
+    if data:
         seen = _seen(model, run, slots, whole)
     if memory is None and tokens is None and any(a.site.kind == "cross" for a in run.attentions) and seen.states:
         memory = numbered(seen.states)  # another model's tokens, of which only the number is known
@@ -57,7 +58,55 @@ def name_tokens(
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
-    return replace(trace, notes=(*notes, *unseen(trace)))
+    return replace(
+        trace, notes=(*notes, *_other_keys(trace), *(() if data else _other_queries(trace, apart)), *unseen(trace))
+    )
+
+
+def _other_keys(trace: Trace) -> tuple[str, ...]:
+    """A note on self-attentions of a text whose keys are not the text's tokens, one by one: these are numbered."""
+    texts = [side for side in (trace.tokens, trace.memory) if side is not None]
+    found = []
+    for label, attention in zip(trace.labels, trace.attentions, strict=True):
+        queries, keys = trace.queries_of(attention), trace.keys_of(attention)
+        if attention.site.moved:
+            continue  # see `as_moved`
+        if attention.site.kind == "self" and any(queries is text for text in texts) and not holds(keys, queries):
+            found.append((label, len(queries), len(keys)))
+    if not found:
+        return ()
+    label, queries_there, keys_there = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{label}{more}: {queries_there} queries and {keys_there} keys, which are not the text's tokens one by one: "
+        "keys are numbered, and nothing is counted from a token's own place (previous, self, distance)",
+    )
+
+
+def _other_queries(trace: Trace, apart: Collection[int]) -> tuple[str, ...]:
+    """A note on self-attentions of a text over more or fewer positions than it has tokens: these are numbered.
+
+    Args:
+        trace: Named.
+        apart: Sites of which something else is said: windows, blocks, channels.
+    """
+    texts = [side for side in (trace.tokens, trace.memory) if side is not None]
+    if not any(text.pieces != numbered(len(text)).pieces for text in texts):
+        return ()
+    found = [
+        (label, len(queries))
+        for label, a in zip(trace.labels, trace.attentions, strict=True)
+        if a.site.kind == "self" and a.site.index not in apart
+        if (queries := trace.queries_of(a)).pieces == numbered(len(queries)).pieces
+        and len(queries) not in [len(text) for text in texts]
+    ]
+    if not found:
+        return ()
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{found[0][0]}{more}: {found[0][1]} positions, where the text has {len(texts[-1])} tokens: which holds which "
+        "is not known, and they are numbered",
+    )
 
 
 def side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:

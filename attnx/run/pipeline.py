@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from attnx.errors import InputError, UsageError
 from attnx.feed import fill, lookups
 from attnx.records import Array, Site
 from attnx.run import check as checks
 from attnx.run import read as reading
 from attnx.run.passes import Pass, Source
-from attnx.run.read import Reading
+from attnx.run.read import Reading, of_heads
 from attnx.session import memory
 from attnx.session.model_summary import ModelSummary, notes_of_run
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Run, Wanted
 from attnx.taps.holding import must_hold
+from attnx.taps.some_heads import heads_input
 from attnx.taps.tap import Tapped
 from attnx.wording import Wording
 
@@ -108,12 +111,16 @@ def find(one: Pass) -> Chosen:
 def tap(one: Pass, found: Chosen) -> TappedSession:
     """Open a session whose outputs hold what is wanted of the sites, and the model's own outputs if they are wanted."""
     outputs = one.wanted.outputs or one.wanted.verify_outputs
-    if not found.sites and not outputs:
+    taps = found.sites and one.wanted.quantities
+    if not taps and not outputs and one.wanted.section.end is None:
         return TappedSession(None, Tapped(b"", one.model.path.parent, {}, ()))
-    if not outputs:
+    if not outputs and one.wanted.quantities:
         must_hold(found.sites, one.wanted.quantities)
-    sessions, wanted = one.model.sessions, one.wanted.quantities
-    opened = sessions.session(found.summary, found.sites, wanted, outputs, many=one.many, heads=found.heads)
+    sessions, wanted, section = one.model.sessions, one.wanted.quantities, one.wanted.section
+    opened = sessions.session(
+        found.summary, found.sites, wanted, outputs, many=one.many, picked=found.heads.keys(),
+        ends=(section.begin, section.end),
+    )  # fmt: skip
     return TappedSession(*opened)
 
 
@@ -127,9 +134,14 @@ def run(one: Pass, found: Chosen, opened: TappedSession) -> Tensors:
     if opened.session is None:
         return Tensors(fill.check(found.summary.inputs, one.feed), {}, opened.tapped, "cpu")
     lookups.check(one.model, found.summary, one.feed)
-    feed = fill.check(opened.session.inputs, one.feed)
-    memory.check(found.sites, feed, one.wanted.quantities)
-    return Tensors(feed, opened.session.run(feed), opened.tapped, opened.session.device)
+    section = one.wanted.section
+    own = {} if section.begin is None or section.given is None else {section.begin: section.given}
+    own |= {heads_input(site): np.asarray(heads, np.int64) for site, heads in found.heads.items()}
+    read = {slot.name for slot in opened.session.inputs}
+    feed = fill.check([slot for slot in opened.session.inputs if slot.name not in own], one.feed)
+    memory.check([of_heads(site, found.heads.get(site.index)) for site in found.sites], feed, one.wanted.quantities)
+    whole = {**feed, **{name: array for name, array in own.items() if name in read}}
+    return Tensors(feed, opened.session.run(whole), opened.tapped, opened.session.device)
 
 
 def read(one: Pass, found: Chosen, tensors: Tensors) -> Iterator[Reading]:
@@ -163,7 +175,10 @@ def check(one: Pass, found: Chosen, tensors: Tensors, arrays: Iterator[Reading])
     notes += tuple(f"left out, {s.label}: no query in this run, or no key" for s in found.sites if s.index in idle)
     if wanted.verify_outputs:
         notes += checks.compare_outputs(one.model.sessions.plain(summary), tensors.feed, outputs)
-    return Run(attentions, tensors.feed, outputs if wanted.outputs else {}, summary.misses, notes, tensors.device)
+    given = outputs if wanted.outputs else {}
+    if wanted.section.end is not None:
+        given[wanted.section.end] = tensors.values[wanted.section.end]
+    return Run(attentions, tensors.feed, given, summary.misses, notes, tensors.device)
 
 
 def no_sites(path: Path, summary: ModelSummary, layers: Collection[int] | None) -> InputError | UsageError:

@@ -10,8 +10,9 @@ import numpy as np
 
 from attnx import formula
 from attnx.layout import parse, read_place
-from attnx.records import EITHER, STAGES, Array, Component, Origin, Quantity, Site
+from attnx.records import EITHER, Array, Component, Origin, Quantity, Site
 from attnx.taps.reductions import GATHERED
+from attnx.taps.some_heads import PICKED
 from attnx.taps.tap import Tapped
 
 
@@ -72,9 +73,10 @@ def _read_site(
         arrays[quantity] = read_place(raw, site.places[quantity], quantity, batch)
         if rows is not None and quantity not in ("key", "value") and not name.startswith(GATHERED):
             arrays[quantity] = arrays[quantity][:, :, list(rows)]
-        if heads is not None and quantity in STAGES and not name.startswith(GATHERED):
-            arrays[quantity] = arrays[quantity][:, list(heads)]
+        if heads is not None and not name.startswith((GATHERED, PICKED)):
+            arrays[quantity] = _picked(site, arrays[quantity], heads)
         origin[quantity] = "tapped"
+    site = of_heads(site, heads)
     _align(arrays)
     compute(site, arrays, origin, quantities)
     if (
@@ -85,6 +87,20 @@ def _read_site(
     ):
         site = shown(site, seen, "causal: measured on this input")
     return Reading(site, arrays, origin, low)
+
+
+def of_heads(site: Site, heads: Sequence[int] | None) -> Site:
+    """A site as if it had some of its heads only; the site itself for None."""
+    if heads is None:
+        return site
+    scale = tuple(site.scale[head] for head in heads) if isinstance(site.scale, tuple) else site.scale
+    return replace(site, heads=len(heads), kv_heads=len(heads), scale=scale)
+
+
+def _picked(site: Site, array: Array, heads: Sequence[int]) -> Array:
+    """Some heads of an array, each with the key and value that it reads."""
+    count = site.heads or array.shape[1]
+    return formula.repeat_heads(array, count)[:, list(heads)]
 
 
 def shown(site: Site, causal: bool | None, *notes: str) -> Site:

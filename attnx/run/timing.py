@@ -26,7 +26,7 @@ from attnx.tokens.files import find_limit
 
 RUNS = 3
 """Runs for each length, at most, of which the median is taken; one whose time does not count comes before."""
-ENOUGH = 0.1
+ENOUGH = 0.05
 """Seconds after which a length is not run again: long runs vary less. If the first took longer, its time counts."""
 TRIES = 20
 """How often ids that turn out to be special are drawn again."""

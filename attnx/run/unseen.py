@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from attnx.records import Trace
-
-_HIDDEN = -1e4
-"""The masked score of a hidden key is at most this: -inf, or the most negative number of its type."""
+from attnx.formula import sees_nothing
+from attnx.records import Array, Trace
 
 
 def unseen(trace: Trace) -> tuple[str, ...]:
     """Notes on sites in which queries of the text see no key.
 
     Args:
-        trace: With masked scores; sites without them are skipped. Padding is expected to see nothing.
+        trace: With masked scores; sites without them are skipped. Padding is expected to see nothing, unless there is
+            nothing else.
     """
-    blind: dict[str, tuple[int, int]] = {}
+    blind: dict[str, Array] = {}
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         if attention.masked is None or attention.masked.shape[-1] < 2:
             continue
-        best = attention.masked[0].max(axis=-1).max(axis=0)
+        capped, weights = (None if array is None else array[0] for array in (attention.capped, attention.weights))
+        rows = np.asarray(sees_nothing(attention.masked[0], capped, weights).all(axis=0))
         real = np.asarray(trace.queries_of(attention).mask, bool)
-        real = real[-len(best) :] if len(real) >= len(best) else np.ones(len(best), bool)
-        count = int((~(best > _HIDDEN) & ~np.isnan(best) & real).sum())
-        if count:
-            blind[label] = count, len(best)
-    if not blind:
+        real = real[-len(rows) :] if len(real) >= len(rows) and real.any() else np.ones(len(rows), bool)
+        blind[label] = rows & real
+    return blind_rows(blind)
+
+
+def blind_rows(blind: Mapping[str, Array]) -> tuple[str, ...]:
+    """The note on rows that see no key.
+
+    Args:
+        blind: By the label of a site, bool [Q]: the queries that see none.
+    """
+    found = {label: (int(rows.sum()), len(rows)) for label, rows in blind.items() if rows.any()}
+    if not found:
         return ()
-    label, (count, total) = next(iter(blind.items()))
-    more = f" and {len(blind) - 1} more" if len(blind) > 1 else ""
+    label, (count, total) = next(iter(found.items()))
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     which = "every query" if count == total else f"{count} of {total} queries"
     return (
         f"every key is hidden from {which} in {label}{more}: the weights of such rows say nothing; does a mask have "

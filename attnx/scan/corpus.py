@@ -11,13 +11,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import InputError
+from attnx.errors import InputError, lacks_memory
 from attnx.installed import pip
+from attnx.numerals import counted
 from attnx.tokens.text_file import remedy, wide
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-"""The files that are read in a folder; any other explicitly named file is read as text, one text per line."""
+"""The files that are read in a folder; any other explicitly named file is read as text, one text per line, and one
+called .json as JSON Lines."""
+_ROWS = "Each line is one JSON value: a text, or an object with one. A list over several lines is not read."
 _LONGEST = 1 << 30
 """The longest CSV field, in characters; the csv module's own limit is 131,072."""
 
@@ -90,7 +93,7 @@ def read(
     for path in files:
         kind = path.suffix.lower()
         try:
-            if kind in (".jsonl", ".ndjson"):
+            if kind in (".jsonl", ".ndjson", ".json"):
                 rows = _jsonl(path, name, needs, may)
             elif kind in (".csv", ".tsv"):
                 rows = _csv(path, name, needs, may, "\t" if kind == ".tsv" else ",")
@@ -140,7 +143,7 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            raise InputError(f"{path}, line {at} is not JSON") from None
+            raise InputError(f"{path}, line {at} is not JSON", _ROWS) from None
         text, fields = row, {}
         if isinstance(row, dict):
             for wanted in (name, *needs):
@@ -151,7 +154,8 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
             raise InputError(f"{path}, line {at} is a bare text; {_listed(needs)} must stand beside it")
         if not isinstance(text, str):
             raise InputError(
-                f"{path}, line {at}: there is no text in it", Wording("Each line is a text or holds one: <field>.")
+                f"{path}, line {at}: there is no text in it",
+                _ROWS if isinstance(row, list) else Wording("Each line is a text or holds one: <field>."),
             )
         yield at, text, fields, end
 
@@ -166,17 +170,29 @@ def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimi
 
     before = csv.field_size_limit(_LONGEST)
     try:
-        rows = csv.DictReader(lines(), delimiter=delimiter)
-        there = list(rows.fieldnames or ())
+        # Strict: a quote that is never closed would make one text of all that follows.
+        rows = csv.reader(lines(), delimiter=delimiter, strict=True)
+        there = next((row for row in rows if row), [])
         for wanted in (name, *needs):
             if there and wanted not in there:
                 raise _lacks(path, 1, wanted, name, there)
+        _once(path, there, (name, *needs, *may))
+        places = {one: there.index(one) for one in (name, *needs, *may) if one in there}
         start = last[0] + 1
         for row in rows:
-            yield start, row[name] or "", {one: row[one] for one in (*needs, *may) if one in row}, last[1]
+            if row and (len(row) < len(there) or any(row[len(there) :])):
+                raise InputError(
+                    f"{path}, line {start} has {counted(len(row), 'cell')}, and the first line {len(there)}",
+                    f"Put a text with {'a tab' if delimiter == chr(9) else 'commas'} in it in quotes."
+                    if len(row) > len(there) else "Each row needs a cell for each column, be it empty.",
+                )  # fmt: skip
+            if row:
+                fields = {one: row[place] for one, place in places.items() if one in needs or one in may}
+                yield start, row[places[name]], fields, last[1]
             start = last[0] + 1
     except csv.Error as error:
-        raise InputError(f"{path}, line {last[0]} is not CSV that can be read: {error}") from None
+        quote = "A quote inside a quoted text is written twice; is one never closed?"
+        raise InputError(f"{path}, line {last[0]} is not CSV that can be read: {error}", quote) from None
     finally:
         csv.field_size_limit(before)
 
@@ -185,7 +201,9 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise InputError(f"{path} needs pyarrow", pip("parquet")) from None
     try:
         with ParquetFile(path) as file:
@@ -193,6 +211,7 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
             for wanted in (name, *needs):
                 if wanted not in there:
                     raise _lacks(path, 1, wanted, name, there)
+            _once(path, there, (name, *needs, *may))
             columns = list(dict.fromkeys((name, *needs, *(one for one in may if one in there))))
             share = path.stat().st_size / max(file.metadata.num_rows, 1)
             at = 0
@@ -212,6 +231,13 @@ def _lacks(path: Path, line: int, wanted: str, name: str, has: Sequence[str]) ->
     guess = f"Did you mean {near[0]!r}? " if near else ""
     hint = "{guess}Name the text's: <field=>." if wanted == name else "{guess}What is measured needs that field."
     return InputError(f"{path}, line {line} has no field {wanted!r}; it has {names}", Wording(hint, guess=guess))
+
+
+def _once(path: Path, there: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a column of which there are two: which one is meant?"""
+    for one in wanted:
+        if there.count(one) > 1:
+            raise InputError(f"{path} has {there.count(one)} columns called {one!r}", "Give each its own name.")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ So no shared disk is needed, and a part that is lost with its machine is made ag
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from attnx import errors
-from attnx.errors import AttnxError, RunError, UsageError
+from attnx.errors import AttnxError, RunError, UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.numerals import whole
 from attnx.scan.carried import Carried, Fetch, carried
@@ -29,6 +28,7 @@ from attnx.scan.chunks import Chunk, Corpus
 from attnx.scan.identity import software
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Engine, Made, made_of, there
+from attnx.session.silence import quiet
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ QUIET = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 """Disable Ray's usage reports and keep its messages in its log folder, unless the user has set these variables."""
+_ALONE = threading.Lock()
+"""Held by the scan that runs: stdout and Ray's settings, which it changes, are one for all threads of a process."""
 Row = dict[str, Any]
 """What is passed from stage to stage: a part's number, start, texts and end, and its body as bytes."""
 
@@ -114,6 +116,16 @@ def engine(address: str | None = None, workers: int | None = None) -> Engine:
     ray = _ray()
 
     def run(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made]:
+        if not _ALONE.acquire(blocking=False):
+            raise UsageError(
+                "another scan of this process runs on Ray", "Begin this one when that has ended, or in another process."
+            )
+        try:
+            yield from run_alone(model, job, corpus, folder)
+        finally:
+            _ALONE.release()
+
+    def run_alone(model: Model, job: Job, corpus: Corpus, folder: Path) -> Iterator[Made]:
         ours = not ray.is_initialized()
         if ours:
             _start(ray, address, workers)
@@ -147,7 +159,9 @@ def _ray() -> Any:
     try:
         import ray
         import ray.data
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError(
             Wording("<engine='ray'> needs Ray Data, which is not installed here"),
             f"pip install 'ray[data]', or {pip('scan')}",
@@ -166,12 +180,14 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
     try:
         if address is not None:
             _reach(address)
-        with _silent():
+        with quiet(errors=True):
             if address is not None:
                 ray.init(address=address, **settings)
             else:
                 ray.init(address="local", num_cpus=count, include_dashboard=False, **settings)
     except Exception as error:  # Ray re-raises whatever its components raise
+        if lacks_memory(error):
+            raise
         raise RunError(
             f"no Ray cluster could be joined or started: {str(error).strip().splitlines()[0][:200]}",
             Wording("Give <address> of one that runs (auto on its own machines), or leave it out to start one here."),
@@ -190,24 +206,6 @@ def _reach(address: str) -> None:
         raise OSError(f"{said!r} is not a port")
     if host:
         socket.create_connection((host.strip("[]"), port), timeout=10).close()
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what native code writes to stdout and stderr off the terminal."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [(number, os.dup(number)) for number in (1, 2)]
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for number, _ in kept:
-            os.dup2(sink, number)
-        yield
-    finally:
-        os.close(sink)
-        for number, real in kept:
-            os.dup2(real, number)
-            os.close(real)
 
 
 def _made(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import UsageError
+from attnx.errors import UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.measure import WANTS
 from attnx.records import Array, Axis, Measurement
@@ -198,7 +198,9 @@ def arrow_of() -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError("scan writes Parquet and needs pyarrow", pip("parquet")) from None
     return pyarrow, pyarrow.parquet
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import DeviceError, InputError, ModelError, RunError
+from attnx.errors import DeviceError, InputError, ModelError, RunError, lacks_memory
 from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
@@ -155,7 +155,7 @@ def _run_error(error: Exception) -> RunError | InputError:
             "An id or a position is too large: is the tokenizer this model's? Is the text, with what is written, too "
             "long for the model?",
         )
-    if "Failed to allocate memory" in text or "bad allocation" in text or isinstance(error, MemoryError):
+    if lacks_memory(error):
         return RunError("the model ran out of memory", Wording("Use a shorter text[, or fewer layers (<layers>)]."))
     if "BFCArena" in text or "CUDA out of memory" in text:
         return RunError(
@@ -248,6 +248,11 @@ def open_session(
                 source, options, providers=providers, disabled_optimizers=[] if thorough else ["ConstantFolding"]
             )
     except Exception as error:  # as in `run`
+        if lacks_memory(error):
+            raise RunError(
+                "there is not enough memory to load the model",
+                "Free some memory, or raise the limit that this process was given: ulimit -a shows it.",
+            ) from None
         raise _load_error(error) from None
     real = "cuda" if raw.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
     if kind == "cuda" and real != "cuda":

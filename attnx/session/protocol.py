@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from attnx.tokens import Tokenizer
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """Layers that are run apart from those before and behind them."""
+
+    begin: str | None = None
+    """The tensor that is fed instead of being computed; None where they are run from the model's inputs."""
+    given: Array | None = None
+    """Its numbers."""
+    end: str | None = None
+    """A tensor that is returned among the outputs, for the layers behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is wanted of a run."""
@@ -37,6 +49,8 @@ class Wanted:
     """Only sites of these kinds ("self", "cross", ...); all where None."""
     heads: Mapping[int, Sequence[int]] | None = None
     """Layer -> the heads of its sites to keep, in this order; all heads of layers that are not listed."""
+    section: Section = Section()
+    """Where the run begins and ends, for a model of which only some layers are run."""
 
     def takes(self, site: Site) -> bool:
         """Whether a site is one of those that are wanted."""

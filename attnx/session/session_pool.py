@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from attnx.errors import AttnxError
@@ -23,6 +22,7 @@ from attnx.session.ort import Session, on_cuda, open_session
 from attnx.taps.tap import Tapped, places_for, tap
 
 if TYPE_CHECKING:
+    from attnx.graph.load.load import Loaded
     from attnx.session.processor import Processor
     from attnx.sites.recognise import Found
 
@@ -31,6 +31,10 @@ LANES = 4
 threads that have a batch each."""
 FEW = 2
 """A session for at most this many runs skips preparation that pays off only later: see `SessionPool.session`."""
+
+
+Ends = tuple[str | None, str | None]
+"""Where a session begins and ends: the tensor that is an input, and one that is an output; None for the model's own."""
 
 
 @dataclass(slots=True)
@@ -99,6 +103,12 @@ class SessionPool:
             self._graphs[branch] = find(self.path, chosen, facts_by_onnxruntime, numbered)
         return self._graphs[branch]
 
+    def loaded(self) -> Loaded:
+        """The file, opened without its weights: that of a graph that was read, or anew."""
+        from attnx.graph.load.load import load
+
+        return next((found.loaded for found in self._graphs.values()), None) or load(self.path)
+
     def prepare(self, quantities: Collection[str], layers: Collection[int] | None = None, rows: bool = False) -> None:
         """Start opening the session that a run will need, in parallel with what the caller does next (imports, tokens).
 
@@ -125,7 +135,8 @@ class SessionPool:
         *,
         many: bool = False,
         rows: bool = False,
-        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        picked: Collection[int] = (),
+        ends: Ends = (None, None),
     ) -> tuple[Session, Tapped]:
         """A session with the taps that these sites and quantities need; kept for the next run.
 
@@ -137,12 +148,13 @@ class SessionPool:
             rows: Only the rows of chosen queries.
             many: It will run batches, several at once (`lanes`): it is opened for that. Otherwise it is opened as fast
                 as can be, and opened again where it then runs more than `FEW` times after all.
-            heads: By a site's index, the only heads whose matrices are wanted.
+            picked: Sites of which only some heads' matrices are wanted, by index; see `taps.tap`.
+            ends: The tensor at which it begins, as an input, and one that it returns besides; see `taps.tap`.
         """
         if self._pending is not None:
             self._pending.join()
             self._pending = None
-        have = self._session(known, sites, quantities, outputs, many, rows, heads)
+        have = self._session(known, sites, quantities, outputs, many, rows, picked, ends)
         have.runs += 1
         return have.session, have.tapped
 
@@ -154,14 +166,15 @@ class SessionPool:
         outputs: bool,
         many: bool = False,
         rows: bool = False,
-        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        picked: Collection[int] = (),
+        ends: Ends = (None, None),
     ) -> _Open:
         each = quantities if isinstance(quantities, Mapping) else {s.index: quantities for s in sites}
         wanted = {s.index: places_for(s, each[s.index]) for s in sites}
-        picked = tuple((i, tuple(h)) for i, h in sorted(heads.items()))
-        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, picked)
+        some = tuple(sorted(picked))
+        key = (known.branch, tuple((i, tuple(sorted(q))) for i, q in wanted.items()), outputs, rows, many, some, ends)
         with self._opens:  # batches run in parallel: the first opens the session for all
-            return self._kept(known, wanted, key, outputs, rows, many, heads)
+            return self._kept(known, wanted, key, outputs, rows, many, picked, ends)
 
     def _kept(
         self,
@@ -171,12 +184,13 @@ class SessionPool:
         outputs: bool,
         rows: bool,
         many: bool,
-        heads: Mapping[int, Sequence[int]],
+        picked: Collection[int],
+        ends: Ends,
     ) -> _Open:
         """The session under that key, opened if necessary; the least recently used one is closed."""
         have = self._sessions.get(key)
         if have is None:
-            tapped = self._tapped(known, wanted, outputs, rows, heads)
+            tapped = self._tapped(known, wanted, outputs, rows, picked, ends)
             have = self._sessions[key] = self._open(known, tapped, many)
         elif not have.thorough and have.runs >= FEW:
             tapped = have.tapped
@@ -193,15 +207,18 @@ class SessionPool:
         wanted: Mapping[int, Collection[str]],
         outputs: bool,
         rows: bool = False,
-        heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        picked: Collection[int] = (),
+        ends: Ends = (None, None),
     ) -> Tapped:
         """The tapped graph, from the cache where it was made before."""
         wide = not on_cuda(self.device)
-        extra = [outputs, rows, wide, *([i, *h] for i, h in sorted(heads.items()))]
+        extra: list[object] = [outputs, rows, wide, *sorted(picked)]
+        extra += [list(ends)] if ends != (None, None) else []
         tapped = summaries.load_tapped(known, wanted, extra)
         if tapped is None:
             kept = None if outputs else ()
-            tapped = tap(self.graph(known.branch), wanted, outputs=kept, rows=rows, heads=heads, wide=wide)
+            graph, (begin, end) = self.graph(known.branch), ends
+            tapped = tap(graph, wanted, outputs=kept, rows=rows, picked=picked, wide=wide, begin=begin, end=end)
             summaries.save_tapped(known, wanted, extra, tapped)
         return tapped
 

@@ -49,9 +49,9 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
     fed = [bool(p.out) and p.out in in_keys and p.out not in in_queries for p in parts]
     marked = {p.out for i, p in enumerate(parts) if p.out and (i in ends or (p.causal and not fed[i]))}
     behind = set(marked)
-    for node in graph.steps if behind else ():
-        if not behind.isdisjoint(node.input):
-            behind.update(o for o in node.output if o)
+    for _, outline in graph.outlined if behind else ():
+        if not behind.isdisjoint(outline.inputs):
+            behind.update(o for o in outline.outputs if o)
     out: list[Component] = []
     for p, feeds in zip(parts[:count], fed, strict=False):
         asks = p.out in in_queries and p.out not in in_keys

@@ -72,8 +72,10 @@ def open_loops(graph: Graph, look: Look, wanted: Callable[[GraphProto], bool]) -
     """
     out = []
     for node in graph.nodes:
+        if node.op_type not in ("Loop", "Scan"):
+            continue
         body = attribute(node, "body") if node.domain in ("", "ai.onnx") else None
-        if node.op_type in ("Loop", "Scan") and body is not None and wanted(body.g) and opset_of(graph) >= OLDEST:
+        if body is not None and wanted(body.g) and opset_of(graph) >= OLDEST:
             out.append(_Opener(graph, node, look, wanted).open())
     return out
 

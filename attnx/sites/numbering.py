@@ -214,9 +214,9 @@ def _towers(graph: Graph, findings: list[Finding]) -> list[int]:
     owner = {_carries(f): i for i, f in enumerate(findings)}
     carried: dict[str, int] = {}
     result = [0] * len(findings)
-    for node in graph.steps:
-        upstream = max((carried[n] for n in node.input if n in carried), default=None) if carried else None
-        for out in node.output:
+    for _, outline in graph.outlined:
+        upstream = max((carried[n] for n in outline.inputs if n in carried), default=None) if carried else None
+        for out in outline.outputs:
             if not out:
                 continue
             tower = upstream

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnx.errors import AttnxError, ModelError
+from attnx.errors import AttnxError, ModelError, lacks_memory
 from attnx.graph.axes.softmax_forms import COMPLETES
 from attnx.graph.load.flatten import Choose, inline_functions, sort_nodes, splice_ifs
 from attnx.graph.load.load import Loaded, Outside, load
-from attnx.graph.load.nodes import op_name, outer_names, reads_of, subgraphs
+from attnx.graph.load.nodes import op_name, outer_names, subgraphs
 from attnx.graph.load.soundness import check_nodes, contradiction
 from attnx.graph.shapes.index import Graph
 from attnx.graph.shapes.unroll import unroll
@@ -81,7 +81,7 @@ def find(
         raise
     except Exception as error:
         # An error in walking the graph comes from damage, which is reported as such, or is a bug, which surfaces.
-        if (fault := contradiction(loaded.proto)) is not None:
+        if not lacks_memory(error) and (fault := contradiction(loaded.proto)) is not None:
             raise ModelError(f"{path} contradicts itself: {fault}", "Export the model again.") from error
         raise
 
@@ -150,7 +150,8 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
     from onnx import ModelProto
 
     proto = inline_functions(loaded.proto)
-    check_nodes(proto.graph.node, next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1))
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    check_nodes(proto.graph.node, opset, loaded.outlines)
     branches: list[str] = []
     if any(node.op_type == "If" for node in proto.graph.node):
         copy = ModelProto()
@@ -167,15 +168,15 @@ def _flat(loaded: Loaded, choose: Choose) -> tuple[Graph, list[str]]:
     return graph, branches
 
 
-def _indexed(loaded: Loaded, proto: ModelProto, known_reads: Sequence[Collection[str]] | None = None) -> Graph:
+def _indexed(loaded: Loaded, proto: ModelProto) -> Graph:
     graph = proto.graph
     known = {t.name for t in graph.initializer} | {i.name for i in graph.input}
     known |= {t.values.name for t in graph.sparse_initializer}
     if not graph.node:
         raise ModelError(f"{loaded.path} has no nodes: there is nothing to run", "Export the model again.")
     nodes = list(graph.node)
-    reads = dict(zip(map(id, nodes), map(reads_of, nodes) if known_reads is None else known_reads, strict=True))
-    return Graph(loaded, proto, sort_nodes(nodes, known, lambda node: reads[id(node)]), reads)
+    outlines = {id(node): loaded.outlines.of(node) for node in nodes}
+    return Graph(loaded, proto, sort_nodes(nodes, known, lambda node: outlines[id(node)]), outlines)
 
 
 def without_cache(node: NodeProto) -> bool | None:
@@ -210,9 +211,15 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
     replacements: dict[str, tuple[NodeProto, Replacement]] = {}
     findings: list[Finding] = []
     misses: list[Miss] = []
-    for node in graph.steps:
+    plain: set[tuple[str, str]] = set()  # operators of which neither the table nor the name says attention
+    for node, outline in graph.outlined:
+        op = outline.op_type, node.domain
+        if op in plain:
+            continue
         look = FUSED.get(op_name(node)) or REWRITES.get(op_name(node))
         found = by_name(node) if look is None else look(graph, node)
+        if look is None and found is None:
+            plain.add(op)
         if isinstance(found, Miss):
             misses.append(found)
             continue
@@ -226,7 +233,7 @@ def _replace_fused(graph: Graph) -> tuple[dict[str, tuple[NodeProto, Replacement
 
 def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]], keys: set[str]) -> ModelProto:
     """A copy of the model in which the fused nodes of `keys` are replaced by their primitives."""
-    from onnx import ModelProto, helper
+    from onnx import ModelProto
 
     proto = ModelProto()
     proto.CopyFrom(graph.proto)
@@ -239,19 +246,48 @@ def replaced(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]
             proto.graph.initializer.extend(stand_in.initializers)
         else:
             proto.graph.node.append(node)
-    if not any(o.domain in ("", "ai.onnx") for o in proto.opset_import):
-        proto.opset_import.append(helper.make_opsetid("", 17))
+    _import_own(proto)
     return proto
 
 
+def _import_own(proto: ModelProto) -> None:
+    """Import ONNX's own operators, which replacements are made of."""
+    from onnx import helper
+
+    if not any(o.domain in ("", "ai.onnx") for o in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid("", 17))
+
+
+def _lists(proto: ModelProto) -> tuple[Any, ...]:
+    """All that a graph holds besides its nodes."""
+    graph = proto.graph
+    return graph.initializer, graph.sparse_initializer, graph.input, graph.output, graph.value_info
+
+
 def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]) -> Graph:
-    stand_ins = {id(own): stand_in.nodes for own, stand_in in replacements.values()}
-    reads = [
-        names
-        for node in graph.nodes
-        for names in (map(reads_of, stand_ins[id(node)]) if id(node) in stand_ins else (graph.reads(node),))
-    ]
-    opened = _indexed(graph.loaded, replaced(graph, replacements, set(replacements)), reads)
+    """The graph with fused nodes replaced; its other nodes are the graph's own, the model around them is a copy."""
+    from onnx import ModelProto
+
+    proto, before = ModelProto(), graph.proto.graph
+    proto.ir_version = graph.proto.ir_version
+    proto.opset_import.extend(graph.proto.opset_import)
+    for field_of, kept in zip(_lists(proto), _lists(graph.proto), strict=True):
+        field_of.extend(kept)
+    _import_own(proto)
+    stand_ins = {id(own): stand_in for own, stand_in in replacements.values()}
+    nodes: list[NodeProto] = []
+    for node in graph.nodes:
+        stand_in = stand_ins.get(id(node))
+        if stand_in is None:
+            nodes.append(node)
+        else:
+            nodes += stand_in.nodes
+            proto.graph.initializer.extend(stand_in.initializers)
+    outlines = {id(node): graph.outline(node) for node in nodes}
+    known = {t.name for t in proto.graph.initializer} | {i.name for i in before.input}
+    known |= {t.values.name for t in before.sparse_initializer}
+    nodes = sort_nodes(nodes, known, lambda node: outlines[id(node)])
+    opened = Graph(graph.loaded, proto, nodes, outlines)
     made = [node for own, stand_in in replacements.values() for node in (own, *stand_in.nodes)]
     fresh = {name for node in made for name in node.output}
     fresh |= {tensor.name for _, stand_in in replacements.values() for tensor in stand_in.initializers}
@@ -262,7 +298,7 @@ def _opened(graph: Graph, replacements: dict[str, tuple[NodeProto, Replacement]]
 def _inside_subgraphs(graph: Graph, opened: Collection[int]) -> list[Miss]:
     """Attention in subgraphs that were neither spliced nor opened: generation operators, old loops."""
     misses: list[Miss] = []
-    for node in graph.steps:
+    for node in graph.holding:
         if id(node) in opened:
             continue
         for name, inner in subgraphs(node):

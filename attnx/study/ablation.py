@@ -15,6 +15,7 @@ from attnx.session.protocol import OpenModel
 from attnx.study.patch_places import first_keys, reachable, sides_of
 from attnx.study.readout import Change, Readout, readout
 from attnx.tokens.find import name_of
+from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ def ablate(
     answer: str | None = None,
     foil: str | None = None,
     position: int | None = None,
+    at: int | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> Ablation:
     """Ablate heads, or knock edges out of them, and read the model's output.
@@ -140,6 +142,7 @@ def ablate(
         answer: See `readout`.
         foil: See `readout`.
         position: See `readout`.
+        at: See `readout`.
         tell: Called with the number of changes run so far, and of all.
 
     Raises:
@@ -160,7 +163,9 @@ def ablate(
     for layer in layers_changed:
         running.points.of(by_layer[layer], quantity)
     base = running.base("inputs")
-    read = readout(model, base, tokens, answer=answer, foil=foil, position=position)
+    read = readout(model, base, tokens, answer=answer, foil=foil, position=position, at=at)
+    if at is not None and not read.by_position:
+        raise UsageError(f"{model.name} gives no answer for each position", Wording("Leave <position> out."))
     before: dict[int | None, int] = {}
     notes: list[str] = []
     if edges or queries is not None:

@@ -8,11 +8,11 @@ from types import MappingProxyType
 import numpy as np
 
 from attnx.errors import AttnxError, UnsupportedError
-from attnx.formula import average
+from attnx.formula import average, normalise
 from attnx.measure import rollout
 from attnx.measure.coreference import Coreference, coreference
-from attnx.measure.norms import value_norms
-from attnx.measure.rows import Received, is_over
+from attnx.measure.norms import value_norms, weighted
+from attnx.measure.rows import Received, Rows, is_over
 from attnx.records import Array, Tokens, Trace
 from attnx.session.protocol import OpenModel
 from attnx.study.mentioned import candidates, mentions, pronouns
@@ -41,17 +41,19 @@ def maps(
     inputs: Mapping[str, Array] | None,
     known: Mapping[str, Array] = MappingProxyType({}),
     sizes: Mapping[int, Array] = MappingProxyType({}),
+    read: Mapping[int, Rows] = MappingProxyType({}),
 ) -> tuple[dict[str, Array], list[str]]:
     """Rollout, and attention weighted by value norms, as matrices over the text; and notes on them.
 
     The value-norm map is the mean over layers and heads of ||a v W_O|| as shares of a row (Kobayashi et al. 2020).
-    `known` has maps that the graph computed; `sizes`, by a site's index, ||v W_O|| [H,K] where the graph computed it.
+    `known` has maps that the graph computed; `sizes`, by a site's index, ||v W_O|| [H,K] where the graph computed it;
+    `read`, by a site's index, the rows of sites that were read before.
     """
     out = dict(known)
     notes: list[str] = []
     try:
         if "rollout" not in out:
-            out["rollout"] = rollout.rollout(trace, text_of(trace)).values[-1]
+            out["rollout"] = rollout.rollout(trace, text_of(trace), known=read).values[-1]
     except UnsupportedError as error:
         notes.append(Wording("no rollout: {why}", why=error.message))
     text = text_of(trace)
@@ -63,7 +65,11 @@ def maps(
         output = None
         if size is None:
             size, output = contributions(model, attention, inputs)
-        found = value_norms(trace, at, output, together=False, sizes=size).shares.values
+        rows = read.get(attention.site.index)
+        if size is not None and rows is not None:
+            found = normalise(weighted(rows, size))
+        else:
+            found = value_norms(trace, at, output, together=False, sizes=size).shares.values
         if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
             bare = bare or (output is None and size is None)
             shares.append(average(found, axis=0))

@@ -18,7 +18,8 @@ from attnx.study.inspect_run import all_sites
 from attnx.study.layer_names import from_the_end, layers_and_heads
 from attnx.study.patch_metric import Meter, meter
 from attnx.study.patch_places import sides_of, tokens_of
-from attnx.study.selection import each_position, position
+from attnx.study.selection import each_position
+from attnx.study.selection import position as position_named
 from attnx.study.two_texts import differences
 
 Source = str | Mapping[str, Any]
@@ -37,6 +38,7 @@ def ablate(
     edges: Sequence[tuple[Token, Token]] = (),
     heads: Sequence[Head] = (),
     layers: Sequence[int] | None = None,
+    position: Token | None = None,
     **asked: Any,
 ) -> ablation.Ablation:
     """Ablate heads, or knock edges out of them, and read the model's output; see `attnx.study.ablation.ablate`.
@@ -48,7 +50,8 @@ def ablate(
         edges: Query and key of edges to knock out instead of an ablation.
         heads: The heads to ablate, each alone; with edges, the heads in which to knock them out.
         layers: Layers to ablate as a whole, -1 being the last.
-        asked: component, method, means, answer, foil, position.
+        position: The position or token to read; None for a decoder's last position, a masked model's mask, a text.
+        asked: component, method, means, answer, foil.
     """
     pairs, layers = _chosen(model, heads, layers, asked.get("component"))
     choice_of(asked.get("method", "zero"), METHODS, "method")
@@ -57,13 +60,14 @@ def ablate(
     prompt = prompt_of(model, source)
     made = plan_run(model, prompt)
     running, memory = Intervening(model, {RUN: made.feed}), made.trace.memory
+    here = None if position is None else _position(made.tokens, position, "position")
     named = made.tokens if queries is None and not edges else positions_of(model, prompt, made)
     looking, seen = sides_of(running, asked.get("component"), named, memory)
     where = None if queries is None else [_position(looking, token, "queries") for token in queries]
     cut = [(_position(looking, q, "edges"), _position(seen, k, "edges")) for q, k in map(_pair, edges)]
     return ablation.ablate(
         model, running, made.tokens, memory=memory, at_queries=named, queries=where, edges=cut, heads=pairs,
-        layers=layers, **asked,
+        layers=layers, position=here, at=here, **asked,
     )  # fmt: skip
 
 
@@ -234,7 +238,7 @@ def _chosen(
 
 def _position(tokens: Tokens, token: Token, argument: str) -> int:
     if isinstance(token, str):
-        return position(tokens, token, argument=argument)
+        return position_named(tokens, token, argument=argument)
     return position_of(token, len(tokens), argument)
 
 

@@ -20,6 +20,7 @@ from attnx.run.dry_run import DryRun, dry_run, reduce
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.run.read import read
+from attnx.run.unseen import blind_rows
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_table import asked, table, table_of
 from attnx.study.key_masks import Cells, cells_of, repeats
@@ -107,7 +108,10 @@ def reduced(
         Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:]))
         for a in checked_rows(sites, tapped, values, some)
     )
-    return replace(trace, attentions=attentions), stats, cells
+    trace = replace(trace, attentions=attentions)
+    counts = {label: stats[a.site.index].get("visible") for label, a in zip(trace.labels, attentions, strict=True)}
+    notes = blind_rows({label: (seen == 0).all(axis=0) for label, seen in counts.items() if seen is not None})
+    return replace(trace, notes=(*trace.notes, *notes)), stats, cells
 
 
 def sample(count: int) -> Array:
@@ -134,7 +138,7 @@ def _plan(sites: Sequence[Site], tokens: Tokens, own: bool) -> list[str] | None:
     if any(tokens.special):
         plan.append("kept")
     if own or any(site.causal is not True for site in sites):
-        plan.append("apart" if len(tokens) <= TOGETHER else "away")
+        plan.append("apart" if len(tokens) <= TOGETHER and not own else "away")  # by row, where rows may not count
     if own or any(site.causal is None or site.window is not None for site in sites):
         plan += ["visible", "seen"]
     good = sites and all(tokens.mask) and all(s.kind == "self" and fits(s, stat) for s in sites for stat in plan)

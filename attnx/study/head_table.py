@@ -98,7 +98,7 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     """The measures of heads by name, [H]."""
     total = stats["total"].astype(np.float64)
     count = total.shape[1]
-    real = total > 0
+    real = total > 0 if "visible" not in stats else (total > 0) & (stats["visible"] > 0)
     special = np.asarray(tokens.special, bool)
     places = np.arange(count)
     safe = np.where(real, total, 1.0)
@@ -127,7 +127,7 @@ def _measure(causal: bool, stats: Mapping[str, Array], tokens: Tokens, cells: Ce
     dots = marks[1] - marks[2] if is_punctuation(tokens)[0] else marks[1]
     own = marks[2] * np.log(np.where(marks[2] > 0, marks[2], 1.0))
     others = {**cells_left, "punctuation": dots, "induction": repeated}
-    sums = RowSums(total, total - marks[2], stats["entropy"] - own, seen, sees_first, others)
+    sums = RowSums(np.where(real, total, 0.0), total - marks[2], stats["entropy"] - own, seen, sees_first, others)
     left = {f"{REST}{name}": values for name, values in shares(sums).items()}
     return left | {
         "entropy": mean(np.where(real, entropy + 0.0, np.nan)),

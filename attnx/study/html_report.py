@@ -17,10 +17,10 @@ from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
 from attnx.study.head_effects import effects
 from attnx.study.page_heads import measured
-from attnx.study.page_parts import Part, joined, part
+from attnx.study.page_parts import Part, joined, joined_heads, part
 from attnx.study.page_references import references, words
 from attnx.study.selection import head_of, position
-from attnx.study.stretches import Stretches
+from attnx.study.stretches import Piece, Stretch, Stretches
 from attnx.study.worth_opening import opened, opening, strongest_of
 from attnx.tokens.spans import Mention
 from attnx.view.report import PackedSites, Page, Reference, Report, cells
@@ -120,32 +120,82 @@ def _looked(read: Stretches, asked: Asked, light: bool) -> tuple[PackedSites, Re
     Returns:
         None if a token is padding, and masks were not traced.
     """
-    packed: PackedSites | None = None
-    parts: list[Part] = []
-    there: tuple[Mention, ...] = ()
-    notes: list[str] = []
-    for trace in read.traces():
-        if light and not all(trace.tokens.mask):
-            return None
-        if len(read.parts) == 1:
+    if len(read.parts) == 1 and not read.split(read.parts[0]):
+        for trace in read.traces():
+            if light and not all(trace.tokens.mask):
+                return None
             shown = contents(trace, from_=asked.from_, to=asked.to, head=asked.head, query=asked.query)
             packed = PackedSites(cells(trace))
             packed.add(trace)
             return packed, replace(shown, notes=(*read.doubts, *shown.notes))
-        if packed is None:
-            packed = PackedSites(cells(trace) * len(read.sites) // len(trace.attentions))
-            there = words(trace.tokens, asked.from_, asked.to, notes)
-            _check(replace(trace, attentions=tuple(map(Attention, read.sites))), asked)
-        packed.add(trace)
-        rows = sorted({piece for word in there for piece in word.pieces})
-        parts.append(part(trace, rows, measured(trace)))
-        del trace  # before the next is run
-    assert packed is not None
+    looking = _Looking(read, asked, light)
+    try:
+        parts = [looking.joined(pieces) for pieces in read.each(looking.take)]
+    except _PaddedError:
+        return None
+    assert looking.packed is not None
     whole = joined(parts)
-    found = references(whole.trace, there, asked.named, asked.to, notes, whole.received)
+    notes = looking.notes
+    found = references(whole.trace, looking.words, asked.named, asked.to, notes, whole.received)
     chosen = _opened(read, whole, asked, found)
     shown = _report(whole.trace, found, chosen, whole.table, notes)
-    return packed, replace(shown, notes=(*read.doubts, *shown.notes))
+    return looking.packed, replace(shown, notes=(*read.doubts, *shown.notes))
+
+
+class _PaddedError(Exception):
+    """A token is padding, and masks were not traced."""
+
+
+class _Looking:
+    """Packs and measures the layers of a long text, some layers, or some heads of one, at a time; see `_looked`."""
+
+    def __init__(self, read: Stretches, asked: Asked, light: bool) -> None:
+        self._read, self._asked, self._light = read, asked, light
+        self.packed: PackedSites | None = None
+        self.words: tuple[Mention, ...] = ()
+        self.notes: list[str] = []
+
+    def take(self, piece: Piece) -> tuple[Part, bool]:
+        """Pack and measure a piece; also, whether it holds some heads only.
+
+        Raises:
+            _PaddedError: A token is padding, and masks were not traced.
+        """
+        trace = piece.trace
+        if self._light and not all(trace.tokens.mask):
+            raise _PaddedError
+        if self.packed is None:
+            self.packed = PackedSites(_all_cells(trace, self._read.sites))
+            self.words = words(trace.tokens, self._asked.from_, self._asked.to, self.notes)
+            _check(replace(trace, attentions=tuple(map(Attention, self._read.sites))), self._asked)
+        (self.packed.add if piece.heads is None else self.packed.add_heads)(trace)
+        rows = sorted({at for word in self.words for at in word.pieces})
+        return part(trace, rows, measured(trace)), piece.heads is not None
+
+    def joined(self, pieces: Sequence[tuple[Part, bool]]) -> Part:
+        """The pieces of one part as one; a layer whose heads were packed in different ways is packed whole."""
+        found, in_heads = [one for one, _ in pieces], pieces[0][1]
+        if not in_heads:
+            return found[0]
+        assert self.packed is not None
+        index = found[0].trace.attentions[0].site.index
+        site = next(site for site in self._read.sites if site.index == index)
+        if not self.packed.close(site):
+            self.packed.add(self._read.trace(None if site.layer is None else (site.layer,)))
+        return joined_heads(found, site)
+
+
+def _all_cells(trace: Trace, sites: Sequence[Site]) -> int:
+    """`cells` of all sites, of which a trace has the first ones, or some heads of the first."""
+    site = trace.attentions[0].site
+    whole = next(one for one in sites if one.index == site.index)
+    if whole.heads == site.heads:
+        return cells(trace) * len(sites) // len(trace.attentions)
+    count = 0
+    for array, heads in ((trace.attentions[0].query, whole.heads), (trace.attentions[0].key, whole.kv_heads)):
+        if array is not None and array.ndim == 4:
+            count += array[0, 0].size * (heads or array.shape[1])
+    return count * len(sites)
 
 
 def _check(trace: Trace, asked: Asked) -> None:
@@ -172,10 +222,32 @@ def _opened(read: Stretches, whole: Part, asked: Asked, found: Sequence[Corefere
         except UnsupportedError:
             return len(whole.trace.attentions) - 1, 0, 0
     own = whole.trace.attentions[site].site
-    trace = read.trace(None if own.layer is None else (own.layer,))
-    at = next(at for at, a in enumerate(trace.attentions) if a.site.index == own.index)
-    _, number, query = _in_head(trace, at, number, asked.head is not None)
+    stretch = None if own.layer is None else (own.layer,)
+    if heads := read.split(stretch):
+        at, number, trace = 0, *_held(read, stretch, heads, number)
+        _, _, query = _in_head(trace, 0, 0, asked.head is not None)
+    else:
+        trace = read.trace(stretch)
+        at = next(at for at, a in enumerate(trace.attentions) if a.site.index == own.index)
+        _, number, query = _in_head(trace, at, number, asked.head is not None)
     return site, number, _query(trace, at, query, asked.query, found if asked.from_ is not None else ())
+
+
+def _held(read: Stretches, stretch: Stretch, heads: Sequence[tuple[int, ...]], number: int | None) -> tuple[int, Trace]:
+    """A head of a layer that is split, or the one with its largest weight between two words, and its trace alone."""
+    if number is None:
+        looks = [_largest(read.piece(stretch, some)) for some in heads]
+        number = max(looks, key=lambda look: look[0])[1]
+    return number, read.piece(stretch, (number,)).trace
+
+
+def _largest(piece: Piece) -> tuple[float, int]:
+    """The largest weight between two words in some heads of a layer, and its head; -1 if everything is hidden."""
+    try:
+        look = strongest_of(piece.trace, 0, None)
+    except UnsupportedError:
+        return -1.0, 0
+    return look.value, piece.head(look.head)
 
 
 def contents(

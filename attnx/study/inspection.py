@@ -13,7 +13,7 @@ from attnx.errors import UnsupportedError
 from attnx.measure.combine import combine
 from attnx.numerals import counted
 from attnx.records import Attention, Site, Tokens, Trace
-from attnx.study.attention_kind import fits, sort_of
+from attnx.study.attention_kind import choose_sort, fits, sort_of
 from attnx.study.grouping import rows_averaged
 from attnx.study.request import Request
 from attnx.study.same_axes import together
@@ -105,6 +105,9 @@ def inspect(
         UsageError: No such token or head.
         UnsupportedError: No site has the stage, or no site can be trusted.
     """
+    if not {sort_of(a.site) for a in trace.attentions} <= {sort, *others}:
+        # That a site is a decoder's may show only in a run, after the choice.
+        sort, others = choose_sort([a.site for a in trace.attentions], request)
     trace = replace(trace, attentions=tuple(a for a in trace.attentions if sort_of(a.site) == sort))
     doubts = {
         a.site.index: _doubt(label, a) for label, a in zip(trace.labels, trace.attentions, strict=True) if not a.trusted

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attnx.errors import InputError
+from attnx.measure import rows
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Choices, choices
@@ -49,9 +50,10 @@ def judge(
             continue
         finally:
             tell(at)
-        by_name, about = maps(model, trace, None)
+        read = {a.site.index: rows.read(trace, a) for a in trace.attentions if rows.is_over(trace, a, text)}
+        by_name, about = maps(model, trace, None, read=read)
         notes |= dict.fromkeys(about)
-        found = choices(trace, pronoun, candidates, maps=by_name, tokens=text)
+        found = choices(trace, pronoun, candidates, maps=by_name, tokens=text, known=read)
         layers = found.layers
         judged.append(Judged(found.weights, example.answer, example.pair, _others(found)))
     if not judged:

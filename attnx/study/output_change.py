@@ -64,6 +64,26 @@ def output_change(model: OpenModel, one: Trace, two: Trace) -> OutputChange | No
     return OutputChange(read.kind, read.output, _cosine(left, right), changed.moved, choices, None)
 
 
+def read_of(model: OpenModel, trace: Trace) -> dict[str, Array]:
+    """The outputs of a run with what `output_change` reads of them, copied: of logits by position only those read.
+
+    Args:
+        model: The first model.
+        trace: Its run, with outputs.
+
+    Returns:
+        Arrays of the same shapes. Of logits that are read, every position has those of the one that is read, and
+        outputs beside them are 0; either takes no memory for the rest.
+    """
+    read = readout(model, trace.outputs, trace.tokens)
+    logits = trace.outputs.get(read.output)
+    if read.kind not in ("next token", "masked token") or logits is None or logits.ndim != 3:
+        return {name: np.copy(array) for name, array in trace.outputs.items()}
+    at = min(read.position, logits.shape[1] - 1)
+    bare = {name: np.broadcast_to(np.zeros((), array.dtype), array.shape) for name, array in trace.outputs.items()}
+    return {**bare, read.output: np.broadcast_to(np.copy(logits[:, at : at + 1]), logits.shape)}
+
+
 def said(changes: Sequence[OutputChange | None]) -> str:
     """The change over one or several texts, in a sentence."""
     found = [one for one in changes if one is not None]
@@ -115,4 +135,4 @@ def _cosine(one: Array, two: Array) -> float:
     return float(one @ two) / sizes if sizes else float(np.array_equal(one, two))
 
 
-__all__ = ["OutputChange", "output_change", "said"]
+__all__ = ["OutputChange", "output_change", "read_of", "said"]

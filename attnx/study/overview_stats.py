@@ -54,7 +54,8 @@ def glance(model: OpenModel, planned: DryRun, request: Request) -> Glance | None
     if found is None:
         return None
     trace, stats, cells = found
-    if any(not (s["total"] > 0).all() for s in stats.values()) or not all(a.trusted for a in trace.attentions):
+    counted = [(s["total"] > 0) & (s.get("visible", s["total"]) > 0) for s in stats.values()]
+    if not all(rows.all() for rows in counted) or not all(a.trusted for a in trace.attentions):
         return None
     last, count = stats[sites[-1].index], len(planned.tokens)
     best, heads = (last[name].reshape(count, count) for name in LAST)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from attnx.errors import UnsupportedError
 from attnx.measure import describe_heads
 from attnx.measure import heads as head_measures
 from attnx.measure.heads import HeadTable
-from attnx.measure.rows import head_labels
-from attnx.records import Array, Axis, Measurement, Trace
+from attnx.records import Array, Trace
+from attnx.study.side_by_side import beside
 
 CELLS = 1 << 20
 """How many weights of one layer are measured at once."""
@@ -36,20 +34,13 @@ def _heads(trace: Trace) -> HeadTable:
     if step >= count:
         return describe_heads(trace)
     tables = [describe_heads(_some(trace, slice(at, min(at + step, count)))) for at in range(0, count, step)]
-    return head_measures.table(
-        _joined([one.measures for one in tables], count), _joined([one.rest for one in tables], count)
-    )
+    return beside_tables(tables)
 
 
-def _joined(tables: Sequence[Sequence[Measurement]], count: int) -> list[Measurement]:
-    """The measures of a few heads each, side by side: [S,H] for all `count` heads."""
-    joined = []
-    for parts in zip(*tables, strict=True):
-        axes = (parts[0].axes[0], Axis(parts[0].axes[1].name, head_labels(count)))
-        values = np.concatenate([part.values for part in parts], axis=1)
-        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        joined.append(replace(parts[0], axes=axes, values=values, notes=notes))
-    return joined
+def beside_tables(tables: Sequence[HeadTable]) -> HeadTable:
+    """The measures of some heads each as those of all, from the first head to the last."""
+    measures = [beside(same) for same in zip(*(one.measures for one in tables), strict=True)]
+    return head_measures.table(measures, [beside(same) for same in zip(*(one.rest for one in tables), strict=True)])
 
 
 def _some(trace: Trace, heads: slice) -> Trace:

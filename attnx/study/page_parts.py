@@ -12,7 +12,8 @@ from attnx.measure import heads
 from attnx.measure.heads import HeadTable
 from attnx.measure.looks import Column, columns_of
 from attnx.measure.rows import Received, read
-from attnx.records import Array, Attention, Axis, Measurement, Trace
+from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
+from attnx.study.page_heads import beside_tables
 from attnx.study.side_by_side import side_by_side
 
 
@@ -48,6 +49,52 @@ def part(trace: Trace, rows: Sequence[int], table: HeadTable | UnsupportedError)
         received[attention.site.index] = _received(trace, attention)
     kept = tuple(_rows(attention, list(rows)) for attention in trace.attentions)
     return Part(replace(trace, attentions=kept, rows=tuple(rows)), received, tuple(columns), table)
+
+
+def joined_heads(parts: Sequence[Part], site: Site) -> Part:
+    """Some heads each of one site as one part.
+
+    Args:
+        parts: From the first head to the last; at least one.
+        site: The whole site.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    attentions = [one.trace.attentions[0] for one in parts]
+    checks = tuple(check for a in attentions for check in a.checks)
+    weights, masked, capped = (
+        _concatenated([getattr(a, name) for a in attentions]) for name in ("weights", "masked", "capped")
+    )
+    whole = Attention(site, weights=weights, masked=masked, capped=capped, checks=checks)
+    columns = [one.columns[0] for one in parts]
+    there = [column for column in columns if column is not None]
+    of_keys = [one.received[site.index] for one in parts if site.index in one.received]
+    return Part(
+        replace(parts[0].trace, attentions=(whole,)),
+        {site.index: Received(*(np.concatenate([getattr(one, name) for one in of_keys]) for name in ("sums", "seers")))}
+        if of_keys
+        else {},
+        (
+            replace(there[0], sums=np.concatenate([c.sums for c in there]), rows=sum(c.rows for c in there))
+            if there
+            else None,
+        ),
+        _beside([one.table for one in parts]),
+    )
+
+
+def _concatenated(arrays: Sequence[Array | None]) -> Array | None:
+    """Heads one behind the other; None where there are no such arrays."""
+    there = [array for array in arrays if array is not None]
+    return np.concatenate(there, axis=1) if there else None
+
+
+def _beside(tables: Sequence[HeadTable | UnsupportedError]) -> HeadTable | UnsupportedError:
+    """The measures of some heads each as those of all."""
+    there = [one for one in tables if not isinstance(one, UnsupportedError)]
+    if len(there) < len(tables):
+        return next(one for one in tables if isinstance(one, UnsupportedError))
+    return beside_tables(there)
 
 
 def _received(trace: Trace, attention: Attention) -> Received:

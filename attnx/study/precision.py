@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attnx.graph.load.load import load
-from attnx.study.shelf import precision
+from attnx.session.model_summary import kept_values
+
+if TYPE_CHECKING:
+    from attnx.graph.load.load import Loaded
+    from attnx.session.session_pool import SessionPool
 
 QUANTISED = (
     "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize",
@@ -45,7 +49,25 @@ def written(path: Path) -> Written:
     Raises:
         ModelError: The file cannot be read as an ONNX model.
     """
-    loaded = load(path)
+    from attnx.graph.load.load import load
+
+    return _read(load(path))
+
+
+def of_model(sessions: SessionPool) -> Written:
+    """The same of an opened model: kept in the cache, or read from the graph that it has read already."""
+
+    def read() -> tuple[str, dict[str, int]]:
+        found = _read(sessions.loaded())
+        return found.weights, dict(found.quantised)
+
+    weights, quantised = kept_values(sessions.find(), ["written"], read)
+    return Written(sessions.path.name, weights, quantised)
+
+
+def _read(loaded: Loaded) -> Written:
+    from attnx.study.shelf import precision
+
     nodes = [*loaded.proto.graph.node, *(node for function in loaded.proto.functions for node in function.node)]
     found = Counter(node.op_type for node in nodes if node.op_type in QUANTISED)
-    return Written(path.name, precision(loaded), dict(found.most_common()))
+    return Written(loaded.path.name, precision(loaded), dict(found.most_common()))

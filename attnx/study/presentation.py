@@ -11,6 +11,7 @@ import numpy as np
 from attnx.measure.looks import Look
 from attnx.study.findings import findings, key_name, pair, query_name, ranked, ranking_measure, row_table
 from attnx.study.inspection import Inspection, Pick
+from attnx.tokens.axes import holds
 from attnx.view.matrix import Matrix
 from attnx.view.page import SCREEN
 
@@ -154,7 +155,9 @@ def _overview(shown: Inspection, next_step: str, rest: str, every: bool, said: i
             worth.append(first_screen.Worth(name, place, look.value, note=note, weight=weight))
     name, heads = labels[found["layer"]], found["heads"]
     is_last = shown.request.layers is None and not any("NOT TRUSTED" in note for note in shown.notes)
-    left = f"Left: {name}{', the last layer' * is_last}; special tokens and the token itself left out."
+    last = trace.attentions[found["layer"]]
+    own = " and the token itself" if holds(trace.keys_of(last), trace.queries_of(last)) else ""
+    left = f"Left: {name}{', the last layer' * is_last}; special tokens{own} left out."
     hints = (left, next_step) if next_step else (left,)
     return first_screen.overview(
         trace,

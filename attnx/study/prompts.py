@@ -155,8 +155,11 @@ def _fields(line: str) -> tuple[int, int, str] | None:
             return None
         fields = [told.get("start"), told.get("end"), told.get("name", "")]
     else:
-        fields = next(csv.reader([line], delimiter="\t" if "\t" in line else ","))
-    if len(fields) < 2:
+        try:
+            fields = next(csv.reader([line], delimiter="\t" if "\t" in line else ",", strict=True))
+        except csv.Error:  # a quote that is not closed
+            return None
+    if len(fields) < 2 or any(fields[3:]):
         return None
     ends = [int(f) if (isinstance(f, str) and f.strip().isascii() and f.strip().isdigit() and len(f) < 12)
             or (isinstance(f, int) and not isinstance(f, bool)) else None for f in fields[:2]]  # fmt: skip

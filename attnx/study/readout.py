@@ -66,6 +66,11 @@ class Readout:
     """For an embedding: whether changes are ranked by the vector at `position` instead of the text's."""
 
     @property
+    def by_position(self) -> bool:
+        """Whether it is read at one position."""
+        return self.kind in ("next token", "masked token") or self.of_token
+
+    @property
     def heading(self) -> str:
         """The name of `Change.moved`."""
         if self.kind in ("next token", "masked token", "label"):

@@ -13,6 +13,7 @@ from attnx.measure import flow as flows
 from attnx.measure import rollout as rollouts
 from attnx.measure.layered import head_mean
 from attnx.measure.norms import value_norms
+from attnx.measure.rows import read
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.run.dry_run import dry_run
 from attnx.run.prompt import Prompt
@@ -211,7 +212,7 @@ def _exact(
 def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
     """The last layer's weights from one query (or averaged over all queries), mean over heads."""
     attention = trace.attentions[site]
-    matrix = head_mean(trace, attention)
+    matrix = head_mean(read(trace, attention))
     row = average(matrix if not group else matrix[list(group)], axis=0)
     labels = axis_labels(trace.keys_of(attention), len(row))
     return Measurement(

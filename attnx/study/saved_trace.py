@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from attnx.feed.arrays import Safetensors, save_trace, trace_arrays, write_whole
+from attnx.feed.arrays import ArrayFile, Npz, Safetensors, save_trace, trace_arrays, write_whole
 from attnx.records import QUANTITIES, Array, Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Wanted
-from attnx.study.stretches import Stretch, Stretches
+from attnx.study.saved_heads import by_heads
+from attnx.study.stretches import Stretches
 
 
 def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *, force: bool = False) -> Trace:
@@ -36,43 +36,40 @@ def run_and_save(model: OpenModel, prompt: Prompt, wanted: Wanted, path: Path, *
         AttnxError: A run failed, or the file cannot be written.
     """
     read = Stretches(model, prompt, wanted.quantities, wanted.layers)
-    if len(read.parts) == 1:
+    if len(read.parts) == 1 and not read.split(read.parts[0]):
         trace = execute(model, prompt, wanted)
         save_trace(trace, path, force=force)
         return trace
     traces: list[Trace] = []
 
-    def run(add: Callable[[str, Array], None]) -> None:
+    def run(file: ArrayFile) -> None:
         for part in read.parts:
-            traces.append(_written(add, model, prompt, wanted, part))
+            heads = read.split(part)
+            traces.append(
+                by_heads(file, read, replace(wanted, layers=part), heads, path.parent)
+                if heads
+                else _written(file, read, replace(wanted, layers=part))
+            )
 
     def to_numpy(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            run(partial(_add, archive))
+            run(Npz(archive))
 
     def to_safetensors(file: IO[bytes]) -> None:
         writer = Safetensors(file, len(read.sites) * len(QUANTITIES))
-        run(writer.add)
+        run(writer)
         writer.finish()
 
     write_whole(path, to_numpy if path.suffix == ".npz" else to_safetensors, force=force)
     return _together(traces)
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    """Add an array to a file in the format of numpy.savez."""
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-
-
-def _written(
-    add: Callable[[str, Array], None], model: OpenModel, prompt: Prompt, wanted: Wanted, part: Stretch
-) -> Trace:
+def _written(file: ArrayFile, read: Stretches, wanted: Wanted) -> Trace:
     """Run some layers, and write their arrays."""
-    trace = execute(model, prompt, replace(wanted, layers=part))
-    model.sessions.clear()  # each holds the weights and its runs' memory
+    layers = None if wanted.layers is None else tuple(wanted.layers)
+    trace = read.run(wanted, read.after(layers))
     for name, array in trace_arrays(trace).items():
-        add(name, array)
+        file.add(name, array)
     return replace(trace, attentions=tuple(_shapes(a) for a in trace.attentions))
 
 

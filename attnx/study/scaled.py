@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnx.errors import UnsupportedError
 from attnx.measure import scaling
 from attnx.measure.unscaled import AsIf, Similarity
-from attnx.records import Measurement, Site, Trace
+from attnx.records import Attention, Measurement, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
-from attnx.study.request import parse_head
-from attnx.study.scaling_parts import joined, joined_sweeps
+from attnx.study.scaling_parts import joined, joined_heads, joined_sweeps
 from attnx.study.selection import head_of, positions
-from attnx.study.stretches import Stretches
+from attnx.study.stretches import Piece, Stretches
 
 ARRAYS = ("query", "key", "scores", "scaled", "capped", "masked", "weights")
 
@@ -41,12 +40,14 @@ class Scaled:
 
     table: scaling.ScalingTable
     trace: Trace
-    """Contains the displayed site, and others if they fit."""
+    """Contains the displayed site: all of its heads and other sites if they fit, else that head."""
     at: int
     """The displayed site's position in it."""
     head: int
     queries: tuple[int, ...]
     """The query's positions; several if the token occurs several times."""
+    row: Measurement
+    """Its row, as from `scaling.row`; the mean of several."""
     sweep: Measurement | None
     doubts: tuple[str, ...]
     """Notes on sites that were left out."""
@@ -68,36 +69,87 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
     """
     read = Stretches(model, prompt, ARRAYS, asked.layers, asked.sort)
     steps = _divisors(read) if asked.sweep else None
-    tables, sweeps, counts = [], [], []
-    best, chosen = -1.0, (-1, -1)
+    measured: list[list[_Measured]] = []
     failed: UnsupportedError | None = None
-    last: Trace | None = None
-    layers: dict[str, int | None] = {}
-    for trace in read.traces():
+
+    def take(piece: Piece) -> _Measured | UnsupportedError:
         try:
-            table = scaling.all_heads(trace, asked.as_if, asked.similarity)
-            moved, at, head = _moved(trace, table, asked)
-            sweeps += [scaling.sweep(trace, steps)] if asked.sweep else []
+            return _measured(piece, asked, steps, keep=len(read.parts) == 1 and piece.heads is None)
         except UnsupportedError as error:
-            failed = error
-            read.leave_out(trace, error.message)
-            continue
-        tables.append(table)
-        layers |= {label: a.site.layer for label, a in zip(trace.labels, trace.attentions, strict=True)}
-        counts.append(len(trace.attentions))
-        if moved > best:
-            best, chosen = moved, (trace.attentions[at].site.index, head)
-        if len(read.parts) == 1:
-            last = trace
-        del trace, table  # before the next is run
-    if failed is not None and not tables:
+            read.leave_out(piece.trace, error.message)
+            return error
+
+    for pieces in read.each(take):
+        errors = [one for one in pieces if isinstance(one, UnsupportedError)]
+        failed = errors[-1] if errors else failed
+        measured += [] if errors else [[one for one in pieces if isinstance(one, _Measured)]]
+    if failed is not None and not measured:
         raise failed
-    if best < 0 and asked.head is None:
+    best = max((one for pieces in measured for one in pieces), key=lambda one: one.moved)
+    if best.moved < 0 and asked.head is None:
         raise scaling.unseen() if asked.query is not None else scaling.nothing_to_show()
-    shown = read.trace(_layer(read.sites, asked, chosen[0])) if last is None else last
-    at, head, queries = _place(shown, asked, chosen)
-    swept = joined_sweeps(sweeps) if asked.sweep else None
-    return Scaled(joined(tables, counts), shown, at, head, queries, swept, read.doubts, layers)
+    shown = measured[0][0].trace
+    piece = Piece(shown) if shown is not None else _shown(read, asked, best)
+    at, head, queries = _place(piece, asked, best)
+    rows = [scaling.row(piece.trace, at, head, one, asked.as_if, asked.similarity) for one in queries]
+    return Scaled(
+        table=joined(
+            [joined_heads([one.table for one in pieces]) for pieces in measured], [p[0].sites for p in measured]
+        ),
+        trace=piece.trace,
+        at=at,
+        head=piece.head(head),
+        queries=queries,
+        row=scaling.mean_row(rows),
+        sweep=joined_sweeps([[one.sweep for one in p if one.sweep is not None] for p in measured])
+        if asked.sweep
+        else None,
+        doubts=read.doubts,
+        layers={label: layer for pieces in measured for label, layer in pieces[0].layers.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What is kept of a piece."""
+
+    table: scaling.ScalingTable
+    sweep: Measurement | None
+    moved: float
+    """How far scaling moves the row that it moves most; -1 if none is asked for or real."""
+    site: int
+    """That row's site, by index."""
+    head: int
+    """That row's head."""
+    sites: int
+    layers: Mapping[str, int | None]
+    bare: Trace
+    """The trace without arrays."""
+    trace: Trace | None
+    """The trace, if it has all that is looked at."""
+
+
+def _measured(piece: Piece, asked: Asked, steps: list[float] | None, keep: bool) -> _Measured:
+    trace = piece.trace
+    table = scaling.all_heads(trace, asked.as_if, asked.similarity)
+    moved, at, head = _moved(trace, table, asked)
+    swept = scaling.sweep_heads(trace, steps) if asked.sweep else None
+    layers = {label: a.site.layer for label, a in zip(trace.labels, trace.attentions, strict=True)}
+    index = trace.attentions[at].site.index
+    bare = replace(trace, attentions=())
+    return _Measured(table, swept, moved, index, piece.head(head), len(layers), layers, bare, trace if keep else None)
+
+
+def _shown(read: Stretches, asked: Asked, best: _Measured) -> Piece:
+    """The displayed head's layer, run again; of a layer that is split, that head alone."""
+    if asked.head is not None:
+        site, head = head_of(replace(best.bare, attentions=tuple(map(Attention, read.sites))), asked.head)
+        layer = read.sites[site].layer
+    else:
+        head = best.head
+        layer = next((site.layer for site in read.sites if site.index == best.site), None)
+    part = None if layer is None else (layer,)
+    return read.piece(part, (head,)) if read.split(part) else Piece(read.trace(part))
 
 
 def _divisors(read: Stretches) -> list[float] | None:
@@ -122,20 +174,15 @@ def _moved(trace: Trace, table: scaling.ScalingTable, asked: Asked) -> tuple[flo
     return moved, *place[:2]
 
 
-def _layer(sites: Sequence[Site], asked: Asked, index: int) -> tuple[int, ...] | None:
-    """The layer of the displayed head."""
-    layer = next((s.layer for s in sites if s.index == index), None)
-    if asked.head is not None:
-        layer = parse_head(asked.head).layer
-    return None if layer is None else (layer,)
-
-
-def _place(trace: Trace, asked: Asked, chosen: tuple[int, int]) -> tuple[int, int, tuple[int, ...]]:
-    """Position of the displayed site, head and queries."""
-    if asked.head is not None:
+def _place(piece: Piece, asked: Asked, best: _Measured) -> tuple[int, int, tuple[int, ...]]:
+    """Position of the displayed site, head and queries in a trace."""
+    trace = piece.trace
+    if piece.heads is not None:
+        at, head = 0, 0
+    elif asked.head is not None:
         at, head = head_of(trace, asked.head)
     else:
-        at, head = next(i for i, a in enumerate(trace.attentions) if a.site.index == chosen[0]), chosen[1]
+        at, head = next(i for i, a in enumerate(trace.attentions) if a.site.index == best.site), best.head
     if asked.query is not None:
         of = trace.attentions[at if asked.head is not None else -1]
         return at, head, tuple(positions(trace.queries_of(of), asked.query))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from attnx.formula import average
-from attnx.measure.scaling import ScalingTable
+from attnx.measure.scaling import ScalingTable, layer_means, mean_sweep
 from attnx.records import Measurement
-from attnx.study.side_by_side import side_by_side
+from attnx.study.side_by_side import beside, side_by_side
 
 _BY_HEAD = ("spread", "entropy", "largest", "saturated", "gradient", "divergence")
 
@@ -38,19 +35,35 @@ def joined(tables: Sequence[ScalingTable], sites: Sequence[int]) -> ScalingTable
     )
 
 
-def joined_sweeps(parts: Sequence[Measurement]) -> Measurement:
-    """Join sweeps over the same divisors of consecutive layers.
+def joined_heads(tables: Sequence[ScalingTable]) -> ScalingTable:
+    """Join the tables of some heads each of one layer, from the first head to the last.
 
     Args:
-        parts: At least one; the last row of each, the mean of its layers, is recomputed.
+        tables: At least one table.
     """
-    if len(parts) == 1:
-        return parts[0]
-    rows = np.concatenate([part.values[:, :-1] for part in parts], axis=1)
-    labels = tuple(label for part in parts for label in part.axes[1].labels[:-1])
+    if len(tables) == 1:
+        return tables[0]
+    found = {name: beside([getattr(table, name) for table in tables]) for name in _BY_HEAD}
+    counts = [len(table.divergence.axes[1].labels) for table in tables]
+    most = max(range(len(tables)), key=lambda i: tables[i].moved)
+    where = tables[most].strongest
+    kl = found["divergence"]
     return replace(
-        parts[0],
-        axes=(parts[0].axes[0], replace(parts[0].axes[1], labels=(*labels, "all")), parts[0].axes[2]),
-        values=np.concatenate([rows, average(rows, axis=1)[:, None]], axis=1),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        tables[0],
+        **found,
+        layers=layer_means([found[name] for name in _BY_HEAD[:-1]], kl),
+        notes=tuple(dict.fromkeys(note for table in tables for note in table.notes)),
+        strongest=None if where is None else (where[0], sum(counts[:most]) + where[1], where[2]),
+        moved=tables[most].moved,
     )
+
+
+def joined_sweeps(parts: Sequence[Sequence[Measurement]]) -> Measurement:
+    """Join sweeps of every head over the same divisors.
+
+    Args:
+        parts: For consecutive layers, those of some heads each; at least one.
+    """
+    layers = [beside(heads) for heads in parts]
+    notes = tuple(dict.fromkeys(note for part in layers for note in part.notes))
+    return replace(mean_sweep(side_by_side(layers, heads=True)), notes=notes)

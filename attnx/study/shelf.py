@@ -65,16 +65,11 @@ def precision(loaded: Loaded) -> str:
         if tensor.data_type in _BITS and count >= 256:
             kind = _BITS[tensor.data_type]
             held[kind] += count * int(kind.lstrip("bfpint"))
-    bits = {
-        a.i
-        for node in loaded.proto.graph.node
-        if node.op_type in ("MatMulNBits", "GatherBlockQuantized")
-        for a in node.attribute
-        if a.name == "bits"
-    }
+    packed = [n for n in loaded.proto.graph.node if n.op_type in ("MatMulNBits", "GatherBlockQuantized", *_INTEGER)]
+    bits = {a.i for n in packed if n.op_type not in _INTEGER for a in n.attribute if a.name == "bits"}
     if bits:
         return "int" + "/".join(str(b) for b in sorted(bits))
-    if any(node.op_type in _INTEGER for node in loaded.proto.graph.node):
+    if any(node.op_type in _INTEGER for node in packed):
         return "int8"
     return held.most_common(1)[0][0] if held else ""
 

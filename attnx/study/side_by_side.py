@@ -1,4 +1,4 @@
-"""Join the measures of consecutive layers, as if all were measured at once."""
+"""Join the measures of consecutive layers, or of consecutive heads, as if all were measured at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import numpy as np
 
 from attnx.measure.rows import head_labels, stack
 from attnx.records import Axis, Measurement
+
+
+def beside(parts: Sequence[Measurement]) -> Measurement:
+    """Join measurements of some heads each of the same layers along their second axis, the head."""
+    values = np.concatenate([part.values for part in parts], axis=1)
+    layer, head, *rest = parts[0].axes
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    axes = (layer, Axis(head.name, head_labels(values.shape[1])), *rest)
+    return replace(parts[0], axes=axes, values=values, notes=notes)
 
 
 def side_by_side(parts: Sequence[Measurement], heads: bool = False) -> Measurement:

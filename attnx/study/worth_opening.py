@@ -108,8 +108,8 @@ def opening_reduced(model: OpenModel, planned: DryRun, sites: Sequence[Site]) ->
     return None if first is None else (places[first.site], first.head)
 
 
-def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) -> str:
-    """Where the head worth opening looks from a word, in one line: "it@10 → animal 0.67".
+def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) -> tuple[str, str]:
+    """The head worth opening, and where it looks from a word: "L5 H11", "it@10 → animal 0.67".
 
     Args:
         trace: With the weights of the word's rows at least.
@@ -117,7 +117,7 @@ def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) ->
         word: Where to look from.
 
     Returns:
-        "" if no head is opened, or the word is not one of its queries.
+        Two empty texts if no head is opened, or the word is not one of its queries.
     """
     kept = shown_first([a.site for a in trace.attentions])
     places = [at for at, a in enumerate(trace.attentions) if a.site in kept and a.trusted]
@@ -127,19 +127,18 @@ def opened_for(trace: Trace, received: Mapping[int, Received], word: Mention) ->
         columns = list(columns_of(replace(trace, attentions=tuple(trace.attentions[at] for at in places))))
     first = next(iter(gathered_of(columns, special=False)), None)
     if first is None:
-        return ""
+        return "", ""
     attention = trace.attentions[places[first.site]]
     weights = attention.need("weights")[0, first.head]
     rows = rows_at(trace, word.pieces)
     keys = trace.keys_of(attention)
     if max(rows) >= len(weights) or len(keys) != weights.shape[1]:
-        return ""
+        return "", ""
     line = np.where(keys.special, -1.0, weights[rows].mean(axis=0))
     line[list(word.pieces)] = -1.0
     key = int(line.argmax())
     label = f"{trace.labels[places[first.site]]} H{first.head}"
-    seen = f"{word.text}@{word.pieces[0]} → {in_prose(keys.pieces[key].strip())} {line[key]:.2f}"
-    return f"the head that is most on one token, {label}: {seen}"
+    return label, f"{word.text}@{word.pieces[0]} → {in_prose(keys.pieces[key].strip())} {line[key]:.2f}"
 
 
 def shown_first(sites: Sequence[Site]) -> list[Site]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from attnx.layout import arrange, axis_of, whole_factor
 from attnx.records import Array, Place, Site
+from attnx.taps.some_heads import apart, heads_input
 from attnx.taps.writer import Nodes
 
 if TYPE_CHECKING:
@@ -122,16 +123,25 @@ class Writer(Nodes):
                 continue
             self._proto.graph.input.append(helper.make_tensor_value_info(name, *kinds[name]))
 
+    def declare_heads(self, sites: Sequence[int]) -> None:
+        """Add the inputs that say which heads of sites are wanted, where something reads them."""
+        from onnx import TensorProto, helper
+
+        read = {name for node in self._proto.graph.node for name in node.input}
+        for site in sites:
+            if (name := heads_input(site)) in read:
+                info = helper.make_tensor_value_info(name, TensorProto.INT64, [f"attnx_heads_{site}"])
+                self._proto.graph.input.append(info)
+
     def rows(self, value: str, place: Place) -> str | None:
         """The chosen queries' rows of a tensor; None where its layout does not allow it."""
         axis = axis_of(place.layout, "q")
         return None if axis is None else self.node("Gather", [value, ROWS], axis=axis)
 
-    def heads(self, value: str, place: Place, chosen: Sequence[int]) -> str | None:
+    def heads(self, value: str, place: Place, chosen: str) -> str | None:
         """Some heads of a tensor; None where its layout, or a factor for each head, does not allow it."""
         axis = axis_of(place.layout, "h")
-        whole = axis is not None and place.tile == 1 and not any(isinstance(f, tuple) for f in place.factors)
-        return self.node("Gather", [value, self.ints(chosen)], axis=axis) if whole else None
+        return self.node("Gather", [value, chosen], axis=axis) if axis is not None and apart(place) else None
 
     def stat(self, value: str, place: Place, stat: str, heads: int | None = None, marked: bool = False) -> str:
         """One reduction of a matrix with the given number of heads; the result has the matrix's other axes, then q,

@@ -6,13 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
 from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.taps.some_heads import heads_input, some_heads
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -24,13 +24,25 @@ if TYPE_CHECKING:
 _Proto = TypeVar("_Proto")
 _QUANTISED = {
     "QLinearMatMul": (6, 7),
+    "QLinearConv": (6, 7),
+    "QGemm": (7, 8),
     "QLinearAdd": (6, 7),
     "QLinearMul": (6, 7),
+    "QLinearWhere": (7, 8),
+    "QLinearConcat": (0, 1),
     "QLinearSoftmax": (3, 4),
+    "QLinearSigmoid": (3, 4),
+    "QLinearLeakyRelu": (3, 4),
+    "QLinearAveragePool": (3, 4),
+    "QLinearGlobalAveragePool": (3, 4),
+    "QLinearReduceMean": (3, 4),
     "QuantizeLinear": (1, 2),
 }
 """Operators with an integer result -> which inputs hold its scale and zero point."""
-
+_VIEWS = frozenset("Transpose Reshape Unsqueeze Squeeze Flatten Identity Split Slice Gather Expand Tile".split())
+"""Operators whose integers have the scale and zero point of their first input."""
+_INTEGERS = (2, 3, 4, 5)
+"""ONNX's data types of 8 and 16 bits that quantised tensors have."""
 _TENSORRT = "trt"
 """The domain of TensorRT's operators, as written by ModelOpt."""
 _ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear")
@@ -64,8 +76,10 @@ def tap(
     *,
     outputs: Collection[str] | None = None,
     rows: bool = False,
-    heads: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    picked: Collection[int] = (),
     wide: bool = True,
+    begin: str | None = None,
+    end: str | None = None,
 ) -> Tapped:
     """Add outputs for the wanted quantities.
 
@@ -74,8 +88,11 @@ def tap(
         wanted: Site index -> quantities, and statistics of `reductions.STATS`; those without a place are left out.
         outputs: Which of the model's own outputs to keep; all if None.
         rows: Give only the rows of the queries in the input `reductions.ROWS`, where the graph's layout allows it.
-        heads: Site index -> the only heads whose matrices are given, where the graph's layout allows it.
+        picked: Sites of which only some heads' matrices are given, where the graph's layout allows it: those in the
+            input `some_heads.heads_input`.
         wide: Compute bfloat16 values in float32.
+        begin: A tensor that becomes an input of the same name: what only leads to it is not run.
+        end: A tensor that becomes an output of the same name.
 
     Returns:
         The tapped model. Without taps and with all outputs, it computes exactly what the file does.
@@ -95,11 +112,19 @@ def tap(
     added: list[str] = []
     writer = Writer(found.opened, proto)
     means: list[tuple[int, str]] = []
+    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    if begin is not None:
+        writer.begin(begin)
+    few = {i: _few(found, writer, wanted, i, (*kept, *([] if end is None else [end]))) for i in wanted if i in picked}
     for i, quantities in wanted.items():
         marked = "marks" in quantities
         for quantity in quantities:
             place = found.sites[i].places.get(source(quantity))
-            if place is None:
+            if place is None or not _readable(found.opened, place.value):
+                continue
+            if quantity in few.get(i, {}):
+                taps.setdefault(i, {})[quantity] = few[i][quantity]
+                added.append(few[i][quantity])
                 continue
             name = _output(found.opened, proto, place, named)
             masked = found.sites[i].places.get("masked")
@@ -124,8 +149,8 @@ def tap(
                 name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:
                 name = writer.rows(name, place) or name
-            elif i in heads and quantity in STAGES:
-                name = writer.heads(name, place, heads[i]) or name
+            elif i in picked and quantity in STAGES:
+                name = writer.heads(name, place, heads_input(i)) or name
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
@@ -133,8 +158,22 @@ def tap(
         taps.setdefault(means[0][0], {})["rollout"] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
-    kept = [o for o in found.graph.outputs if outputs is None or o in outputs]
+    writer.declare_heads(sorted(picked))
+    added += [] if end is None else [end]
     return finish(found, proto, own, kept, added, taps, wide=wide)
+
+
+def _few(
+    found: Found, writer: Writer, wanted: Mapping[int, Collection[str]], site: int, kept: Collection[str]
+) -> dict[str, str]:
+    """The stages of some heads of a site, computed for these alone, unless something else needs all heads."""
+    others = [
+        place.value
+        for i, quantities in wanted.items()
+        for quantity in quantities
+        if (i != site or quantity not in STAGES) and (place := found.sites[i].places.get(source(quantity))) is not None
+    ]
+    return some_heads(writer, found.opened, found.sites[site], wanted[site], [*others, *kept])
 
 
 def check_runnable(found: Found, proto: ModelProto) -> None:
@@ -240,7 +279,7 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
     if node is None or value in graph.initializers:
         name = f"attnx/tap/{value}"
         proto.graph.node.append(helper.make_node("Identity", [value], [name], name=name))
-    elif fact is not None and fact.dtype in (2, 3, 4, 5) and (maker := _quantiser(graph, node)) is not None:
+    elif fact is not None and fact.dtype in _INTEGERS and (maker := _quantiser(graph, node)) is not None:
         name = f"attnx/tap/{value}"
         scale, zero = maker
         proto.graph.node.append(
@@ -253,6 +292,13 @@ def _output(graph: Graph, proto: ModelProto, place: Place, added: dict[str, str]
     return name
 
 
+def _readable(graph: Graph, value: str) -> bool:
+    """Whether a value's numbers are what they stand for: floats, or integers whose scale and zero point are known."""
+    node, fact = graph.producer(value), graph.facts.get(value)
+    whole = fact is not None and fact.dtype in _INTEGERS and value not in graph.initializers
+    return not whole or node is None or _quantiser(graph, node) is not None
+
+
 def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
     """Scale and zero point of a node's integer result, traced back through views."""
     for _ in range(12):
@@ -262,7 +308,7 @@ def _quantiser(graph: Graph, node: NodeProto) -> tuple[str, str] | None:
             scale, zero = (node.input[i] if i < len(node.input) else "" for i in _QUANTISED[node.op_type])
             return scale, zero
         before = graph.producer(node.input[0])
-        if node.op_type not in ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity") or before is None:
+        if node.op_type not in _VIEWS or before is None:
             return None
         node = before
     return None

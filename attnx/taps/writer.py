@@ -77,11 +77,43 @@ class Nodes:
             self._proto.graph.node.append(node)
         return self._made[key]
 
+    def copied(self, node: NodeProto, inputs: Sequence[str], output: str) -> None:
+        """Add a copy of a node with one output, with other inputs and that output."""
+        copy = type(node)()
+        copy.CopyFrom(node)
+        copy.name, copy.output[0] = output, output
+        del copy.input[:]
+        copy.input.extend(inputs)
+        self._proto.graph.node.append(copy)
+
     def holds(self, value: str) -> bool:
         """Whether the graph that will run has a tensor of that name, or the name is empty."""
         graph = self._proto.graph
         there = {tensor.name for tensor in graph.initializer} | {slot.name for slot in graph.input}
         return not value or value in there or any(value in node.output for node in graph.node)
+
+    def dtype(self, value: str) -> int:
+        """A tensor's type as ONNX numbers it; float32 where it is not known."""
+        fact = self._graph.facts.get(value)
+        return fact.dtype if fact is not None and fact.dtype else 1
+
+    def rename_made(self, value: str) -> str:
+        """Rename a tensor at the node that makes it; returns the new name, or `value` if no node makes it."""
+        for node in self._proto.graph.node:
+            for i, name in enumerate(node.output):
+                if name == value:
+                    node.output[i] = f"attnx/before/{value}"
+                    return str(node.output[i])
+        return value
+
+    def begin(self, value: str) -> None:
+        """Turn a tensor into an input of the same name: what computes it is not run."""
+        from onnx import helper
+
+        shape = self._graph.shape(value)
+        dims = [f"attnx_begin_{i}" for i in range(len(shape or ()))]
+        self.rename_made(value)
+        self._proto.graph.input.append(helper.make_tensor_value_info(value, self.dtype(value), dims))
 
     def as_float32(self, value: str) -> str:
         """The tensor in float32."""

@@ -90,3 +90,8 @@ def reordered(tokens: Tokens, order: Order) -> Tokens | None:
     whole = join(tokens, new)
     free = iter(range(n, len(whole)))
     return replace(pick(whole, [next(free) if i is None else i for i in at]), notes=tokens.notes)
+
+
+def holds(keys: Tokens, queries: Tokens) -> bool:
+    """Whether the last positions of a key axis are those of the queries, in order, so that each query has a key."""
+    return keys is queries or (len(keys) >= len(queries) and keys.pieces[len(keys) - len(queries) :] == queries.pieces)

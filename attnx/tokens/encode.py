@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnx.errors import InputError, UsageError
+from attnx.errors import InputError, UsageError, lacks_memory
 from attnx.numerals import counted
 from attnx.records import Tokens
 from attnx.tokens.ids import from_ids, pad
@@ -85,6 +85,12 @@ class Tokenizer:
     def piece(self, number: int) -> str:
         """The text of a token id, ready to show; "#" and the number when the vocabulary has no such id."""
         return letters(self._spelled(number))
+
+    def written(self, number: int) -> str:
+        """What a token id adds to a text, with spaces and line breaks as they are; its piece where it adds none."""
+        entry = self._raw.id_to_token(number) if 0 <= number < 2**32 and number not in self._added else None
+        text = "" if entry is None else self._spelling.text(entry)
+        return text if text.isspace() else self.piece(number)
 
     def _spelled(self, number: int) -> str:
         """See `piece`; Hangul letters stay as the vocabulary has them."""
@@ -196,9 +202,11 @@ class Tokenizer:
         """
         try:
             return self._raw.encode(text, pair, add_special_tokens=add_special)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # it has no class of its own; a panic of its Rust code is no Exception at all
+            if lacks_memory(error):
+                raise
             raise InputError(
                 f"the tokenizer {self.path} cannot write this text: {error}",
                 Wording("Give another text, another tokenizer (<tokenizer=>)[, or the token ids (<tokens>)]."),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, lacks_memory
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import (
     MERGES,
@@ -62,7 +63,9 @@ def load_tokenizer(path: str | Path, *, model: str | Path | None = None) -> Toke
         else:
             from tokenizers import Tokenizer as Raw
 
-            raw = Raw.from_file(str(file))
+            with file.open("rb") as content:
+                marked = content.read(len(BOM_UTF8)) == BOM_UTF8  # the package takes it for damage
+                raw = Raw.from_buffer(content.read()) if marked else Raw.from_file(str(file))
         padding = raw.padding or {}
         raw.no_padding()
         raw.no_truncation()
@@ -92,14 +95,15 @@ def _clear_errors(file: Path) -> Iterator[None]:
     """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
     try:
         yield
-    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+    except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except ImportError as error:
-        raise ModelError(
-            f"the tokenizers package cannot be loaded: {error}",
-            "Free some memory if that is what it lacks, or install it again: pip install tokenizers",
-        ) from error
     except BaseException as error:  # a panic is not an Exception
+        if lacks_memory(error):
+            raise
+        if isinstance(error, ImportError):
+            raise ModelError(
+                f"the tokenizers package cannot be loaded: {error}", "Install it again: pip install tokenizers"
+            ) from error
         raise ModelError(
             f"{str(file)!r} is not a tokenizer that can be read: {error}",
             Wording("Fetch it again, or give another with <tokenizer=>[, or the token ids with <tokens>]."),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from unicodedata import category
 
+from attnx.errors import lacks_memory
+
 _NOWHERE = "\U0010ffff"
 """A code that is no character, and so in no vocabulary."""
 
@@ -27,7 +29,9 @@ def unknown_id(raw: Any, named: str | None) -> int | None:
     if not hasattr(raw.model, "unk_token"):  # a Unigram model has an id alone, and does not tell it
         try:
             found = {token.id for token in raw.model.tokenize(_NOWHERE)}
-        except Exception:  # that is its only class; without such an id it cannot tokenise this
+        except Exception as error:  # that is its only class; without such an id it cannot tokenise this
+            if lacks_memory(error):
+                raise
             found = set()
         if len(found) == 1 and raw.id_to_token(number := int(found.pop())) != _NOWHERE:
             return number

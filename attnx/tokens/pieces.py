@@ -88,12 +88,8 @@ class Spelling:
     word_end: str = ""
     """What marks the end of a word ("</w>"), which is not shown; "" without one."""
 
-    def show(self, entry: str) -> str:
-        """A vocabulary entry as it is shown; see the package's docstring.
-
-        Args:
-            entry: The entry as the vocabulary writes it. Special tokens are not entries: show them with `visible`.
-        """
+    def text(self, entry: str) -> str:
+        """What a vocabulary entry adds to a text; bytes that are only part of a character are written out."""
         text = entry
         if self.word_end:
             text = text.removesuffix(self.word_end)
@@ -104,6 +100,15 @@ class Spelling:
             text = text.replace(self.space, " ")
         if self.byte_fallback and (match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text)):
             text = bytes([int(match[1], 16)]).decode("utf-8", "backslashreplace")
+        return text
+
+    def show(self, entry: str) -> str:
+        """A vocabulary entry as it is shown; see the package's docstring.
+
+        Args:
+            entry: The entry as the vocabulary writes it. Special tokens are not entries: show them with `visible`.
+        """
+        text = self.text(entry)
         if not text:
             return "∅"
         if not text.strip(" "):

@@ -68,13 +68,13 @@ def linked_matrix(
     return replace(made, hidden=hidden, title=title)
 
 
-def errors(model: str, name: str, found: Errors, count: int, *, explain: bool) -> tuple[Columns, Columns]:
-    """Error rates by method with their intervals, and the best heads after the fact; the formula if `explain`."""
+def errors(model: str, name: str, found: Errors, *, explain: bool) -> Columns:
+    """Error rates by method with their intervals; the formula if `explain`."""
     values, layers = found.methods.values, found.heads.axes[0].labels
     chosen = ", ".join(f"{layers[s]} H{h}" for s, h in found.chosen)
     picked = ", ".join(layers[s] for s in found.chosen_layers)
     formula = f"AER = {found.heads.formula} ({found.heads.source})"
-    methods = columns(
+    return columns(
         f"{model} on {name}: {counted(found.sentences, 'sentence')}",
         [
             column("method", found.methods.axes[0].labels, whole=True),
@@ -88,18 +88,24 @@ def errors(model: str, name: str, found: Errors, count: int, *, explain: bool) -
             f"chosen on one half, judged on the other: heads {chosen}; layers {picked}" if chosen else "",
             *found.notes,
         ],
+        gap=1,  # all on 80 columns
     )
+
+
+def best_heads(found: Errors, count: int, more: Callable[[int], str]) -> Columns:
+    """The heads with the smallest error rates, after the fact; `more` says how the others are seen."""
+    layers = found.heads.axes[0].labels
     flat = np.nan_to_num(found.heads.values, nan=np.inf)
     best = [divmod(int(at), flat.shape[1]) for at in np.argsort(flat, axis=None, kind="stable")[:count]]
-    heads = columns(
+    return columns(
         "the best heads, after the fact",
         [
             column("head", [f"{layers[s]} H{h}" for s, h in best], whole=True),
             column("AER", [found.heads.values[at] for at in best], bar=(0.0, 1.0)),
-            column("its layer's mean", [found.layers.values[s] for s, _ in best]),
+            column("layer mean", [found.layers.values[s] for s, _ in best]),
         ],
+        notes=[more(found.heads.values.size - len(best))],
     )
-    return methods, heads
 
 
 def timed(words: Sequence[tuple[str, float, float]], heads: str, *, explain: bool) -> Columns:
@@ -185,4 +191,4 @@ def lookback(
     )
 
 
-__all__ = ["errors", "linked_matrix", "links", "lookback", "spans", "timed", "units"]
+__all__ = ["best_heads", "errors", "linked_matrix", "links", "lookback", "spans", "timed", "units"]

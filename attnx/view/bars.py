@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Measurement
-from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.cells import cell_len, in_unit, label, number, safe, trimmed
 from attnx.view.matrix import axes
 from attnx.view.page import page
 from attnx.view.strokes import bar
@@ -63,11 +63,11 @@ class Bars:
         high = m.bounds[1] if m.bounds[1] is not None else float(finite.max(initial=0.0))
         written = [number(float(values[at]), self.decimals) for at in order]
         figures = max((cell_len(text) for text in written), default=1)
-        names = max((cell_len(safe(m.axes[0].labels[at])) for at in order), default=1)
+        names = max((cell_len(trimmed(m.axes[0].labels[at])) for at in order), default=1)
         names = min(names, LABEL, max(4, here.width // 3))
         length = max(4, min(BAR, here.width - names - figures - 4))
         yield Text(
-            here.spell(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else "")),
+            here.spell(safe(m.name) + (f" ({safe(unit)})" if (unit := in_unit(m.unit)) else "")),
             "bold",
             no_wrap=True,
             overflow="ellipsis",

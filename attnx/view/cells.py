@@ -153,9 +153,20 @@ def fit(text: str, width: int, *, right: bool = False, ascii_only: bool = False)
     return space + short if right else short + space
 
 
-def label(piece: str, width: int, *, right: bool = False, ascii_only: bool = False) -> str:
-    """Make a token ready for a column of `width` cells: `safe`, cut and padded."""
+def trimmed(piece: str) -> str:
+    """A token without the spaces around it, which tokenizers keep: `safe`; spaces alone stay."""
     text = safe(piece)
+    return text.strip() or text
+
+
+def in_unit(unit: str) -> str:
+    """A unit as it is written behind a number: a share of 1 has none."""
+    return "" if unit == "share" else unit
+
+
+def label(piece: str, width: int, *, right: bool = False, ascii_only: bool = False) -> str:
+    """Make a token ready for a column of `width` cells: `trimmed`, cut and padded."""
+    text = trimmed(piece)
     return fit(in_ascii(text) if ascii_only else text, width, right=right, ascii_only=ascii_only)
 
 
@@ -171,7 +182,7 @@ def stack(piece: str, height: int, width: int, *, ascii_only: bool = False) -> l
     Returns:
         `height` strings of `width` cells, the text at the bottom, next to what it heads.
     """
-    text = safe(piece).strip() or safe(piece)
+    text = trimmed(piece)
     marks = list(clusters(in_ascii(text) if ascii_only else text))
     if len(marks) > height:
         marks = [*marks[: height - 1], "~" if ascii_only else ELLIPSIS]

@@ -5,7 +5,6 @@ matplotlib is an extra that brings Pillow along; either is imported only when a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 
 import numpy as np
@@ -171,8 +170,7 @@ def _reduced(layer: Array, rows: int, columns: int, stage: Stage) -> tuple[Array
 
 def _own(small: Array) -> Array:
     """Each head on its own scale: from 0 (or its smallest, where values are negative) to its largest."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a head with no values stays NaN
-        low = np.minimum(np.nanmin(small, axis=(1, 2), keepdims=True), 0)
-        wide = np.nanmax(small, axis=(1, 2), keepdims=True) - low
+    # As nanmin and nanmax, without their warning: a head with no values stays NaN.
+    low = np.minimum(np.fmin.reduce(small, axis=(1, 2), keepdims=True), 0)
+    wide = np.fmax.reduce(small, axis=(1, 2), keepdims=True) - low
     return np.asarray((small - low) / np.where(wide > 0, wide, 1))

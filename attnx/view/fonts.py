@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnx.errors import UsageError
+from attnx.errors import UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.view.cells import safe
 
@@ -79,6 +79,8 @@ class Letters:
         try:
             from PIL import Image, ImageDraw, ImageFont
         except ImportError as error:
+            if lacks_memory(error):
+                raise
             raise not_installed() from error
         self._image, self._draw, self._font = Image, ImageDraw, ImageFont
         self._files = [(_own_file(), 0)]

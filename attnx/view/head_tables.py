@@ -29,7 +29,7 @@ SHORT = {
     "punctuation": "punct",
     "mixed": "·",
     "nothing": "none",
-    "": "",
+    "": "-",
 }
 """Kinds as the map writes them."""
 WIDE = max(map(len, SHORT.values())) + 1
@@ -40,6 +40,8 @@ FEW = 2
 
 def counts(table: HeadTable) -> list[str]:
     """How many heads there are of each kind, one or two of a kind by name; and what sinks do with the rest."""
+    if not any(map(any, table.kinds)):
+        return ["no head has a value: no token sees a key"]
     out = [f"{counted(sum(map(bool, sum(table.kinds, ()))), 'head')}: {_counted(table, table.kinds)}"]
     if any(map(bool, sum(table.rest_kinds, ()))):
         out.append(f"apart from the sink: {_counted(table, table.rest_kinds)}")
@@ -70,6 +72,7 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
         parts.append(column(name, cells, whole=True))
     named = {kind for row in (*table.kinds, *table.rest_kinds) for kind in row}
     notes = ["· mixed: no threshold is passed"] if "mixed" in named else []
+    notes += ["no such head, or no value: -"] if not all(map(all, table.kinds)) else []
     if any(map(any, table.rest_kinds)):
         notes.insert(0, "* sink, and what the rest of its weight does")
         named.add("rest")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnx.errors import UnsupportedError, UsageError
+from attnx.errors import UnsupportedError, UsageError, lacks_memory
 from attnx.formula import visible
 from attnx.records import STAGES, Array, Attention, Tokens, Trace
 from attnx.tokens.spans import axis_labels
@@ -113,7 +113,9 @@ def to_frame(trace: Trace, quantity: str = "weights") -> Any:
         raise UsageError(f"{quantity!r} has no row for each query and key", f"Choose from {', '.join(STAGES)}.")
     try:
         import pandas
-    except ImportError:
+    except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError("to_frame needs pandas, which is not installed", "pip install pandas") from None
     parts: list[Any] = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):

@@ -14,7 +14,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array
 from attnx.view import colour
-from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe, trimmed
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import Canvas, tint
@@ -160,7 +160,7 @@ class Lines:
         return text
 
     def _label_width(self, labels: Sequence[str], width: int) -> int:
-        longest = max((cell_len(safe(piece)) for piece in labels), default=1)
+        longest = max((cell_len(trimmed(piece)) for piece in labels), default=1)
         return min(max(7, longest), LABEL, max(7, width // 4))
 
     def _token(self, m: Matrix, at: int, width: int, here: Page, joined: set[int], *, keys: bool) -> Text:

@@ -237,7 +237,7 @@ class Overview:
 
 def _mass(mass: Measurement, here: Page) -> list[Text]:
     """One bar, cut into shares: where the weight goes. On one line, or with what it means on the next."""
-    values = np.nan_to_num(np.asarray(mass.values, np.float64))
+    values = np.asarray(mass.values, np.float64)
     fills = "#=-." if here.ascii else "█▓▒░"
     title = Text(no_wrap=True, overflow="ellipsis").append(here.spell(f"{safe(mass.name)}  "), "bold")
     meaning = Text(no_wrap=True, overflow="ellipsis")
@@ -248,7 +248,7 @@ def _mass(mass: Measurement, here: Page) -> list[Text]:
     room = here.width - cell_len(title.plain) - cell_len(meaning.plain)
     width = min(40, room if room >= 12 else here.width - cell_len(title.plain))
     start = 0
-    for at, stop in enumerate(np.rint(np.cumsum(values) * width).astype(int)):
+    for at, stop in enumerate(np.rint(np.cumsum(np.nan_to_num(values)) * width).astype(int)):
         title.append(_fill(at, fills, here) * (min(width, stop) - start), colour.head_style(at, here.depth))
         start = max(start, min(width, int(stop)))
     title.append(" " * (width - start))

@@ -7,6 +7,7 @@ model has. What is rebuilt is compared with the trace here, so that a page can s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class Packed:
     """Largest difference of a rebuilt weight from the trace's."""
     off: float | None
     """Largest difference of a rebuilt visible masked score from the trace's; None where they are not kept."""
+    levels: int = FINE
+    """Steps on either side of 0."""
 
 
 def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
@@ -76,6 +79,23 @@ def pack(attention: Attention, blobs: Blobs, levels: int = FINE) -> Packed:
     return Packed(base, fields | _hidden_only(attention, blobs), error, None)
 
 
+def packed_heads(parts: Sequence[Packed], group: int) -> Packed | None:
+    """Some heads each of one site as one; None if they were packed in different ways.
+
+    Args:
+        parts: From the first head to the last; of each, every query head has its own key.
+        group: How many query heads share a key.
+    """
+    first = parts[0]
+    if any((one.base, one.levels) != (first.base, first.levels) for one in parts):
+        return None
+    fields = {name: [line for one in parts for line in one.fields[name]] for name in first.fields}
+    if "key" in fields:
+        fields["key"] = fields["key"][::group]
+    offs = [one.off for one in parts if one.off is not None]
+    return Packed(first.base, fields, max(one.error for one in parts), max(offs, default=None), first.levels)
+
+
 def _earlier(attention: Attention) -> list[str]:
     """Ways to start before the mask, the smaller one first.
 
@@ -114,7 +134,7 @@ def _derived(attention: Attention, way: str, blobs: Blobs, levels: int) -> Packe
         if not error <= LIMIT:
             return None
         off = max(off, _gap(shown, start if masked is None else masked[head], seen))
-    return Packed(way, fields, error, off)
+    return Packed(way, fields, error, off, levels)
 
 
 def _exact(attention: Attention, way: str) -> Any:

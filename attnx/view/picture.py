@@ -13,7 +13,7 @@ from rich.style import Style
 
 from attnx.records import Array
 from attnx.view import colour, scale
-from attnx.view.cells import cell_len, clusters, fit, label, safe, stack
+from attnx.view.cells import cell_len, clusters, fit, label, safe, stack, trimmed
 from attnx.view.colour import Ramp
 from attnx.view.matrix import Matrix, Side
 from attnx.view.page import Depth, Page
@@ -160,7 +160,7 @@ def label_width(side: Side, width: int) -> int:
     digits = len(str(max(0, side.total - 1)))
     if side.block > 1:
         return range_width(side)
-    longest = max((cell_len(safe(piece)) for piece in side.labels), default=1)
+    longest = max((cell_len(trimmed(piece)) for piece in side.labels), default=1)
     return min(max(4, longest) + digits + 3, LABEL + digits + 3, max(8, width // 3))
 
 

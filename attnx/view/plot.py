@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 
-from attnx.errors import UsageError
+from attnx.errors import UsageError, lacks_memory
 from attnx.records import Array
 from attnx.view import drawing as paper
 from attnx.view import scale
@@ -19,6 +21,27 @@ from attnx.view.fonts import BOX, FALLBACK, OWN, installed, lost_note, not_insta
 
 FLAT = 20_000
 """Cells that are drawn as vectors; more go into an image, with vector axes round it."""
+
+_DRAWING = threading.Lock()
+"""matplotlib's settings and Python's filters of warnings are one for all threads of a process."""
+
+_GLYPHS = "(?#attnx)Glyph .* missing from"
+"""A filter that nobody else has: it is taken out again."""
+
+
+@contextlib.contextmanager
+def _unwarned() -> Iterator[None]:
+    """Drop matplotlib's warning of missing glyphs: `Plot.safe` notes them, and in SVG the reader's fonts may have them.
+
+    `warnings.catch_warnings` would put back the filters as they were, and with them undo what other threads set since.
+    """
+    warnings.filterwarnings("ignore", message=_GLYPHS)
+    try:
+        yield
+    finally:
+        for ours in [one for one in warnings.filters if getattr(one[1], "pattern", None) == _GLYPHS]:
+            with contextlib.suppress(ValueError):  # another thread has put back other filters
+                cast(list[object], warnings.filters).remove(ours)
 
 
 def draw(drawing: Drawing, ending: str) -> Figure:
@@ -82,6 +105,8 @@ class Plot:
             import matplotlib.patches
             from matplotlib import colors, font_manager
         except ImportError as error:
+            if lacks_memory(error):
+                raise
             raise not_installed() from error
         self.ending, self.matplotlib, self.colors = ending, matplotlib, colors
         there = installed()
@@ -90,22 +115,28 @@ class Plot:
         self.known: set[int] = set().union(*(font_manager.get_font(file).get_charmap() for file in files))
         self.missing: dict[str, None] = {}
 
-    def settings(self) -> Any:
-        """Text stays text in SVG and PDF, and two runs give the same bytes."""
-        return self.matplotlib.rc_context(
-            {
-                "font.family": self.families,
-                "font.size": paper.TEXT,
-                "axes.linewidth": 0.5,
-                "hatch.linewidth": 0.4,
-                "svg.fonttype": "none",
-                "svg.hashsalt": "attnx",
-                "pdf.fonttype": 42,
-                "text.usetex": False,
-                "text.parse_math": False,
-                "axes.unicode_minus": True,
-            }
-        )
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Text stays text in SVG and PDF, and two runs give the same bytes; one thread after another."""
+        with (
+            _DRAWING,
+            _unwarned(),
+            self.matplotlib.rc_context(
+                {
+                    "font.family": self.families,
+                    "font.size": paper.TEXT,
+                    "axes.linewidth": 0.5,
+                    "hatch.linewidth": 0.4,
+                    "svg.fonttype": "none",
+                    "svg.hashsalt": "attnx",
+                    "pdf.fonttype": 42,
+                    "text.usetex": False,
+                    "text.parse_math": False,
+                    "axes.unicode_minus": True,
+                }
+            ),
+        ):
+            yield
 
     def start(self, wide: float, tall: float) -> tuple[Any, Any]:
         """Give a figure and its axes, without pyplot: no window, no global state."""
@@ -164,12 +195,7 @@ class Plot:
         """Write the file."""
         out = io.BytesIO()
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
-        with warnings.catch_warnings():
-            # Missing glyphs are counted above and reported in a note; in SVG the reader's fonts may have them.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            figure.savefig(
-                out, format=self.ending[1:], metadata=dates[self.ending], bbox_inches="tight", pad_inches=0.03
-            )
+        figure.savefig(out, format=self.ending[1:], metadata=dates[self.ending], bbox_inches="tight", pad_inches=0.03)
         if self.missing:
             drawn = "the viewer's fonts will draw them" if self.ending == ".svg" else "they are drawn as boxes"
             notes = (*notes, lost_note(self.missing, drawn))

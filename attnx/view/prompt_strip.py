@@ -73,6 +73,8 @@ class PromptStrip:
         yield Text(self._names(wide, cell), "dim")
         bars = "a bar for each token" if wide == self.tokens else f"{counted(wide, 'bar')} for {self.tokens:,} tokens"
         yield Text(f"{bars}, sinks left out; tallest {number(high)}", "dim")
+        if self.parts:
+            yield Text("shares of the weight on all parts:", "dim")
         longest = max((cell_len(part.name) for part in self.parts), default=1)
         top = max((part.weight for part in self.parts), default=0.0)
         for part in self.parts:

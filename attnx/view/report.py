@@ -16,14 +16,14 @@ import numpy as np
 from attnx.errors import UnsupportedError
 from attnx.formula import visible
 from attnx.measure.choice import Verdict
-from attnx.records import Array, Attention, Measurement, Tokens, Trace
+from attnx.records import Array, Attention, Measurement, Site, Tokens, Trace
 from attnx.tokens.spans import Mention, axis_labels
 from attnx.version import __version__
 from attnx.view import colour
 from attnx.view.cells import safe
 from attnx.view.codes import COARSE, FINE, Blobs
 from attnx.view.matrix import block_means, edges
-from attnx.view.packed import Packed, pack
+from attnx.view.packed import Packed, pack, packed_heads
 from attnx.view.webpage import webpage
 from attnx.wording import Wording
 
@@ -98,6 +98,8 @@ class PackedSites:
         self._blobs = Blobs()
         self._sides: list[dict[str, Any]] = []
         self._sites: list[tuple[Packed, dict[str, Any]] | None] = []
+        self._heads: list[tuple[Packed, dict[str, Any], _Thumbs]] = []
+        self._known = 0
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -111,7 +113,49 @@ class PackedSites:
                 self._sites.append(None)
                 continue
             packed = pack(attention, self._blobs, self._levels)
-            self._sites.append((packed, _site(trace, attention, packed, self._sides, self._blobs)))
+            thumbs = _thumbs(attention)
+            self._sites.append(
+                (packed, _site(trace, attention, packed, self._sides) | _thumbnails(thumbs, self._blobs))
+            )
+
+    def add_heads(self, trace: Trace) -> None:
+        """Pack some heads of one site, the next ones of the site that is being packed.
+
+        Raises:
+            UnsupportedError: The site has no weights.
+        """
+        (attention,) = trace.attentions
+        self._known = len(self._blobs.texts) if not self._heads else self._known
+        packed = pack(attention, self._blobs, self._levels)
+        self._heads.append((packed, _site(trace, attention, packed, self._sides), _thumbs(attention)))
+
+    def close(self, site: Site) -> bool:
+        """End the site whose heads were added.
+
+        Args:
+            site: The whole site.
+
+        Returns:
+            False if its heads were packed in different ways: then nothing of it is kept, and it is to be added whole.
+        """
+        heads, self._heads = self._heads, []
+        count = sum(one["heads"] for _, one, _ in heads)
+        packed = packed_heads([one for one, _, _ in heads], count // (site.kv_heads or count))
+        if packed is None:
+            self._blobs.forget(self._known)
+            return False
+        thumbs = np.concatenate([one for _, _, (one, _, _) in heads]), *heads[0][2][1:]
+        whole = {
+            **heads[0][1],
+            "heads": count,
+            "kvHeads": len(packed.fields.get("key", ())) or count,
+            "scale": list(site.scale) if isinstance(site.scale, tuple) else site.scale,
+            "error": packed.error,
+            "off": packed.off,
+            "peaks": [peak for _, one, _ in heads for peak in one["peaks"]],
+        }
+        self._sites.append((packed, whole | packed.fields | _thumbnails(thumbs, self._blobs)))
+        return True
 
     def page(self, shown: Report) -> Page:
         """Put the page together.
@@ -188,13 +232,11 @@ def _text(tokens: Tokens) -> str:
     return safe(tokens.text) if tokens.text else ""
 
 
-def _site(
-    trace: Trace, attention: Attention, packed: Packed, sides: list[dict[str, Any]], blobs: Blobs
-) -> dict[str, Any]:
+def _site(trace: Trace, attention: Attention, packed: Packed, sides: list[dict[str, Any]]) -> dict[str, Any]:
     site = attention.site
     weights = attention.need("weights")[0]
     heads, queries, keys = weights.shape
-    thumbs, down, across = _thumbs(attention)
+    down, across = (len(edges(size, THUMB)) for size in (queries, keys))
     scale = site.scale
     return {
         "kind": site.kind,
@@ -215,8 +257,6 @@ def _site(
         "base": packed.base,
         "error": packed.error,
         "off": packed.off,
-        "thumbs": blobs.put(thumbs.tobytes()),
-        "thumb": [down, across],
         "thumbBlock": [-(-queries // down), -(-keys // across)],
         "peaks": [_plain(value) for value in weights.max(axis=(1, 2))],
         **packed.fields,
@@ -241,7 +281,17 @@ def _piece(piece: str) -> str:
     return safe(piece.strip() or piece)
 
 
-def _thumbs(attention: Attention) -> tuple[Array, int, int]:
+_Thumbs = tuple[Array, int, int]
+"""Thumbnails [H,rows,columns], rows, columns."""
+
+
+def _thumbnails(thumbs: _Thumbs, blobs: Blobs) -> dict[str, Any]:
+    """Thumbnails, as a page reads them."""
+    small, down, across = thumbs
+    return {"thumbs": blobs.put(small.tobytes()), "thumb": [down, across]}
+
+
+def _thumbs(attention: Attention) -> _Thumbs:
     """Block means of the weights as uint8 [H,rows,columns]: 0 hidden, 1 to 255 the square root."""
     weights = attention.need("weights")[0]
     down, across = edges(weights.shape[1], THUMB), edges(weights.shape[2], THUMB)

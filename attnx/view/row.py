@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Array
-from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.cells import cell_len, label, number, safe, trimmed
 from attnx.view.matrix import Matrix
 from attnx.view.page import Page, page
 from attnx.view.strokes import bar
@@ -65,7 +65,7 @@ class RowBars:
         arrow = "->" if here.ascii else "→"
         title = Text(no_wrap=True, overflow="ellipsis")
         title.append(here.spell(safe(" · ".join(part for part in (m.title, m.name) if part))), "bold")
-        name = safe(m.queries.labels[at])
+        name = trimmed(m.queries.labels[at])
         title.append(f"   {m.queries.name} {self.query} ", "dim")
         title.append(here.spell(name), "bold")
         title.append(f" {arrow} {keys.name}", "dim")
@@ -73,7 +73,7 @@ class RowBars:
         digits = len(str(max(0, keys.total - 1)))
         written = [number(float(values[k]), self.decimals) for k in chosen]
         width = max((len(text) for text in written), default=1)
-        token = max((cell_len(safe(keys.labels[k])) for k in chosen), default=1)
+        token = max((cell_len(trimmed(keys.labels[k])) for k in chosen), default=1)
         token = min(token, LABEL, max(4, here.width // 4))
         length = max(4, min(BAR, here.width - digits - token - width - 5))
         lowest = min((float(values[k]) for k in chosen), default=0.0)

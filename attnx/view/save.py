@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from attnx.errors import RunError, UsageError
+from attnx.errors import RunError, UsageError, lacks_memory
 from attnx.installed import pip
 from attnx.paths import new_mode
 from attnx.records import Measurement
@@ -287,6 +287,8 @@ def _parquet(numbers: Numbers) -> bytes:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
+        if lacks_memory(error):
+            raise
         raise UsageError("Parquet needs pyarrow, which is not installed", pip("parquet")) from error
     out = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(_columns(numbers)), out)

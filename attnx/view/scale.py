@@ -12,7 +12,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array
 from attnx.view import colour
-from attnx.view.cells import number
+from attnx.view.cells import in_unit, number
 from attnx.view.colour import Ramp
 from attnx.view.page import Page
 from attnx.wording import Wording
@@ -140,7 +140,7 @@ def legend(scale: Scale, page: Page, *, unit: str = "", hidden: bool, muted: str
     line.append(f"{ends[0]} ")
     line.append_text(bar(scale.ramp, page))
     line.append(f" {ends[1]}")
-    if unit:
+    if in_unit(unit):
         line.append(f" {unit}", _FAINT)
     if scale.kind == "log":
         line.append(" log", _FAINT)

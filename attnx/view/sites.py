@@ -48,6 +48,8 @@ class _Column:
     right: bool = False
     need: int = 0
     """How early the column is dropped when space is short; 0 never."""
+    said: str = ""
+    """What it shows, where it is dropped."""
 
 
 def _kind(site: Site) -> str:
@@ -87,9 +89,9 @@ _COLUMNS = (
     _Column("d_k", lambda site: "?" if site.head_size is None else str(site.head_size), right=True),
     _Column("scale", _scale, right=True),
     _Column("sees", _sees),
-    _Column("also", _also, need=2),
-    _Column("scale applied", lambda site: site.scale_place, need=1),
-    _Column("op", lambda site: site.op, need=3),
+    _Column("also", _also, need=2, said="what else changes the scores"),
+    _Column("scale applied", lambda site: site.scale_place, need=1, said="where the scale is applied"),
+    _Column("op", lambda site: site.op, need=3, said="operators"),
 )
 
 
@@ -143,13 +145,13 @@ class SitesTable:
                 widths["op"] = min(widths["op"], max(OP, rest))
                 texts["op"] = [here.spell(_tail(text, widths["op"])) for text in texts["op"]]
             if sum(widths[c.name] + 2 for c in columns) + NODE > here.width:
-                dropped += [c.name for c in columns if c.need == need]
+                dropped += [c.said for c in columns if c.need == need]
                 columns = [c for c in columns if c.need != need]
         nodes = [_plain(site.node, here) for site in self.found]
         room = here.width - sum(widths[c.name] + 2 for c in columns)
         shown = room >= NODE // 2
         if not shown:
-            dropped.append("node")
+            dropped.append("nodes")
         head = Text(no_wrap=True, overflow="crop")
         for c in columns:
             head.append(fit(c.name, widths[c.name], right=c.right) + "  ")
@@ -169,8 +171,8 @@ class SitesTable:
                 for quantity, place in site.places.items():
                     yield Padding(_text(f"{quantity}: {_where(place)}", here, "dim"), (0, 0, 0, 4))
         if dropped:
-            more = f" ({self.elsewhere})" if self.elsewhere else ""
-            yield _text(f"too narrow to show: {', '.join(dropped)}{more}", here, "dim")
+            more = f"; {self.elsewhere}" if self.elsewhere else ""
+            yield _text(f"a wider terminal also shows {', '.join(dropped)}{more}", here, "dim")
 
 
 def _where(place: Place) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnx.errors import UsageError
 from attnx.records import Array, Measurement
-from attnx.view.cells import cell_len, label, number, safe
+from attnx.view.cells import cell_len, in_unit, label, number, safe
 from attnx.view.matrix import axes as count_axes
 from attnx.view.page import page
 from attnx.view.strokes import spark
@@ -75,7 +75,7 @@ class Sparklines:
         fits = min(len(self.steps), room // each)
         arrow = ">" if here.ascii else "→"
         yield Text(
-            here.spell(safe(m.name) + (f" ({safe(m.unit)})" if m.unit else "")),
+            here.spell(safe(m.name) + (f" ({safe(unit)})" if (unit := in_unit(m.unit)) else "")),
             "bold",
             no_wrap=True,
             overflow="ellipsis",

@@ -15,7 +15,7 @@ from rich.text import Text
 from attnx.errors import UsageError
 from attnx.records import Array, Measurement
 from attnx.view import colour, scale
-from attnx.view.cells import cell_len, fit, label, number, safe
+from attnx.view.cells import cell_len, fit, in_unit, label, number, safe, trimmed
 from attnx.view.matrix import Matrix, Side, axes, of_measurement
 from attnx.view.page import Page, page
 
@@ -151,7 +151,7 @@ class MeasurementTable:
         """Write one table, or one for each entry of the first of three axes."""
         here = page(console, options)
         m = self.measurement
-        unit = f" ({m.unit})" if m.unit else ""
+        unit = f" ({m.unit})" if in_unit(m.unit) else ""
         for name, part in self._parts():
             yield Text(here.spell(safe(" · ".join(bit for bit in (name, m.name + unit) if bit))), "bold")
             ramp = self.scale if self.shaded else None
@@ -245,6 +245,7 @@ class _Grid:
         text = safe(side.labels[row])
         if side.name != "query":
             return text
+        text = trimmed(side.labels[row])
         mark = "" if self.query is None else " "
         if self.query is not None and self.matrix.row_of(self.query) == row:
             mark = ">" if self.page.ascii else "▸"
@@ -256,7 +257,7 @@ class _Grid:
         out = Table(box=None, show_edge=False, pad_edge=False, padding=0, header_style="")
         out.add_column(Text(self._corner(), "dim"), no_wrap=True, width=beside)
         for piece, special in zip(self.matrix.keys.labels, self.matrix.keys.special, strict=True):
-            heading = " " + label(piece.strip() or piece, width - 1, right=True, ascii_only=ascii_only)
+            heading = " " + label(piece, width - 1, right=True, ascii_only=ascii_only)
             out.add_column(Text(heading, "dim" if special else ""), no_wrap=True, width=width, justify="right")
         places = None if self.scale is None else self.scale.places(self.matrix.shown)
         texts = self.texts

@@ -1,5 +1,6 @@
 """`attnx align` on a translator: links as table, lines, Pharaoh and JSON; two models; gold; what is refused."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,8 @@ def test_gold(attnx: Run, model: Path, tmp_path: Path) -> None:
     assert "best head, chosen on the other half" in out
     assert "the best heads, after the fact" in out
     assert "4 sentences" in out
+    assert len(out.splitlines()) < 24
+    assert re.search(r"^method +AER 95% interval +precision recall$", out, re.M)  # side by side on 80 columns
     (tmp_path / "gold").write_text("0-0\n", encoding="utf-8")
     assert "links of 1 sentence for" in attnx(*base, code=4).err
     assert "no gold" not in attnx("align", SOURCE, "-m", model, "--target", TARGET, "--gold", "gold").err

@@ -59,6 +59,10 @@ def test_tables_and_strip(attnx: Run, tmp_path: Path) -> None:
     rows = np.stack([a.need("weights")[0, :, size - 1 : size + 5] for a in trace.attentions])
     bars = rows.mean(axis=(0, 1, 2))[:size]
     assert f"a bar for each token, sinks left out; tallest {bars[1:].max():.2f}\n" in done.out
+    ends = [b for _, b in trace.tokens.offsets[:size]]
+    first, second = (sum(bars[at] for at in range(1, size) if (ends[at] <= 23) is early) for early in (True, False))
+    shares = f"1  {first / (first + second):.2f} {TEXT[:23]}\n2  {second / (first + second):.2f} {TEXT[24:]}\n"
+    assert f"\nshares of the weight on all parts:\n{shares}" in done.out
     wrote = "".join(trace.tokens.pieces[size:]).strip()
     assert f'what was read while writing "{wrote}"\n' in done.out
     assert "no proof of use" in " ".join(done.err.split())

@@ -87,7 +87,7 @@ def test_help_says_what_it_does(attnx: Run, name: str) -> None:
 
 def test_help_lists_them_all(attnx: Run) -> None:
     text = attnx("--help").out
-    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert set(COMMANDS) <= set(text.split())
 
 
 def test_layers_that_are_not_asked_for_are_not_run(attnx: Run) -> None:

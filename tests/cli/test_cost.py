@@ -50,6 +50,23 @@ def test_it_measures(attnx: Run) -> None:
     assert " ms" in text
 
 
+def test_short_texts_are_run_unasked_and_long_ones_where_asked(attnx: Run) -> None:
+    def ran(*options: str) -> tuple[str, ...]:
+        measured = attnx("cost", "tiny-gpt", *options, "--json").document["measured"]
+        return tuple(measured["axes"][0]["labels"])
+
+    assert ran() == ("64", "256")
+    assert ran("--longest", "64") == ("64",)
+    assert ran("--longest", "512") == ("64", "256", "512")
+    assert ran("--lengths", "8,300") == ("8", "300")
+    shown = attnx("cost", "tiny-gpt").out
+    assert shown.count(" ms ") == 2
+    assert "--longest" in shown
+    assert "--longest" not in attnx("cost", "tiny-gpt", "--longest", "64").out
+    done = attnx("cost", "tiny-gpt", "--lengths", "2000,3000")
+    assert "not measured: every length is more than 1024 tokens; --longest 2000 runs the first" in done.err
+
+
 def test_a_long_run_is_not_repeated_and_memory_is_given_back_between_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is run, in which order; the clock is ours."""
     clock, ran = [0.0], []
@@ -58,7 +75,7 @@ def test_a_long_run_is_not_repeated_and_memory_is_given_back_between_lengths(mon
     def run(self: Session, feed: Mapping[str, np.ndarray], *names: object, shrink: bool = False) -> object:
         length = next(iter(feed.values())).shape[1]
         ran.append((length, shrink))
-        clock[0] += {8: 0.03, 16: 0.06, 32: 0.5}[length]
+        clock[0] += {8: 0.01, 16: 0.03, 32: 0.5}[length]
         return real(self, feed, *names, shrink=shrink)
 
     model = open_model("tiny-gpt")
@@ -66,7 +83,7 @@ def test_a_long_run_is_not_repeated_and_memory_is_given_back_between_lengths(mon
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
     got = timing.measure(model, [8, 16, 32])
     assert ran == [(8, False)] * 4 + [(8, True)] + [(16, False)] * 2 + [(8, True), (32, False)]
-    assert got.table.values[:, 0].tolist() == pytest.approx([0.03, 0.06, 0.5])
+    assert got.table.values[:, 0].tolist() == pytest.approx([0.01, 0.03, 0.5])
 
 
 ALONE_AND_AFTER = """

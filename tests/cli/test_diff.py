@@ -216,6 +216,18 @@ def test_empty_short_and_long_texts(attnx: Run, text: str, model: str) -> None:
     assert "the same within 0.001" in attnx("diff", model, model, text, "-l", "0").out
 
 
+@pytest.mark.parametrize("more", [[], ["--layer", "3=1,0=1"], ["--layer", "2=2"], ["--mean", "heads"]])
+def test_a_long_text_is_compared_a_head_at_a_time(attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, of a head of both models at a time, but for means over heads, which take all heads of a layer."""
+    command = ("diff", "tiny-gpt", "tiny-gpt", ANIMAL, "--other-text", WIDE, *more, "--json")
+    whole = attnx(*command).document
+    fetched = a_layer_at_a_time(monkeypatch, alive=4, heads="--mean" not in more)
+    apart = attnx(*command).document
+    count = sum(1 for one in fetched if one)
+    assert count == 2 * ({"3=1,0=1": 2, "2=2": 1}.get((more or [""])[-1], 4) * 6 if "--mean" not in more else 4)
+    alike(whole, apart)
+
+
 @pytest.mark.parametrize("more", [["--mean", "heads"], ["--layer", "4=5,0=1,2=0"]])
 def test_a_long_text_is_compared_a_layer_at_a_time(
     attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch
@@ -226,6 +238,11 @@ def test_a_long_text_is_compared_a_layer_at_a_time(
     fetched = a_layer_at_a_time(monkeypatch, alive=4)
     apart = attnx(*command).document
     assert [count for count in fetched if count] == [4] * (6 if "--layer" in more else 12)
+    alike(whole, apart)
+
+
+def alike(whole: dict, apart: dict) -> None:
+    """Two documents of one comparison."""
     for name, value in whole.items():
         if name == "heads":
             for one, two in zip(apart[name], value, strict=True):
@@ -236,4 +253,7 @@ def test_a_long_text_is_compared_a_layer_at_a_time(
         elif name not in ("verdict", "outputs"):
             assert apart[name] == value, name
     assert apart["verdict"]["text"] == whole["verdict"]["text"]
+    for one, two in zip(apart["outputs"], whole["outputs"], strict=True):
+        for name, value in two.items():
+            assert one[name] == (pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value)
     assert [sorted(one) for one in apart["outputs"]] == [sorted(one) for one in whole["outputs"]]

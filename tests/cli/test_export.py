@@ -70,6 +70,7 @@ def test_a_folder_is_what_its_configuration_says(
     architecture: str, task: str, attnx: Run, optimum: Optimum, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.safetensors").touch()
     (tmp_path / "mine" / "config.json").write_text(f'{{"architectures": ["{architecture}"]}}')
     attnx("export", "mine", "out", "--opset", "18")
     named = {name: (args, more) for name, args, more in optimum.calls}
@@ -93,6 +94,35 @@ def test_without_optimum(attnx: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     said = attnx("export", "org/name", "out", code=2).err
     assert "an export needs optimum and PyTorch, and optimum" in said
     assert "[export]'" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "what"),
+    [
+        (("org/name", "out", "--opset", "0"), 2, "--opset 0: ONNX has the opsets 1 to "),
+        (("org/name", "out", "--opset", "999"), 2, "--opset 999: ONNX has the opsets 1 to "),
+        (("org/name", "out", "--task", " "), 2, "--task '' names no task"),
+        (("org/name", "file.txt"), 2, "file.txt is not a folder"),
+        (("org/name", "file.txt/out"), 2, "file.txt is not a folder"),
+        (("org/name", "full"), 2, "full holds a model already"),
+        (("file.txt", "out"), 3, "file.txt is a file, and a checkpoint is a folder"),
+        (("full", "out"), 3, "full is no checkpoint: it holds no weights"),
+        (("bare", "out"), 3, "bare is no checkpoint: it holds no config.json"),
+        (("./none", "out"), 3, "there is no folder './none', and it is no name on the Hub"),
+        (("org/name@v2", "out"), 3, "there is no folder 'org/name@v2', and it is no name on the Hub"),
+        (("minilm", "out"), 3, "minilm is a bundled model, which is ONNX already"),
+        (("", "out"), 3, "the checkpoint has no name: it is empty"),
+    ],
+)
+def test_arguments_are_checked_before_optimum_is_asked_for(
+    args: tuple[str, ...], code: int, what: str, attnx: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "optimum", None)
+    (tmp_path / "file.txt").touch()
+    for name in ("full/model.onnx", "bare/model.safetensors"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert what in attnx("export", *args, code=code).err
 
 
 SAFETENSORS = (100).to_bytes(8, "little") + b'{"w":{}}' + b" " * 92

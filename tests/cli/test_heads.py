@@ -232,3 +232,13 @@ def test_effects_are_of_one_text(attnx: Run, tmp_path: Path) -> None:
     assert "--causal" in attnx("heads", "--file", str(tmp_path / "two.txt"), "--causal", code=2).err
     assert "not a measure of heads" in attnx("heads", ANIMAL, "--sort", "effect", code=2).err
     assert "--causal would do nothing" in attnx("heads", ANIMAL, "--similar", "5.11", "--causal", code=2).err
+
+
+def test_a_mask_that_hides_everything_leaves_no_value(attnx: Run) -> None:
+    done = attnx("heads", "The animal was tired.", "--set", "attention_mask=0,0,0,0,0,0,0")
+    assert "no head has a value: no token sees a key\n" in done.out
+    assert "L0    -     -     -" in done.out
+    assert "no such head, or no value: -" in done.out
+    assert "every key is hidden from every query in L0 and 5 more" in done.err
+    shown = attnx("inspect", "The animal was tired.", "--set", "attention_mask=0,0,0,0,0,0,0").out
+    assert "[CLS] -" in shown.partition("where the weight goes")[2]

@@ -122,8 +122,8 @@ def test_query_ranks_heads_by_the_float32_numbers(attnx: Run) -> None:
 
 def test_query_prints_what_json_holds(attnx: Run) -> None:
     lines = attnx("inspect", ANIMAL, "--query", "it", "--top", "5").out.splitlines()
-    assert re.match(r" L5 H11 → animal +0\.67 ", lines[5])
-    assert lines[0] == "weights from it@10 (share)"
+    assert re.match(r" L5 H11 → animal +0\.67 ", lines[6])
+    assert lines[:2] == ["minilm · 16 tokens · cpu", "weights from it@10"]
 
 
 @pytest.mark.parametrize("query", ["it", "IT", "10", "@10", "it@10"])
@@ -164,7 +164,7 @@ def test_head_table_holds_the_weights(attnx: Run, oracle: Callable[[str], Oracle
 
 @pytest.mark.parametrize("head", ["5.11", "L5H11", "l5 h11"])
 def test_spellings_of_a_head(attnx: Run, head: str) -> None:
-    assert attnx("inspect", ANIMAL, "--head", head, "--query", "it").out.startswith("L5 H11")
+    assert attnx("inspect", ANIMAL, "--head", head, "--query", "it").out.startswith("minilm · L5 H11 · weights ")
 
 
 def test_heads_may_repeat_and_go_with_layers(attnx: Run) -> None:
@@ -288,9 +288,9 @@ def test_means_and_maxima(
 
 
 def test_a_mean_says_what_it_is(attnx: Run) -> None:
-    assert attnx("inspect", ANIMAL, "-l", "5", "--mean", "heads").out.startswith("L5 mean of 12 heads")
+    assert attnx("inspect", ANIMAL, "-l", "5", "--mean", "heads").out.startswith("minilm · L5 mean of 12 heads")
     out = attnx("inspect", ANIMAL, "--max", "all", "-q", "it").out
-    assert out.startswith("max of 72 heads in 6 layers")
+    assert out.startswith("minilm · max of 72 heads in 6 layers")
 
 
 # Where the text comes from
@@ -556,7 +556,7 @@ def test_a_wide_matrix_is_folded_at_80_columns(
     assert "shown: keys" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
     head, one, two = re.split(r"\n(?=query ↓ key →)|\n\n", text)
-    assert head == "L5 H11 · weights"
+    assert head == "minilm · L5 H11 · weights"
     rows = [[numbers(line) for line in band.splitlines() if re.match(r" ?\d+ ", line)] for band in (one, two)]
     found = [[*left, *right] for left, right in zip(*rows, strict=True)]
     np.testing.assert_allclose(found, oracle(ANIMAL).weights[5, 11], atol=0.00501)

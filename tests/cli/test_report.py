@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import attnx as library
 from attnx.study import html_report as paging
+from attnx.study import stretches
+from attnx.study.worth_opening import strongest_of
 from tests.cli.conftest import ANIMAL, MINILM, Run
 from tests.cli.layerwise import a_layer_at_a_time
 
@@ -104,24 +107,61 @@ def test_a_word_that_is_not_there(attnx: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "layers"), [("minilm", [], 6), ("minilm", ["-H", "3.2", "-l", "2-4"], 3), ("tiny-gpt", [], 4)]
-)
-def test_the_page_of_a_long_text_is_made_a_layer_at_a_time(
-    attnx: Run, model: str, more: list[str], layers: int, monkeypatch: pytest.MonkeyPatch
+    ("model", "more", "layers", "heads"),
+    [
+        ("minilm", [], 6, 0), ("minilm", ["-H", "3.2", "-l", "2-4"], 3, 0), ("tiny-gpt", [], 4, 0),
+        ("tiny-gpt", [], 4, 6), ("tiny-gpt", ["-H", "2.3", "-l", "1-2"], 2, 6),
+    ],
+)  # fmt: skip
+def test_the_page_of_a_long_text_is_made_a_layer_or_head_at_a_time(
+    attnx: Run, model: str, more: list[str], layers: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page of one run; a run begins where no matrices are held, and the layer that is open first is run again."""
     command = ("report", ANIMAL, "-m", model, *more, "-o")
     attnx(*command, "whole.html")
-    fetched = a_layer_at_a_time(monkeypatch)
+    fetched = a_layer_at_a_time(monkeypatch, heads=heads > 0)
     attnx(*command, "apart.html")
-    assert len(fetched) == layers + 1
-    assert max(fetched) == min(fetched) <= 2
+    assert len(fetched) == (layers * heads + layers - 1 if heads else layers) + 1
+    counts = [count for count in fetched if count]
+    assert max(counts) == min(counts) <= 2
+    runs = len(fetched)
     for name, value, said in (("--head", "2.99", "there is no head 99"), ("--query", "zebra", "zebra")):
         assert said in attnx(*command, "apart.html", "--force", name, value, code=2).err
-    assert len(fetched) == layers + 1 + 2  # said before the second layer is run
+    assert len(fetched) == runs + (4 if heads else 2)  # said before the second layer, or head, is run
     whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
     assert len(whole["references"]) == 1
     _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def test_a_layer_whose_heads_are_packed_in_different_ways_is_packed_whole(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("report", ANIMAL, "-m", "tiny-gpt", "-l", "1-2", "-o")
+    attnx(*command, "whole.html")
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    asked: list[int] = []
+    monkeypatch.setattr("attnx.view.report.packed_heads", lambda parts, group: asked.append(len(parts)))
+    attnx(*command, "apart.html")
+    assert asked == [6, 6]
+    whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
+    _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def test_without_a_head_to_open_the_largest_weight_of_a_layer_is_found_head_by_head(
+    attnx: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("report", ANIMAL, "-m", "tiny-gpt", "-l", "1-2", "-o")
+    monkeypatch.setattr(paging, "opened", lambda trace, columns: (1, None))
+    trace = library.open("tiny-gpt", device="cpu").trace(ANIMAL, layers=[2])
+    a_layer_at_a_time(monkeypatch, heads=True)
+    attnx(*command, "apart.html")
+    weights = trace.attentions[0].weights[0].copy()
+    plain = ~np.asarray(trace.tokens.special, bool)
+    chosen = _data(Path("apart.html"))["chosen"]
+    look = strongest_of(trace, 0, None)
+    assert (chosen["site"], chosen["head"]) == (1, look.head)
+    best = np.where(plain[:, None] & plain & ~np.eye(len(plain), dtype=bool), weights, -1).max(axis=(1, 2))
+    assert chosen["head"] == best.argmax()
 
 
 def _alike(one: Any, two: Any, blobs: tuple[list[str], list[str]], name: str = "") -> None:

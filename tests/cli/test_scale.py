@@ -137,15 +137,26 @@ def test_empty_short_and_long_texts(attnx: Run, text: str, model: str) -> None:
     assert "unscaled → scaled" in attnx("scale", text, "-l", "3", "-m", model).out
 
 
-@pytest.mark.parametrize("more", [["--sweep"], ["-q", "it"], ["-H", "3.2", "-l", "2-4"]])
-def test_a_long_text_is_read_a_layer_at_a_time(attnx: Run, more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("more", [["--sweep"], ["-q", "it"], ["-H", "3.2", "-l", "2-"]])
+def test_a_long_text_is_read_a_layer_or_head_at_a_time(
+    attnx: Run, more: list[str], heads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The numbers of all layers at once; the matrices of one layer are fetched by a run, and gone before the next."""
+    model, layers = ("tiny-gpt", 4) if heads else ("minilm", 6)
+    more = ["-m", model, *(f"2-{layers - 1}" if word == "2-" else word for word in more)]
     whole = attnx("scale", ANIMAL, *more, "--save", "whole.csv", "--json").document
-    fetched = a_layer_at_a_time(monkeypatch)
+    fetched = a_layer_at_a_time(monkeypatch, heads=heads)
     apart = attnx("scale", ANIMAL, *more, "--save", "apart.csv", "--json").document
     for one, two in zip(*(Path(f"{name}.csv").read_text().splitlines() for name in ("whole", "apart")), strict=True):
         assert one.split(",")[:3] == two.split(",")[:3]
-    assert len(fetched) == (4 if "-l" in more else 7)  # each layer, and that of the row again
+    layers -= 2 if "-l" in more else 0
+    if heads:  # each of six, that of the row again, and the stream behind all layers but the last
+        assert len(fetched) == layers * 6 + 1 + layers - 1
+        fetched = [count for count in fetched if count]
+        assert len(fetched) == layers * 6 + 1
+    else:
+        assert len(fetched) == layers + 1  # each layer, and that of the row again
     assert max(fetched) == min(fetched) <= 4
     for name in ("head", "query", "notes", "model"):
         assert apart.get(name) == whole.get(name)
@@ -156,3 +167,9 @@ def test_a_long_text_is_read_a_layer_at_a_time(attnx: Run, more: list[str], monk
     for one, two in zip(apart["heads"], whole["heads"], strict=True):
         np.testing.assert_allclose(values(one), values(two), rtol=1e-5, atol=1e-6)
         assert one["axes"] == two["axes"]
+
+
+@pytest.mark.parametrize("more", [["A text."], ["--pair", "B"], ["--ids", "1,2"], ["--target", "C"]])
+def test_numbers_and_theory_take_no_text(attnx: Run, more: list[str]) -> None:
+    for alone in (["--numbers", "1,2"], ["--theory", "2,4"]):
+        assert "stand alone, without a text" in attnx("scale", *alone, *more, code=2).err

@@ -113,24 +113,36 @@ def test_force_replaces(attnx: Run, tmp_path: Path) -> None:
     assert np.load(tmp_path / "out.npz")["attention.0.weights"].shape == (1, 12, 4, 4)
 
 
+@pytest.mark.parametrize("heads", [False, True])
 @pytest.mark.parametrize(
     ("ending", "more"), [("npz", []), ("npz", ["--layer", "1-3", "--only", "weights,key"]), ("safetensors", [])]
 )
-def test_a_long_text_is_written_a_layer_at_a_time(
-    attnx: Run, ending: str, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_long_text_is_written_a_layer_or_head_at_a_time(
+    attnx: Run, ending: str, more: list[str], heads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one run writes and says; matrices of a layer are gone before the next is run."""
-    command = ("trace", "minilm", ANIMAL, *more, "--json", "--save")
+    """What one run writes and says; matrices of a layer, or a head, are gone before the next is run."""
+    model, layers, of_each = ("tiny-gpt", 4, 6) if heads else ("minilm", 6, 1)
+    command = ("trace", model, ANIMAL, *more, "--json", "--save")
     whole = attnx(*command, "whole.npz").document
-    fetched = a_layer_at_a_time(monkeypatch)
+    fetched = a_layer_at_a_time(monkeypatch, heads=heads)
     apart = attnx(*command, f"apart.{ending}").document
-    assert len(fetched) == (3 if more else 6)
-    assert max(fetched) == min(fetched) == (1 if more else 4)
-    assert {**apart, "saved": None} == {**whole, "saved": None}
+    counts = [count for count in fetched if count]
+    assert len(counts) == (3 if more else layers) * of_each
+    assert max(counts) == min(counts) == (1 if more else 4)
+    left_open = [file for file in tmp_path.iterdir() if file.name.startswith(".attnx")]
+    assert left_open == []
+    for document in (whole, apart):
+        document["saved"] = None
+        for site in document["sites"]:
+            checks = {one.pop("name"): one for one in site.pop("checks")}
+            site["checks"] = {name: one["holds"] for name, one in checks.items()}
+            # Only a run of whole rows of every head at once would name the same largest difference.
+            assert heads or checks
+    assert apart == whole
     with np.load(tmp_path / "whole.npz") as one:
         two = np.load(tmp_path / "apart.npz") if ending == "npz" else safetensors(tmp_path / "apart.safetensors")[0]
         assert sorted(one.files) == sorted(two)
-        assert len(one.files) == (3 * 2 if more else 6 * 9)
+        assert len(one.files) == (3 * 2 if more else layers * 9)
         for name in one.files:
             np.testing.assert_array_equal(two[name].shape, one[name].shape)
             np.testing.assert_allclose(two[name], one[name], rtol=1e-5, atol=1e-5)

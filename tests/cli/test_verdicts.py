@@ -125,8 +125,8 @@ set aside as a hub, since other queries look there as well, in 1 head: L5 H11
 from it@10: heads by margin
 head   animal      cross       street      tired       margin  set aside
 L2 H1  0.062   7%  0.006   1%  0.057   7%  0.715  85%   0.653       0.13
-71 more heads: --all
-the head that is most on one token, L5 H11: it@10 → animal 0.67
+L3 H1  0.677  89%  0.013   2%  0.050   7%  0.017   2%   0.627       0.18
+70 more heads: --all
 formulas, layers: --explain
 """  # fmt: skip
 
@@ -245,8 +245,19 @@ def test_a_pair_of_tokens_is_cut_in_its_names_and_never_in_its_weight(attnx: Run
 
 
 def test_punctuation_is_quoted_in_prose(attnx: Run) -> None:
-    assert "he@6 → '.' 0." in attnx("coref", TWO, "--from", "he").out
-    assert "it@10 → animal 0." in attnx("coref", ANIMAL).out
+    assert "he@6 → '.' 0." in attnx("coref", TWO).out
+    assert "0.63 on '.'" in attnx("coref", TWO, "--from", "he").out
+
+
+def test_coref_names_the_head_worth_opening_once(attnx: Run) -> None:
+    """As a hub that is set aside, or else, and where no hubs are listed, as the head that is most on one token."""
+    for args in ((ANIMAL,), (ANIMAL, "--to", "animal,street")):
+        shown = " ".join(attnx("coref", *args).out.split())
+        assert "in 1 head: L5 H11 0.67 on animal" in shown
+        assert "most on one token" not in shown
+    shown = attnx("coref", TWO).out
+    assert "aside as a hub" not in shown
+    assert "the head that is most on one token, L3 H11: he@6 →" in shown
 
 
 def test_rows_of_several_heads_are_a_line_each_and_all_gives_the_bars(attnx: Run) -> None:

@@ -1,4 +1,4 @@
-"""Reading the masks of many layers holds one layer's cells at a time, however long the text a window needs."""
+"""Reading masks holds one layer's cells at a time, however long the text a window needs, and no hidden states."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import attnx
+from attnx.graph.masks import mask_values
 from attnx.sites.recognise import find
+from tests.graphs import D, G, S, qkv
 
 WIDTH = 300
 
@@ -69,3 +73,25 @@ def test_memory_does_not_grow_with_the_layers(tmp_path: Path) -> None:
     cells = 4 * (WIDTH + 3) ** 2 * 4
     small, large = peak(few), peak(many)
     assert large - small < 3 * cells, f"{small >> 10} kB for 2 layers, {large >> 10} kB for 10"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_hidden_states_are_not_evaluated_as_if_they_were_masks(
+    masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions relative to a query make scores of hidden states, whose numbers hide nothing."""
+    g = G()
+    x = g.input("x", ["b", S, 16])
+    q, k, v = qkv(g, x)
+    scores = g.op("Add", g.scores(q, k), g.op("MatMul", q, g.weight(D, S)))
+    if masked:
+        mask = g.op("Unsqueeze", g.input("mask", ["b", S]), g.const([1, 2], np.int64))
+        far = g.op("Mul", g.op("Sub", g.const(1, np.float32), mask), g.const(-1e9, np.float32))
+        scores = g.op("Add", scores, far)
+    path = g.save(tmp_path, g.out(str(g.op("MatMul", g.softmax(str(scores)), v))))
+    looked: list[str] = []
+    kept = mask_values._Probe.kept
+    monkeypatch.setattr(mask_values._Probe, "kept", lambda self, name: (looked.append(name), kept(self, name))[1])
+    found = {slot.name: slot.kept for slot in attnx.open(path, device="cpu").find().inputs}
+    assert found == ({"x": None, "mask": 1.0} if masked else {"x": None})
+    assert looked == (["mask"] if masked else [])

@@ -69,7 +69,7 @@ def test_bias_and_softcap_stay_on_in_both():
             assert np.exp(got[0, i]).tolist() == pytest.approx(want, abs=1e-5)
 
 
-def test_a_sink_is_found_and_stays_on_in_both():
+def test_a_sink_is_found_and_stays_on_in_both(monkeypatch: pytest.MonkeyPatch):
     base = drawn(heads=2, n=4, seed=1)
     logits = (0.7, -1.0)
     weights = np.zeros((1, 2, 4, 4), np.float32)
@@ -82,6 +82,10 @@ def test_a_sink_is_found_and_stays_on_in_both():
     assert np.exp(ways.scaled) == pytest.approx(weights[0], abs=1e-5)
     want = softmax([*base.scores[0, 1, 2].tolist(), logits[1]])[:4]
     assert np.exp(ways.unscaled[1, 2]).tolist() == pytest.approx(want, abs=1e-5)
+    monkeypatch.setattr(unscaled, "BLOCK", 1)  # a row at a time: the sink is still that of all rows
+    for head, line, some in unscaled.in_blocks(t, 0):
+        assert some.sink.ravel().tolist() == ways.sink.ravel()[head : head + 1].tolist()
+        assert np.array_equal(some.scaled[0, 0], ways.scaled[head, line])
     nothing = trace(plain(4), replace(base, site=replace(base.site, sink=True)))
     assert np.exp(both_ways(nothing, 0).scaled) == pytest.approx(base.weights[0], abs=1e-5)
 
@@ -280,6 +284,19 @@ def test_a_site_without_scores_is_left_out_and_said():
     assert strongest(t)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "divide", "want"),
+    [
+        ([1e308, 1e308], 1e-308, [0.5, 0.5]),
+        ([1e308, 0], 0.1, [1, 0]),
+        ([1, 2], 1e-320, [0, 1]),
+        ([0, -1e308], 1e-3, [1, 0]),
+    ],
+)
+def test_quotients_beyond_all_numbers_have_a_softmax_too(values, divide, want):
+    np.testing.assert_allclose(numbers(values, divide).row.values[:, 3], want)
+
+
 def test_numbers_of_the_readme():
     got = numbers([8.2, 1.1, 2.0], 8)
     assert [round(x, 3) for x in got.row.values[:, 2].tolist()] == [0.997, 0.001, 0.002]
@@ -339,7 +356,7 @@ def test_a_few_heads_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatc
     whole, said = found()
     assert said[1] == said[2]
     monkeypatch.setattr(unscaled, "BLOCK", 1)
-    assert len(list(unscaled.in_blocks(t, 0))) == 4
+    assert len(list(unscaled.in_blocks(t, 0))) == 4 * 5  # each row of each head
     parts, again = found()
     assert again == said
     for part, all_at_once in zip(parts, whole, strict=True):

@@ -131,3 +131,12 @@ def test_every_function_of_one_number_is_followed(curve: str, tmp_path: Path) ->
     found = find(g.save(tmp_path, g.op("MatMul", g.op(curve, s), v)))
     (miss,) = found.misses
     assert miss.reason.startswith(f"attention by {curve}:")
+
+
+def test_an_operator_that_alters_scores_before_the_softmax_is_named(tmp_path: Path) -> None:
+    g = G()
+    s, v = scores(g, g.input("x", ["b", "s", 16]))
+    signed = g.op("Mul", g.softmax(g.op("Abs", s)), g.op("Sign", s))
+    found = find(g.save(tmp_path, g.op("MatMul", signed, v)))
+    assert found.sites == ()
+    assert found.misses[0].reason.startswith("a product of two tensors reaches it only through Abs,")

@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 
 import attnx
-from attnx.errors import UnsupportedError, UsageError
+from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.interventions.feeds import plan_run
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
@@ -211,8 +211,8 @@ def test_heads_that_can_be_ablated_are_ranked_beside_a_layer_that_weighs_nothing
         model.patch(two, feed, quantity="context", layers=[2])
 
 
-def weighing_twice(folder: Path, even: bool = False) -> Path:
-    """One softmax, and a product with each of two values; `even`: with uniform weights in head 1."""
+def weighing_twice(folder: Path, joined: bool, share: float | None = None) -> Path:
+    """One softmax, and a product with each of two values, joined or subtracted; `share`: each weight of head 1."""
     g = G()
     drawn = np.random.default_rng(4)
     g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 3)  # type: ignore[method-assign]
@@ -220,20 +220,45 @@ def weighing_twice(folder: Path, even: bool = False) -> Path:
     q, k, v, other = (g.heads(g.linear(x, D * H, D * H)) for _ in range(4))
     weights = g.softmax(g.scores(q, str(g.op("Transpose", k, perm=[0, 1, 3, 2]))))
     weights = g.op("Where", g.op("IsNaN", weights), g.const(0.0, np.float32), weights)
-    if even:
-        weights = g.op("Where", g.const((np.arange(H) == 1)[:, None, None]), g.const(0.2, np.float32), weights)
-    both = g.op("Concat", g.op("MatMul", weights, v), g.op("MatMul", weights, other), axis=3)
+    if share is not None:
+        weights = g.op("Where", g.const((np.arange(H) == 1)[:, None, None]), g.const(share, np.float32), weights)
+    one, two = g.op("MatMul", weights, v), g.op("MatMul", weights, other)
     folder.mkdir()
-    return g.save(folder, g.out(str(both), 2 * D * H))
+    if joined:
+        return g.save(folder, g.out(str(g.op("Concat", one, two, axis=3)), 2 * D * H))
+    return g.save(folder, g.out(str(g.op("Sub", one, g.op("Mul", two, g.const(0.3, np.float32))))))
 
 
-def test_weights_that_weigh_two_tensors_are_not_ablated_by_halves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("joined", [True, False])
+def test_weights_that_weigh_two_tensors_are_not_ablated_by_halves(joined: bool, tmp_path: Path) -> None:
     """DiffLlama through scaled_dot_product_attention: a product with each half of the values."""
-    model = attnx.open(weighing_twice(tmp_path / "given"), device="cpu")
+    model = attnx.open(weighing_twice(tmp_path / "given", joined), device="cpu")
     feed = {"x": np.random.default_rng(0).standard_normal((1, 5, D * H)).astype(np.float32)}
-    with pytest.raises(UnsupportedError, match=r"L0 context cannot be changed: .* weighs another tensor too"):
-        model.ablate(feed)
-    even = Intervention("even", (Edit("ablate", (0,), (1,), method="uniform"),))
-    (got,) = model.run_with([even], feed).effects["even"].outputs.values()
-    session = ort.InferenceSession(weighing_twice(tmp_path / "even", even=True), providers=["CPUExecutionProvider"])
-    assert got == pytest.approx(session.run(None, feed)[0], abs=1e-5)
+    ways: list[tuple[Edit, float]] = [(Edit("ablate", (0,), (1,), method="uniform"), 0.2)]
+    if joined:
+        ways.append((Edit("ablate", (0,), (1,)), 0.0))
+    else:
+        with pytest.raises(UnsupportedError, match=r"L0 context cannot be changed: .* weighs another tensor too"):
+            model.ablate(feed)
+    for edit, share in ways:
+        (got,) = model.run_with([Intervention("one", (edit,))], feed).effects["one"].outputs.values()
+        wanted = weighing_twice(tmp_path / f"{share}", joined, share)
+        session = ort.InferenceSession(wanted, providers=["CPUExecutionProvider"])
+        assert got == pytest.approx(session.run(None, feed)[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("at", [2, 5, "the@5"])
+def test_the_position_that_is_read_is_the_one_that_is_named(gpt: attnx.Model, at: int | str) -> None:
+    place = 5 if isinstance(at, str) else at
+    running = Intervening(gpt, {"inputs": plan_run(gpt, Prompt(CAT)).feed})
+    (edited,) = running.run([Intervention("one", (Edit("ablate", (0,), (3,)),))])
+    one, two = (np.asarray(of["logits"][0, place], np.float64) for of in (running.base("inputs"), edited.outputs))
+    log = [row - row.max() - np.log(np.exp(row - row.max()).sum()) for row in (one, two)]
+    got = gpt.ablate(CAT, heads=[(0, 3)], position=at).effects[0].change.moved
+    assert got == pytest.approx(float((np.exp(log[0]) * (log[0] - log[1])).sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize("at", [99, -1, "dog"])
+def test_a_position_that_is_not_there_is_refused(gpt: attnx.Model, at: int | str) -> None:
+    with pytest.raises((UsageError, InputError)):
+        gpt.ablate(CAT, heads=[(0, 3)], position=at)

@@ -206,3 +206,11 @@ def test_a_list_of_residues_without_an_end(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
     with pytest.raises(ModelError, match="not a vocabulary of residues: <eos>"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    content = (MINILM / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(b"\xef\xbb\xbf" + content)
+    assert (
+        load_tokenizer(tmp_path).encode("the cat").ids.tolist() == load_tokenizer(MINILM).encode("the cat").ids.tolist()
+    )

@@ -4,6 +4,10 @@ import dataclasses
 import io
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -155,3 +159,61 @@ def test_the_grid_leaves_out_what_a_mask_of_finite_numbers_hides() -> None:
     finite = samples.finite(one)
     for ending in (".svg", ".png"):
         assert grid_figure(finite, ending, stage="masked").data == grid_figure(one, ending, stage="masked").data
+
+
+def test_figures_of_several_threads_leave_settings_and_warnings_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    save, begun, both, over = Figure.savefig, Event(), Event(), Event()
+
+    def slow(*args: Any, **named: Any) -> None:
+        if begun.is_set():
+            both.set()
+            over.wait(5)  # the first to begin ends first
+        else:
+            begun.set()
+            both.wait(0.2)  # both draw at once, if anything lets them
+        save(*args, **named)
+
+    def first() -> bytes:
+        made_first = heatmap_figure(made(), ".svg").data
+        over.set()
+        return made_first
+
+    def second() -> bytes:
+        begun.wait(5)
+        return heatmap_figure(made(), ".svg").data
+
+    monkeypatch.setattr(Figure, "savefig", slow)
+    before, filters = dict(mpl.rcParams), list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        one, two = [asked.result() for asked in (pool.submit(first), pool.submit(second))]
+    assert one == two
+    assert dict(mpl.rcParams) == before
+    assert list(warnings.filters) == filters
+
+
+def test_a_filter_of_warnings_set_while_a_figure_is_drawn_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    save = Figure.savefig
+
+    def saved(*args: Any, **named: Any) -> None:
+        warnings.filterwarnings("ignore", message="of another thread")
+        save(*args, **named)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    with warnings.catch_warnings():
+        filters = list(warnings.filters)
+        heatmap_figure(made(), ".svg")
+        kept = list(warnings.filters)
+    assert kept[0][1].pattern == "of another thread"
+    assert kept[1:] == filters
+
+
+def test_a_head_without_values_is_drawn_without_a_warning() -> None:
+    trace = samples.trace()
+    for attention in trace.attentions:
+        attention.weights[:, 0] = np.nan
+    assert grid_figure(trace, ".svg").data.startswith(b"<?xml")  # warnings are errors in the tests

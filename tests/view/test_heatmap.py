@@ -95,7 +95,7 @@ def test_mute_takes_a_sink_off_the_scale() -> None:
     assert matrix.values[:, 0].min() > 0.49
     text = plain(heatmap(matrix, mute=(0,)), 80)
     rest = matrix.values[:, 1:].max()
-    assert f"{rest:.2f} share" in text
+    assert f"▕ {rest:.2f}" in text
     assert "╱ muted: [CLS]" in text
     assert text.count("╱") == 2 * 16 + 1
 
@@ -116,8 +116,9 @@ def test_pictures_are_straight(pieces: list[str], width: int, causal: bool) -> N
         starts = set()
         for line in lines:
             at = 0
+            legend = "".join(s.text for s in line).startswith(("0.00 ", "≤ "))
             for segment in line:
-                if segment.style and segment.style.bgcolor and "share" not in "".join(s.text for s in line):
+                if segment.style and segment.style.bgcolor and not legend:
                     starts.add(at)
                     break
                 at += cell_len(segment.text)
@@ -130,7 +131,7 @@ def test_blocks_say_what_they_are_and_show_the_means() -> None:
     text = plain(view, 60)
     reduced = matrix.blocks(14, 51)
     assert "each cell is the mean of up to 8 x 2 (queries x keys)" in text
-    assert f"{np.nanmax(reduced.values):.2f} share" in text
+    assert f"▕ {np.nanmax(reduced.values):.2f}" in text
     assert " 0–6 " in text
 
 
@@ -143,7 +144,7 @@ def test_window_marks_the_query() -> None:
 
 def test_scale_stays_that_of_the_whole_matrix_in_a_window() -> None:
     matrix = made(samples.long(100))
-    assert f"{matrix.values.max():.2f} share" in plain(heatmap(matrix, query=50, height=20), 60)
+    assert f"▕ {matrix.values.max():.2f}" in plain(heatmap(matrix, query=50, height=20), 60)
 
 
 def test_missing_values_are_said() -> None:

@@ -8,11 +8,13 @@ import pytest
 from attnx.errors import UsageError
 from attnx.records import Axis, Measurement
 from attnx.view.bars import bars
+from attnx.view.heatmap import heatmap
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.page import Page
 from attnx.view.row import row
 from attnx.view.sparkline import sparklines
 from attnx.view.strokes import bar, spark
+from attnx.view.table import matrix_table
 from tests.view import samples
 from tests.view.screen import plain
 
@@ -60,6 +62,17 @@ def test_row_without_top_keeps_the_texts_order_and_leaves_out_what_is_hidden() -
     text = plain(row(made(causal=True), 4, top=None), 80)
     assert [line.split()[0] for line in text.splitlines()[1:6]] == ["0", "1", "2", "3", "4"]
     assert "11 hidden by the mask" in text
+
+
+def test_tokens_are_shown_without_the_spaces_that_tokenizers_keep() -> None:
+    plainly, spaced = (
+        of_attention(one, one.attentions[1], 3)
+        for one in (samples.trace(["<s>", "The", "cat", "sat"]), samples.trace(["<s>", " The", " cat", " sat"]))
+    )
+    assert plain(row(spaced, 2), 80) == plain(row(plainly, 2), 80)
+    assert "query 2 cat → key" in plain(row(spaced, 2), 80)
+    assert plain(heatmap(spaced), 80) == plain(heatmap(plainly), 80)
+    assert plain(matrix_table(spaced), 80) == plain(matrix_table(plainly), 80)
 
 
 def test_row_mutes() -> None:

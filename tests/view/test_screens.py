@@ -109,8 +109,9 @@ def test_sites_say_what_they_are() -> None:
 
 
 def test_columns_that_do_not_fit_are_named() -> None:
-    assert "too narrow to show: scale applied, also, op, node" in plain(SCENES["sites"](), 60).replace("\n", " ")
-    assert "not shown" not in plain(SCENES["sites"](), 200)
+    said = "a wider terminal also shows where the scale is applied, what else changes the scores, operators, nodes"
+    assert said in plain(SCENES["sites"](), 60).replace("\n", " ")
+    assert "wider" not in plain(SCENES["sites"](), 200)
 
 
 def test_no_sites() -> None:

@@ -16,20 +16,32 @@ if TYPE_CHECKING:
     from attnx.run.timing import Timing
     from attnx.view.columns import Columns
 
+_LENGTHS = "64,256,512,1024,4096"
+_RUN = 256
+"""The most tokens that are run unasked: enough to see the time grow, and over in a moment."""
+_RUN_GIVEN = 1024
+"""The same where lengths are given."""
+
 
 def cost(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="An .onnx file, a folder as on the Hub, or a bundled model's name.")
     ] = MODEL,
     lengths: Annotated[
-        str, typer.Option("--lengths", metavar="N,N,...", help="Lengths, in tokens.")
-    ] = "64,256,512,1024,4096",
+        str | None, typer.Option("--lengths", metavar="N,N,...", help=f"Lengths, in tokens, else {_LENGTHS}.")
+    ] = None,
     measured: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Also run the model at those lengths.")
     ] = True,
     longest: Annotated[
-        int, typer.Option("--longest", metavar="N", help="Do not run the model on more tokens than that.", min=1)
-    ] = 1024,
+        int | None,
+        typer.Option(
+            "--longest",
+            metavar="N",
+            help=f"Do not run the model on more tokens than that, else {_RUN}, or {_RUN_GIVEN} with --lengths.",
+            min=1,
+        ),
+    ] = None,
     tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     explain: ExplainOption = False,
@@ -39,12 +51,13 @@ def cost(
 ) -> None:
     """Work out what attention takes as the text grows, against the rest and a recurrent layer; and measure it.
 
-    Cells and operations of attention grow with the square of the length, the rest with the length.
+    Cells and operations of attention grow with the square of the length, the rest with the length. The model itself is
+    run on short texts, so that the answer comes at once; --longest has it run on longer ones.
 
     Examples:
         attnx cost minilm
+        attnx cost minilm --longest 512
         attnx cost minilm --lengths 128,512,2048
-        attnx cost minilm --measure --longest 512
     """
     from attnx import model as pipeline
     from attnx.cli import output, saving
@@ -54,7 +67,8 @@ def cost(
     from attnx.numerals import whole
     from attnx.wording import Wording
 
-    read = [whole(part, least=1, most=1 << 40) for part in lengths.split(",")]
+    most = longest or (_RUN if lengths is None else _RUN_GIVEN)
+    read = [whole(part, least=1, most=1 << 40) for part in (_LENGTHS if lengths is None else lengths).split(",")]
     sizes = sorted({size for size in read if size is not None})
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
@@ -72,13 +86,13 @@ def cost(
         _recurrent(opened.name, recurrent, measure.paths(sizes), count, json=json, save=save, force=force)
         return
     timing, notes = None, list[str]()
-    if measured and sizes[0] > longest:
-        notes.append(f"not measured: every length is more than --longest {longest}")
+    if measured and sizes[0] > most:
+        notes.append(f"not measured: every length is more than {most} tokens; --longest {sizes[0]} runs the first")
     elif measured:
         from attnx.run.timing import measure as run
 
         try:
-            timing = run(opened, [size for size in sizes if size <= longest])
+            timing = run(opened, [size for size in sizes if size <= most])
         except UnsupportedError as error:
             notes.append(worded(Wording("not measured: {why}. {hint}", why=error.message, hint=error.hint)))
     notes += [] if timing is None else timing.notes
@@ -105,6 +119,8 @@ def cost(
 
     paths = _paths(found.paths, explain)
     hints = [] if explain else ["formulas, sources: --explain"]
+    if timing is not None and longest is None and sizes[-1] > most:
+        hints.append(f"run on more than {most} tokens: --longest N")
     short = line(_paths_said(found.paths))
     shown = screen(
         _table(opened.name, count, found, timing, explain),

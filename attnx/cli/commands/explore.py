@@ -44,6 +44,8 @@ def explore(
     from attnx.errors import UsageError
     from attnx.installed import pip
 
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("attnx explore needs a terminal", "`attnx inspect` prints to a pipe or a file.")
     try:
         from attnx.explore.app import Explorer
     except ModuleNotFoundError as error:
@@ -52,8 +54,6 @@ def explore(
         raise UsageError("attnx explore needs textual, which is not installed", pip("explore")) from None
     from attnx.explore.desk import Desk
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("attnx explore needs a terminal", "`attnx inspect` prints to a pipe or a file.")
     if run.source.is_empty:
         run = replace(run, source=replace(run.source, text=TEXT))
     (item,) = run.items

@@ -32,5 +32,5 @@ def export(
     from attnx.paths import expand
 
     local = expand(checkpoint)
-    made = make(str(local) if local.is_dir() else checkpoint, folder, task=task, opset=opset)
+    made = make(str(local) if checkpoint and local.is_dir() else checkpoint, folder, task=task, opset=opset)
     output.note(f"wrote {made}: attnx inspect TEXT -m {made}")

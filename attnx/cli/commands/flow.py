@@ -149,7 +149,7 @@ def _sources(found: Streams, explain: bool) -> Columns:
         keys = order[:, at]
         cells = [f"{number(values[q, k])} {names[k].strip()}" for q, k in enumerate(keys)]
         parts.append(column("most of" if at == 0 else "then", cells))
-    notes = [sourced(found.rollout), *found.rollout.notes] if explain else []
+    notes = [*([sourced(found.rollout)] if explain else []), *found.rollout.notes]
     layer, unit = found.rollout.axes[0].labels[-1], f" ({found.last.unit})" if found.last.unit else ""
     return columns(f"{found.last.name}{unit}: what each token holds after {layer}", parts, notes=notes)
 
@@ -162,7 +162,7 @@ def _map(found: Streams, trace: Trace) -> list[Any]:
     from attnx.view.matrix import of_measurement
 
     sides = [tokens for tokens in (trace.tokens, trace.memory) if tokens is not None]
-    grid = next((grid_of(tokens) for tokens in sides if len(tokens) == len(found.keys)), None)
+    grid = next((grid_of(tokens) for tokens in sides if tokens.pieces == found.keys), None)  # not a window's positions
     if grid is None or found.query is None:
         return []
     matrix = replace(of_measurement(found.last), title="")

@@ -139,6 +139,7 @@ def inspect(
         for at, (one, shown) in enumerate(_inspections(run, request, matrices=documents, rows=rows)):
             said = [f"line {one.line}: {note}" if one.line else note for note in shown.trace.notes]
             output.notes(said)
+            head = _heading(one, shown)
             shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None:
                 output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
@@ -147,8 +148,15 @@ def inspect(
             elif save is None:
                 output.show(
                     *([""] if at else []),
-                    *_whose(one, shown),
-                    *render(shown, _NEXT, _REST, every=every, said=output.lines_of(said), suited=suited),
+                    *head,
+                    *render(
+                        _with_model(shown),
+                        _NEXT,
+                        _REST,
+                        every=every,
+                        said=output.lines_of(said) + len(head),
+                        suited=suited,
+                    ),
                     *(_explained(shown) if explain else []),
                 )
             tell(at + 1)
@@ -193,11 +201,30 @@ def _explained(shown: Inspection) -> list[Any]:
     return [line(text, "dim") for text in explained(shown)]
 
 
-def _whose(one: Item, shown: Inspection) -> list[Any]:
-    """Which line of a file is shown, if the view itself does not say."""
-    if one.line is None or one.text is None or shown.request.view == "overview":
+def _heading(one: Item, shown: Inspection) -> list[Any]:
+    """The model, the text's length and the device, and which line of a file is shown, where the view does not say."""
+    view = shown.request.view
+    if view == "overview":
         return []
     from attnx.view.page import line
+    from attnx.view.reporting import heading
 
+    head = [] if view == "grid" or _is_one_matrix(shown) else [line(heading(shown.trace))]
+    if one.line is None or one.text is None:
+        return head
     text = " ".join(one.text.split())
-    return [line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]
+    return [*head, line(f"line {one.line}: {text if len(text) <= TEXT else text[:TEXT] + ' ...'}", "dim")]
+
+
+def _is_one_matrix(shown: Inspection) -> bool:
+    """Whether all that is shown is one head's matrix, under its title."""
+    return len(shown.picks) == 1 and shown.request.view not in ("overview", "grid", "ranking")
+
+
+def _with_model(shown: Inspection) -> Inspection:
+    """The same with the model in the title of a matrix that is shown alone, where every line of a screen counts."""
+    if not _is_one_matrix(shown):
+        return shown
+    (pick,) = shown.picks
+    title = f"{shown.trace.model} · {pick.matrix.title}"
+    return replace(shown, picks=(replace(pick, matrix=replace(pick.matrix, title=title)),))

@@ -85,7 +85,9 @@ def scale(
         raise UsageError(f"--similarity {similarity!r} is none", "Give dot or cosine.")
     saving.check(save, force=force)
     if numbers is not None or theory is not None:
-        if run.source.text is not None or (numbers is not None and theory is not None):
+        source = run.source
+        given = not source.is_empty or source.pair is not None or source.target is not None
+        if given or (numbers is not None and theory is not None):
             raise UsageError("--numbers and --theory stand alone, without a text", "Leave the others out.")
         idle = {
             "--head": head, "--query": query, "--layer": layer, "--site": site, "--all": every, "--sweep": sweep,
@@ -100,7 +102,6 @@ def scale(
     from dataclasses import replace
 
     from attnx.cli.wording import worded_all
-    from attnx.measure import scaling
     from attnx.study.request import parse_layers
     from attnx.study.scaled import Asked, look
     from attnx.study.selection import layers_of
@@ -113,10 +114,8 @@ def scale(
     said = dict.fromkeys((*trace.notes, *doubts))
     output.notes(said)
     table, swept, where = looked.table, looked.sweep, group[0]
-    rows = [scaling.row(trace, at, number, one, as_if, similarity) for one in group]  # type: ignore[arg-type]
-    row = scaling.mean_row(rows)
     table = replace(table, notes=_as_shown(worded_all(table.notes), as_if))
-    row = replace(row, notes=_as_shown(worded_all(row.notes), as_if))
+    row = replace(looked.row, notes=_as_shown(worded_all(looked.row.notes), as_if))
     piece = query_labels(trace, trace.attentions[at])[where].strip() if len(group) == 1 else query or ""
     whole: dict[str, Any] = {}
     if run.output.json or save is not None:

@@ -27,7 +27,7 @@ def sites(
     from attnx import model as pipeline
     from attnx.cli import output
     from attnx.run.encdec import sites_of
-    from attnx.study.precision import written
+    from attnx.study.precision import of_model
 
     opened = pipeline.open(model)
     if feed_template:
@@ -41,7 +41,7 @@ def sites(
     output.notes(note for side in sides for note in side.find().notes(side.sessions.processor))
     there = sites_of(opened)
     misses = (*(opened.encoder.misses if opened.encoder is not None else ()), *found.misses)
-    files = [written(side.sessions.path) for side in sides]
+    files = [of_model(side.sessions) for side in sides]
     if json:
         from attnx.view.contract import sites_document
 

@@ -24,8 +24,8 @@ ELEMENTWISE = (
             "Softmax LayerNormalization RMSNormalization "
             "SimplifiedLayerNormalization LpNormalization RotaryEmbedding Gelu Erf IsNaN Abs PRelu Trilu "
             "QLinearSoftmax BiasSoftmax Log Reciprocal SkipLayerNormalization SkipSimplifiedLayerNormalization "
-            "BiasGelu QLinearAdd QLinearMul Sum Softplus Elu Mod Concat Slice Pad Gather GatherElements ScatterND "
-            "ScatterElements Not And Or"
+            "BiasGelu QLinearAdd QLinearMul QLinearConcat Sum Softplus Elu Mod Concat Slice Pad Gather GatherElements "
+            "ScatterND ScatterElements Not And Or"
         ).split()
     )
     | {*CURVES, "Sign", "Round", "Floor", "Ceil"}
@@ -64,7 +64,7 @@ def forward(graph: Graph, node: NodeProto, axes: Axes, source: str) -> Axes | No
     if op in ("ScatterND", "ScatterElements") and source != node.input[0]:
         return None  # where a part lands depends on numbers, not on axes
     if op in ELEMENTWISE:
-        return _broadcast(axes, out_shape if op not in ("Concat", "Slice", "Pad") else None)
+        return _broadcast(axes, out_shape if op not in ("Concat", "QLinearConcat", "Slice", "Pad") else None)
     return None
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends
+from attnx.graph.load.nodes import ROUNDS, joined
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from attnx.graph.shapes.index import Graph
 
-_VIEWS = frozenset("Transpose Reshape Cast Identity Unsqueeze Squeeze Expand Slice Gather Tile Split".split())
+_VIEWS = frozenset("Transpose Reshape Cast Identity Unsqueeze Squeeze Expand Slice Gather Tile Split".split()) | ROUNDS
 _SCALED = ("Mul", "Div")
-_JOINED = ("Concat", "ScatterND", "ScatterElements", "TensorScatter")
-"""Operators that write new rows next to old ones: the last input holds places or new rows, never the cache."""
+_WRITES = ("ScatterND", "ScatterElements", "TensorScatter")
+"""Operators that write new rows over old ones: the last input holds places or new rows, never the cache."""
 _MERGED = ("Add", "Sum", "Where")
 _STEPS = 24
 
@@ -34,8 +35,8 @@ def has_cache(graph: Graph, value: str) -> bool:
         node = graph.producer(value)
         if node is None:
             return False
-        if node.op_type in _JOINED:
-            return len(node.input) > 1 and any(comes_in(graph, name) for name in node.input[:-1])
+        if parts := joined(node) or (list(node.input) if node.op_type in _WRITES else []):
+            return len(parts) > 1 and any(comes_in(graph, name) for name in parts[:-1])
         if node.op_type in _MERGED:
             full = _full(graph, node)
             merged = [n for n in full if depends(graph, n)]

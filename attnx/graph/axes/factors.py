@@ -145,7 +145,7 @@ def factors_of(
             axes = backward(graph, node, axes, source) if axes is not None else None
             value, turning = source, False
             continue
-        together = _put_together(graph, node) or unmoved(graph, node)
+        together = _put_together(graph, node) or unmoved(graph, node) or unbiased(graph, node)
         if together is not None:
             value = together
             continue
@@ -192,6 +192,21 @@ def unmoved(graph: Graph, node: NodeProto) -> str | None:
     return next((str(node.input[1 - i]) for i in sides if scalar(graph, node.input[i]) == 0), None)
 
 
+def unbiased(graph: Graph, node: NodeProto) -> str | None:
+    """The x of x + u, where u holds a number for each head and feature, as the biases of relative attention do.
+
+    A factor on x is then one on x + u too, with u divided by it. A projection's own bias has one axis; what multiplies
+    the projection before it may be part of the projection.
+    """
+    if node.op_type != "Add" or len(node.input) != 2:
+        return None
+    for x, u in (node.input, node.input[::-1]):
+        shape = graph.shape(u)
+        if shape is not None and sum(n != 1 for n in shape) == 2 and graph.stable(u) is not None:
+            return None if graph.stable(x) is not None else str(x)
+    return None
+
+
 def _put_together(graph: Graph, node: NodeProto) -> str | None:
     """The tensor whose parts a Concat joins again (chunked, stacked), where all of them come from one tensor."""
     if node.op_type != "Concat" or len(node.input) < 2:
@@ -228,7 +243,11 @@ def _only_scores(graph: Graph, value: str, depth: int = 0) -> bool:
             if _is_weights(graph, product.other(value)):
                 return False
         elif (
-            not (node.op_type in (*PASS, "Split", "Slice", "Gather") or _put_together(graph, node) is not None)
+            not (
+                node.op_type in (*PASS, "Split", "Slice", "Gather")
+                or _put_together(graph, node) is not None
+                or unbiased(graph, node) == value
+            )
             or depth > 5
             or not all(_only_scores(graph, out, depth + 1) for out in node.output if out)
         ):

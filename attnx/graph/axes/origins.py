@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, unrounded
 from attnx.graph.axes.product import find_product
-from attnx.graph.load.nodes import ROUNDS, op_name
+from attnx.graph.load.nodes import ROUNDS, joined, op_name
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
@@ -19,6 +19,8 @@ ROTATE = frozenset(
     "Mul Neg Concat Slice Split Unsqueeze Squeeze Reshape Transpose Gather Add Sub Cast Identity Expand".split()
 )
 """Operators that a rotary embedding consists of."""
+_SELECTS = PASS | frozenset("Gather GatherND Slice Split Where Pad".split())
+"""Operators that return the numbers of one tensor, or some of them, wherever they stand."""
 _ROTARY_OPS = ("RotaryEmbedding", "com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding")
 
 
@@ -78,11 +80,12 @@ def rank_of(graph: Graph, value: str) -> int | None:
     return None if shape is None else len(shape)
 
 
-def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
+def streams(graph: Graph, value: str, limit: int = 160, sums: int = 2) -> set[str]:
     """The values that a query, key or value was made from, up to the hidden states that its block reads.
 
     Follows operators that carry content (projections by constant weights, norms, rotary, concatenations) and stops at a
-    residual sum, a score product or a graph input. Two sides whose streams meet read the same sequence.
+    residual sum, a score product or a graph input. Two sides whose streams meet read the same sequence. Sums of parts
+    of one stream are followed, at most `sums` of them nested.
     """
     found: set[str] = set()
     stack = [value]
@@ -116,14 +119,14 @@ def streams(graph: Graph, value: str, limit: int = 160) -> set[str]:
         if node.op_type in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
             continue
         live = [n for n in node.input if n and depends(graph, n)]
-        if node.op_type == "Concat":
-            stack += live
+        if parts := joined(node):
+            stack += [n for n in parts if n and depends(graph, n)]
         elif node.op_type in ("Add", "Sub", "Mul", "Div", "Where", "Sum") and len(live) > 1:
             turned = rotary_source(graph, name)
             if turned is not None:
                 stack.append(turned)
             else:
-                stack += _content(graph, name, live)
+                stack += _content(graph, name, live, sums)
         elif node.op_type in ("ScatterND", "ScatterElements"):
             stack += [node.input[0], node.input[2]]
         elif live:
@@ -165,12 +168,44 @@ def _residual(graph: Graph, name: str) -> bool:
     return sum(depends(graph, n) and graph.shape(n) == shape for n in node.input[:2]) > 1
 
 
-def _content(graph: Graph, out: str, live: list[str]) -> list[str]:
+def _content(graph: Graph, out: str, live: list[str], sums: int) -> list[str]:
     """Of several data operands, those as wide as the result (no mask, angle or norm); none for a residual sum."""
     shape = graph.shape(out)
     wide = [n for n in live if graph.shape(n) == shape]
     if len(wide) != 1:
         node = graph.producer(out)
-        residual = node is not None and node.op_type in ("Add", "Sum") and len(wide) > 1
-        return [] if residual else wide[:1] or live[:1]
+        if node is not None and node.op_type in ("Add", "Sum") and len(wide) > 1:
+            return _common_whole(graph, wide) or _branches(graph, wide, sums)
+        return wide[:1] or live[:1]
     return wide
+
+
+def _branches(graph: Graph, parts: list[str], sums: int) -> list[str]:
+    """All parts of a sum, where they are made side by side from one stream (not one from another); else none."""
+    if not sums:
+        return []
+    made_of = [streams(graph, part, 40, sums - 1) for part in parts]
+    residual = any(part in of for i, part in enumerate(parts) for j, of in enumerate(made_of) if i != j)
+    return [] if residual or not set.intersection(*made_of) else parts
+
+
+def _common_whole(graph: Graph, parts: list[str]) -> list[str]:
+    """The one tensor of which all parts are selections: their sum pools or shifts it and adds no other stream."""
+    wholes: set[str] = set()
+    stack, seen = list(parts), set(parts)
+    while stack and len(seen) < 100:
+        name = stack.pop()
+        node = graph.producer(name)
+        live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
+        if node is not None and node.op_type in ("Add", "Sum") and len(live) > 1:
+            fresh = [n for n in live if n not in seen]
+            seen.update(fresh)
+            stack += fresh
+            continue
+        selected = False
+        while node is not None and node.op_type in _SELECTS and len(live) == 1:
+            selected = selected or node.op_type not in PASS
+            name, node = live[0], graph.producer(live[0])
+            live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
+        wholes.add(name if selected or name not in parts else "")
+    return [] if len(wholes) != 1 or "" in wholes else list(wholes)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.product import Product, find_product
-from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS, is_stored
+from attnx.graph.axes.product import Product, find_product, is_float_cast
+from attnx.graph.load.nodes import DEQUANTISES, QUANTISES, ROUNDS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -66,7 +66,7 @@ def above(graph: Graph, targets: Collection[str], stop: Collection[str] = ()) ->
         found.add(value)
         node = graph.producer(value)
         if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [name for name in node.input if name]
+            stack += [name for name in graph.outline(node).inputs if name]
     return found
 
 
@@ -88,7 +88,7 @@ def upstream(graph: Graph, values: Collection[str]) -> set[str]:
 def makers(graph: Graph, values: Collection[str]) -> list[NodeProto]:
     """The nodes upstream of values, in order, without those that only hold numbers."""
     nodes = {id(n): n for v in upstream(graph, values) if (n := graph.producer(v)) is not None}
-    return sorted((n for n in nodes.values() if not is_stored(n)), key=graph.position)
+    return sorted((n for n in nodes.values() if not graph.outline(n).stored), key=graph.position)
 
 
 def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection[str] = ()) -> bool:
@@ -104,7 +104,7 @@ def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection
         seen.add(name)
         node = graph.producer(name)
         if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [n for n in node.input if n]
+            stack += [n for n in graph.outline(node).inputs if n]
     return False
 
 
@@ -165,6 +165,30 @@ def ways_back(graph: Graph, logits: str, mixed: bool = False) -> list[Way]:
     return found
 
 
+def altered_by(graph: Graph, logits: str) -> str | None:
+    """The operator that alters a product of two data tensors, cell by cell, so that `ways_back` does not follow it.
+
+    None where no such product reaches `logits`.
+    """
+    seen: set[str] = set()
+    stack: list[tuple[str, str]] = [(logits, "")]
+    while stack and len(seen) < 5 * _MAX_STEPS:
+        value, by = stack.pop(0)
+        if value in seen:
+            continue
+        seen.add(value)
+        product, node = find_product(graph, value), graph.producer(value)
+        if product is not None:
+            if by and depends(graph, product.left) and depends(graph, product.right):
+                return by
+            continue
+        if node is None or (node.op_type not in _BACK and graph.shape(node.input[0]) != graph.shape(value)):
+            continue
+        by = by if node.op_type in _BACK else node.op_type
+        stack += [(name, by) for name in node.input if name and depends(graph, name)]
+    return None
+
+
 def ways_on(graph: Graph, weights: str) -> list[Way]:
     """Every product that reads `weights` through steps that keep weights weights, nearest first.
 
@@ -208,8 +232,11 @@ def product_at(graph: Graph, node: NodeProto, value: str) -> Product | None:
                     return product
         return None
     if node.op_type == "Mul":
-        for reduce in graph.consumers(node.output[0]):
-            if reduce.op_type == "ReduceSum":
+        readers = list(graph.consumers(node.output[0]))
+        for reduce in readers:
+            if is_float_cast(reduce):
+                readers += graph.consumers(reduce.output[0])
+            elif reduce.op_type == "ReduceSum":
                 product = find_product(graph, reduce.output[0])
                 if product is not None and value in (product.left, product.right) and _stretches(graph, product, value):
                     return product

@@ -51,6 +51,8 @@ _MATMUL = {
 }
 
 
+_FLOATS = (1, 10, 11, 16)
+"""ONNX's types float32, float16, float64, bfloat16."""
 MULTIPLIES = frozenset(_MATMUL) | {"Einsum", "ReduceSum", "Mul"}
 """The operators that make a product, alone or as the last of several."""
 
@@ -91,6 +93,11 @@ def dequantised(graph: Graph, node: NodeProto) -> NodeProto | None:
             if inner is not None and inner.op_type in ("MatMulInteger", "ConvInteger"):
                 return inner
     return None
+
+
+def is_float_cast(node: NodeProto) -> bool:
+    """Whether a node is a cast to some float type; torch writes one before each sum, though nothing changes type."""
+    return node.op_type == "Cast" and attributes(node).get("to") in _FLOATS
 
 
 def float_source(graph: Graph, value: str) -> str:
@@ -209,8 +216,10 @@ def _einsum(graph: Graph, node: NodeProto) -> Product | None:
 
 
 def _multiplied_and_summed(graph: Graph, node: NodeProto) -> Product | None:
-    """ReduceSum(Mul(x, y), axis): a contraction written with broadcasting."""
+    """ReduceSum(Mul(x, y), axis): a contraction written with broadcasting, perhaps cast between the two."""
     mul = graph.producer(node.input[0])
+    while mul is not None and is_float_cast(mul):
+        mul = graph.producer(mul.input[0])
     if mul is None or mul.op_type != "Mul":
         return None
     left, right = mul.input

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.graph.fact import UNKNOWN, Fact, fact_of
 from attnx.graph.load.load import Loaded, read_tensor
-from attnx.graph.load.nodes import attribute_value, is_stored, reads_of
+from attnx.graph.load.nodes import attribute_value
+from attnx.graph.load.outline import Outline
 from attnx.records import Array
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class FlatGraph:
         loaded: Loaded,
         proto: ModelProto,
         nodes: list[NodeProto],
-        reads: Mapping[int, Collection[str]] | None = None,
+        outlines: Mapping[int, Outline] = MappingProxyType({}),
     ) -> None:
         """Make the links.
 
@@ -53,7 +55,7 @@ class FlatGraph:
             loaded: See above.
             proto: See above.
             nodes: See above.
-            reads: By the id of a node, the values that it reads, where these are known already.
+            outlines: By the id of a node, what it holds, where that is known already.
         """
         self.loaded, self.proto, self.nodes = loaded, proto, nodes
         graph = proto.graph
@@ -61,17 +63,33 @@ class FlatGraph:
         self.inputs: dict[str, ValueInfoProto] = {i.name: i for i in graph.input if i.name not in self.initializers}
         self.outputs = [o.name for o in graph.output]
         self.opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
-        self._producer = {name: node for node in nodes for name in node.output if name}
         self._position = {id(node): i for i, node in enumerate(nodes)}
-        self.steps = [node for node in nodes if not is_stored(node)]
-        self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in self.steps:
-            for name in set(node.input):
-                if name:
-                    self._consumers[name].append(node)
-        self._reads: dict[int, Collection[str]] = dict(reads or {})
+        self._outlines = {id(node): outlines.get(id(node)) or loaded.outlines.of(node) for node in nodes}
+        self.outlined = [(n, o) for n, o in zip(nodes, self._outlines.values(), strict=True) if not o.stored]
+        """Its `steps`, each with what it holds."""
+        self.steps = [node for node, _ in self.outlined]
+        self.holding = [node for node, outline in self.outlined if outline.kind is None]
+        """Those that hold graphs."""
+        self._producer: dict[str, NodeProto] = {}
+        self._consumers: dict[str, list[NodeProto]] = {}
+        self._link()
         self._constants: dict[str, Array | None] = {}
         self._held = 0
+
+    def _link(self) -> None:
+        """Note which node makes a value, and which nodes read it."""
+        makers, readers = self._producer, self._consumers
+        for node, outline in zip(self.nodes, self._outlines.values(), strict=True):
+            for name in outline.outputs:
+                if name:
+                    makers[name] = node
+        for node, outline in self.outlined:
+            inputs = outline.inputs
+            for name in inputs if len(inputs) < 2 else set(inputs):
+                if name in readers:
+                    readers[name].append(node)
+                elif name:
+                    readers[name] = [node]
 
     @cached_property
     def names(self) -> Counter[str]:
@@ -93,8 +111,18 @@ class FlatGraph:
     @cached_property
     def stored(self) -> dict[str, Fact]:
         """What the nodes hold that are not in `steps`."""
-        held = [(node.output[0], node) for node in self.nodes if is_stored(node)]
-        return {name: self.stored_in(node, self.constant(name)) for name, node in held if name}
+        found: dict[str, Fact] = {}
+        alike: dict[int | None, Fact] = {}
+        for node, outline in zip(self.nodes, self._outlines.values(), strict=True):
+            if not outline.stored or not outline.outputs[0]:
+                continue
+            name = outline.outputs[0]
+            if outline.kind not in alike:
+                alike[outline.kind] = self.loaded.inferred.one(self.stored_in(node, self.constant(name)))
+            elif name not in self._constants and (value := alike[outline.kind].value) is not None:
+                self._constants[name] = value
+            found[name] = alike[outline.kind]
+        return found
 
     def stored_in(self, node: NodeProto, value: Array | None) -> Fact:
         """What a Constant node holds: its numbers, or its shape alone if they are many."""
@@ -103,12 +131,13 @@ class FlatGraph:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None)
         return UNKNOWN if tensor is None else Fact(tuple(int(d) for d in tensor.dims), tensor.data_type)
 
+    def outline(self, node: NodeProto) -> Outline:
+        """What a node holds."""
+        return self._outlines.get(id(node)) or self.loaded.outlines.of(node)
+
     def reads(self, node: NodeProto) -> Collection[str]:
         """The values that one of its nodes reads, including in its subgraphs."""
-        found = self._reads.get(id(node))
-        if found is None:
-            found = self._reads[id(node)] = reads_of(node)
-        return found
+        return self.outline(node).reads
 
     def constant(self, value: str) -> Array | None:
         """The numbers of an initializer or Constant node of at most `SMALL` bytes, else None."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnx.errors import ModelError
-from attnx.graph.load.nodes import attribute, reads_of, subgraphs
+from attnx.errors import ModelError, lacks_memory
+from attnx.graph.load.nodes import attribute, subgraphs
+from attnx.graph.load.outline import Outline, Outlines
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 Choose = Callable[["NodeProto"], bool | None]
 """For an If node: True for then, False for else, None where unknown."""
-Reads = Callable[["NodeProto"], Collection[str]]
-"""The values that a node reads, including in its subgraphs."""
 
 
 def inline_functions(proto: ModelProto) -> ModelProto:
@@ -26,6 +25,8 @@ def inline_functions(proto: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:
+        if lacks_memory(error):
+            raise
         raise ModelError(
             f"the model's local functions cannot be inlined: {str(error).splitlines()[0][:200]}",
             "Export the model again.",
@@ -107,23 +108,25 @@ def _rename_outer(graph: GraphProto, rename: dict[str, str]) -> None:
         o.name = live.get(o.name, o.name)
 
 
-def _ordered(nodes: Sequence[NodeProto], maker: Mapping[str, int], known: set[str], reads: Reads) -> bool:
+def _ordered(outlines: Sequence[Outline], maker: Mapping[str, int], known: set[str]) -> bool:
     """Whether all that nodes read is known, or made by nodes before them."""
     made = known - maker.keys()
-    for node in nodes:
-        if not made.issuperset(reads(node)):
+    for outline in outlines:
+        if not made.issuperset(outline.reads):
             return False
-        made.update(node.output)
+        made.update(outline.outputs)
     return True
 
 
-def sort_nodes(nodes: Iterable[NodeProto], known: set[str], reads: Reads = reads_of) -> list[NodeProto]:
+def sort_nodes(
+    nodes: Iterable[NodeProto], known: set[str], outline: Callable[[NodeProto], Outline] | None = None
+) -> list[NodeProto]:
     """Nodes in an order in which every value is made before it is read; otherwise in file order.
 
     Args:
         nodes: The nodes, in file order.
         known: The values that none of them makes.
-        reads: Returns what a node reads.
+        outline: Returns what a node holds; read off the node where None.
 
     Raises:
         ModelError: The graph has a cycle, or reads a value that nothing makes.
@@ -131,20 +134,21 @@ def sort_nodes(nodes: Iterable[NodeProto], known: set[str], reads: Reads = reads
     from heapq import heappop, heappush
 
     nodes = list(nodes)
+    outlines = list(map(outline or Outlines().of, nodes))
     maker: dict[str, int] = {}
-    for i, node in enumerate(nodes):
-        for name in node.output:
+    for i, one in enumerate(outlines):
+        for name in one.outputs:
             if name and name in maker:
                 raise ModelError(f"the value {name!r} is made by two nodes", "The file is damaged; export it again.")
             if name:
                 maker[name] = i
-    if _ordered(nodes, maker, known, reads):
+    if _ordered(outlines, maker, known):
         return nodes
     waiting: list[int] = []
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
         needs = set()
-        for name in reads(node):
+        for name in outlines[i].reads:
             if name in maker:
                 needs.add(maker[name])
             elif name not in known:

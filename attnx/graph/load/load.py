@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnx.errors import ModelError
+from attnx.graph.fact import Inferred
+from attnx.graph.load.outline import Outlines
 from attnx.graph.load.soundness import check_model, expected_bytes
 from attnx.graph.load.wire import read_skeleton
 from attnx.records import Array
@@ -61,6 +63,10 @@ class Loaded:
     """Location -> why it cannot be read; the graph can then be examined but not run."""
     outside: Outside | None = None
     """Consulted for the shapes of operators that no rule covers."""
+    outlines: Outlines = field(default_factory=Outlines)
+    """What its nodes hold."""
+    inferred: Inferred = field(default_factory=Inferred)
+    """Facts that were worked out for its nodes, and hold for all nodes like them."""
 
     def folder(self) -> Path:
         """The folder that contains every data file, as onnxruntime requires: their closest common parent."""
@@ -99,9 +105,10 @@ def load(path: Path) -> Loaded:
         ) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it has no graph", "Is this a tokenizer or a weights file?")
-    check_model(proto)
-    loaded = Loaded(path, proto, {SELF: path.resolve()})
-    for tensor in tensors(proto):
+    outlines = Outlines()
+    check_model(proto, outlines)
+    loaded = Loaded(path, proto, {SELF: path.resolve()}, outlines=outlines)
+    for tensor in tensors(proto, outlines):
         if tensor.data_location == 1:
             _locate(loaded, tensor)
     return loaded
@@ -134,11 +141,15 @@ def _export(path: Path) -> str:
     return Wording(makes, name=str(path.parent), out=f"{folder.name}-onnx")
 
 
-def tensors(proto: ModelProto) -> list[TensorProto]:
-    """Every initializer and Constant tensor of a model, including subgraphs and functions."""
+def tensors(proto: ModelProto, outlines: Outlines | None = None) -> list[TensorProto]:
+    """Every initializer and Constant tensor of a model, including subgraphs and functions.
+
+    With what its nodes hold, those of one node alone where several hold the same.
+    """
     from onnx import GraphProto
 
     found: list[TensorProto] = []
+    seen: set[int] = set()
 
     def walk(graph: GraphProto) -> None:
         found.extend(graph.initializer)
@@ -146,6 +157,12 @@ def tensors(proto: ModelProto) -> list[TensorProto]:
 
     def attributes(nodes: list[NodeProto]) -> None:
         for node in nodes:
+            if outlines is not None:
+                kind = outlines.of(node).kind
+                if kind in seen:
+                    continue
+                if kind is not None:
+                    seen.add(kind)
             for attribute in node.attribute:
                 if attribute.type == 4:
                     found.append(attribute.t)

@@ -58,6 +58,13 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
     return next((a for a in node.attribute if a.name == name), None)
 
 
+def joined(node: NodeProto) -> list[str]:
+    """The tensors that a Concat joins, or onnxruntime's Concat of integers; none for any other operator."""
+    if node.op_type == "QLinearConcat":  # scale and zero point of the result, then three inputs for each tensor
+        return [str(name) for name in node.input[2::3]]
+    return [str(name) for name in node.input] if node.op_type == "Concat" else []
+
+
 def subgraphs(node: NodeProto) -> list[tuple[str, GraphProto]]:
     """The subgraphs of a node, by attribute name."""
     held = [a for a in node.attribute if a.type in (5, 10)]

@@ -11,8 +11,9 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from attnx.errors import ModelError
+from attnx.errors import ModelError, lacks_memory
 from attnx.graph.load.contrib import Demand, contrib_demand
+from attnx.graph.load.outline import Outlines
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -28,8 +29,12 @@ _COUNTS = ("num_heads", "kv_num_heads", "q_num_heads", "groups")
 """Attributes of onnxruntime's operators that hold a count of at least one."""
 
 
-def check_model(proto: ModelProto) -> None:
+def check_model(proto: ModelProto, outlines: Outlines) -> None:
     """Check what every reader of a model relies on: names, data types, sizes, functions that end.
+
+    Args:
+        proto: The model.
+        outlines: Keeps what its nodes hold.
 
     Raises:
         ModelError: The message says what is wrong, and where.
@@ -37,30 +42,38 @@ def check_model(proto: ModelProto) -> None:
     _text(proto.opset_import, "opset import", "domain")
     if any(o.version < 1 for o in proto.opset_import if o.domain in ("", "ai.onnx")):
         raise ModelError("the model imports an opset below 1", _HINT)
-    _check_graph(proto.graph)
+    _check_graph(proto.graph, outlines)
     for function in proto.functions:
         _text([function], "function", "name", "domain", "input", "output", "attribute")
-        _check_nodes(function.node)
+        _check_nodes(function.node, outlines)
         _text(function.opset_import, "opset import", "domain")
     _check_functions(proto)
 
 
-def check_nodes(nodes: Iterable[NodeProto], opset: int) -> None:
+def check_nodes(nodes: Iterable[NodeProto], opset: int, outlines: Outlines) -> None:
     """Check that each node has the inputs and attributes that its operator requires.
 
     Args:
         nodes: Nodes of a model whose local functions were inlined.
         opset: Version of the default domain.
+        outlines: What nodes hold.
 
     Raises:
         ModelError: The message names the first node that does not.
     """
+    sound: set[tuple[int, tuple[bool, ...], bool]] = set()
     for node in nodes:
+        outline = outlines.keep(node)
+        if outline.kind is not None:
+            alike = outline.kind, tuple(map(bool, outline.inputs)), any(outline.outputs)
+            if alike in sound:
+                continue
+            sound.add(alike)
         fault = fault_of(node, opset)
         if fault:
             raise ModelError(f"node {node.name or node.op_type!r} ({node.op_type}) is malformed: {fault}", _HINT)
         for graph in _inner(node.attribute):
-            check_nodes(graph.node, opset)
+            check_nodes(graph.node, opset, outlines)
 
 
 def fault_of(node: NodeProto, opset: int) -> str:
@@ -147,12 +160,14 @@ def contradiction(proto: ModelProto) -> str | None:
     try:
         shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
+        if lacks_memory(error):
+            raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return (lines[0] if lines else type(error).__name__)[:300]
     return None
 
 
-def _check_graph(graph: GraphProto) -> None:
+def _check_graph(graph: GraphProto, outlines: Outlines) -> None:
     _text([graph], "graph", "name")
     for tensor in graph.initializer:
         _check_tensor(tensor)
@@ -162,7 +177,7 @@ def _check_graph(graph: GraphProto) -> None:
     for infos in (graph.input, graph.output, graph.value_info):
         for info in infos:
             _check_info(info)
-    _check_nodes(graph.node)
+    _check_nodes(graph.node, outlines)
 
 
 def _check_info(info: ValueInfoProto) -> None:
@@ -173,10 +188,17 @@ def _check_info(info: ValueInfoProto) -> None:
         raise ModelError(f"the value {info.name!r} has the unknown data type {tensor.elem_type}", _HINT)
 
 
-def _check_nodes(nodes: Iterable[NodeProto]) -> None:
+def _check_nodes(nodes: Iterable[NodeProto], outlines: Outlines) -> None:
+    sound: set[int] = set()
     for node in nodes:
-        if bytes in map(type, (node.name, node.op_type, node.domain, *node.input, *node.output)):
-            _text([node], "node", "name", "op_type", "domain", "input", "output")
+        outline = outlines.keep(node)
+        if bytes in map(type, (node.name, *outline.inputs, *outline.outputs)):
+            _text([node], "node", "name", "input", "output")
+        if outline.kind in sound:
+            continue
+        if outline.kind is not None:
+            sound.add(outline.kind)
+        _text([node], "node", "op_type", "domain")
         held = list(node.attribute)
         if not held:
             continue
@@ -191,7 +213,7 @@ def _check_nodes(nodes: Iterable[NodeProto]) -> None:
             for tensor in attribute.tensors:
                 _check_tensor(tensor)
         for graph in _inner(held):
-            _check_graph(graph)
+            _check_graph(graph, outlines)
 
 
 def _check_tensor(tensor: TensorProto) -> None:

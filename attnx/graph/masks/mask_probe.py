@@ -233,9 +233,9 @@ class _Masks:
     def __init__(self, graph: Graph, sites: list[Probed]) -> None:
         self.graph = graph
         self.cone = _cone(graph, sites)
-        self._nodes = [n for n in graph.nodes if any(o in self.cone for o in n.output)]
+        self._nodes = [n for n in graph.nodes if not self.cone.isdisjoint(graph.outline(n).outputs)]
         above = upstream(graph, self.cone | _products(sites))
-        self._above = [n for n in graph.nodes if any(o in above for o in n.output)]
+        self._above = [n for n in graph.nodes if not above.isdisjoint(graph.outline(n).outputs)]
         self._shapes: dict[tuple[tuple[str, int], ...], dict[str, Fact]] = {}
         self.senses = senses_of(graph, self.cone)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnx.graph.axes.paths import above
+from attnx.graph.axes.paths import above, depends
 from attnx.graph.fact import Fact
-from attnx.graph.load.nodes import reads_of
 from attnx.graph.masks.mask_probe import LIMIT, keeping, small_sizes
 from attnx.graph.masks.mask_reading import Probed, Reader
 from attnx.graph.shapes.infer import Part, infer
@@ -21,6 +20,17 @@ if TYPE_CHECKING:
 
 _LENGTH = 6
 """Tokens in the text for which masks are evaluated."""
+_PROJECTS = (
+    "MatMul",
+    "Gemm",
+    "Conv",
+    "ConvTranspose",
+    "Einsum",
+    "FusedMatMul",
+    "MatMulNBits",
+    "QLinearMatMul",
+    "QLinearConv",
+)
 _FAR_BELOW = -1e4
 _BOOL, _WHOLE, _FRACTIONS = (9,), (6, 7), (1, 10)
 """Element types of ONNX."""
@@ -44,9 +54,41 @@ def kept_by(graph: Graph, sites: Sequence[Site]) -> dict[str, float]:
         left = [name for name in looked if name not in found]
         if not left:
             break
+        left = [name for name in left if name in _unprojected(graph, one)]
+        if not left:
+            continue
         probe = _Probe(graph, one)
         found |= {name: kept for name in left if (kept := probe.kept(name)) is not None}
     return found
+
+
+def _unprojected(graph: Graph, site: Probed) -> set[str]:
+    """The values that reach a site's masked scores by no projection, as masks do and hidden states do not.
+
+    The whole model would have to be evaluated to follow the numbers of hidden states (relative positions make scores of
+    them), and none of them hides anything.
+    """
+    found: set[str] = set()
+    stack = [name for name in _targets(site) if name != site.product]
+    while stack:
+        value = stack.pop()
+        if value in found:
+            continue
+        found.add(value)
+        node = graph.producer(value)
+        if node is None or node.op_type in ("Shape", "Size"):
+            continue
+        if node.op_type not in _PROJECTS or not any(_weighs(graph, name) for name in node.input[:2]):
+            stack += [name for name in node.input if name and name != site.product]
+    return found
+
+
+def _weighs(graph: Graph, value: str) -> bool:
+    """Whether a value holds a projection's weights; a table of ones and zeros only selects or counts."""
+    if depends(graph, value):
+        return False
+    held = graph.stable(value)
+    return held is None or not np.isin(held, (0, 1)).all()
 
 
 def _may_mask(graph: Graph, name: str, info: object) -> bool:
@@ -72,7 +114,7 @@ def _behind(graph: Graph, values: Sequence[str]) -> set[str]:
     found, waiting = set(values), list(values)
     while waiting:
         node = graph.producer(waiting.pop())
-        new = set(reads_of(node)) - found if node is not None else set()
+        new = set(graph.reads(node)) - found if node is not None else set()
         found |= new
         waiting += new
     return found
@@ -88,9 +130,12 @@ class _Probe:
         self._inputs = keeping(graph, self._sizes, self.cone)
         whole = _behind(graph, [*self.cone, site.product])
         self._shapes = infer(
-            graph, self._sizes, self._inputs, part=Part([n for n in graph.nodes if any(o in whole for o in n.output)])
+            graph,
+            self._sizes,
+            self._inputs,
+            part=Part([n for n in graph.nodes if not whole.isdisjoint(graph.outline(n).outputs)]),
         )
-        self._nodes = [n for n in graph.nodes if any(o in self.cone for o in n.output)]
+        self._nodes = [n for n in graph.nodes if not self.cone.isdisjoint(graph.outline(n).outputs)]
         self._product = self._zero(self._shapes.get(site.product))
 
     def kept(self, name: str) -> float | None:

@@ -106,9 +106,9 @@ class Graph(FlatGraph):
     def behind(self, values: Collection[str], through_shapes: bool = False) -> set[str]:
         """These values and all that is made from their numbers, and with `through_shapes` from their sizes."""
         found = set(values)
-        for node in self.steps:
-            if found.isdisjoint(self.reads(node)):
+        for node, outline in self.outlined:
+            if found.isdisjoint(outline.reads):
                 continue
-            if through_shapes or node.op_type not in ("Shape", "Size") or node.domain:
-                found.update(o for o in node.output if o)
+            if through_shapes or outline.op_type not in ("Shape", "Size") or node.domain:
+                found.update(o for o in outline.outputs if o)
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import numpy as np
 from attnx.graph.fact import UNKNOWN, Fact, Shape, fact_of, ints
 from attnx.graph.load.flat import FlatGraph
 from attnx.graph.load.nodes import attributes
+from attnx.graph.load.outline import Outline
 from attnx.graph.shapes.evaluate import BOUNDED, evaluate, most, steady
 from attnx.graph.shapes.node_facts import infer_shape
 from attnx.graph.shapes.symbols import PROBE, input_shape, note_clash, probe_sizes, reconcile, without_cuts
@@ -33,6 +35,8 @@ MOST_AXES = 64
 
 _AGREEING = frozenset("Add Sub Mul Div Where And Or Min Max Sum".split())
 """Operators that broadcast their operands to one another: sizes that meet on one axis are equal."""
+_CLASHING = _AGREEING | {"QLinearAdd", "QLinearMul", "MatMul", "Slice"}
+"""Those from which `_note_clashes` learns something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +91,33 @@ def _probed_again(graph: FlatGraph, before: Before, fresh: set[str]) -> dict[str
     clashes: list[tuple[int, int]] = []
     moved: set[str] = set()
     short: set[str] = set()
-    for node in graph.nodes:
-        if (not moved or moved.isdisjoint(graph.reads(node))) and fresh.isdisjoint(node.output):
+    stored = graph.stored
+    # What makes fresh values is walked, then what reads those that have moved; a node that holds graphs may read any.
+    makers = [node for name in fresh if (node := graph.producer(name)) is not None]
+    waiting = sorted({graph.position(node) for node in (*makers, *graph.holding)})
+    for name in fresh & stored.keys():
+        facts[name] = stored[name]
+        if not _same(before.facts.get(name), stored[name]):
+            moved.add(name)
+            waiting += map(graph.position, graph.consumers(name))
+    heapify(waiting)
+    done = -1
+    while waiting:
+        at = heappop(waiting)
+        node = graph.nodes[at]
+        outline = graph.outline(node)
+        idle = moved.isdisjoint(outline.reads) and fresh.isdisjoint(outline.outputs)
+        if at == done or outline.stored or idle:
             continue
-        results = _node(graph, node, facts, SMALL_VALUE)
+        done = at
+        results = _inferred(graph, node, outline, facts, SMALL_VALUE)
         # It is not known here where the earlier graph cut a buffer; on any extra clash, the whole graph is walked.
-        _note_clashes(node, facts, clashes, short)
-        for name, fact in zip(node.output, map(_kept, results), strict=False):
+        _note_clashes(outline, node, facts, clashes, short)
+        for name, fact in zip(outline.outputs, map(_kept, results), strict=False):
             if name and not _same(before.facts.get(name), fact):
                 moved.add(name)
+                for reader in graph.consumers(name):
+                    heappush(waiting, graph.position(reader))
             if name:
                 facts[name] = fact
     return facts if reconcile(dict(before.sizes), clashes) == before.sizes else None
@@ -117,20 +139,23 @@ def _initialise(graph: FlatGraph, facts: dict[str, Fact], limit: int, wanted: Co
         shape = tuple(int(d) for d in tensor.dims)
         most = limit if wanted is None or name in wanted else SMALL_VALUE
         small = prod(shape) <= most
-        facts[name] = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+        fact = Fact(shape, tensor.data_type, graph.constant(name) if small else None)
+        facts[name] = graph.loaded.inferred.one(fact) if prod(shape) <= SMALL_VALUE or not small else fact
 
 
-def _note_clashes(node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]) -> None:
+def _note_clashes(
+    outline: Outline, node: NodeProto, facts: Mapping[str, Fact], clashes: list[tuple[int, int]], short: set[str]
+) -> None:
     """Note sizes that meet in a node and differ but must be equal; values cut at a buffer's end go to `short`."""
-    op = node.op_type
+    op = outline.op_type
     agree = op in _AGREEING
     if (op == "Slice" and _cut_where_it_ends(node, facts)) or (
-        short and not agree and not short.isdisjoint(node.input)
+        short and not agree and not short.isdisjoint(outline.inputs)
     ):
-        short.update(node.output)
+        short.update(outline.outputs)
     if not agree and op not in ("QLinearAdd", "QLinearMul", "MatMul"):
         return
-    shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in node.input if n in facts]
+    shapes = [without_cuts(facts[n].shape) if n in short else facts[n].shape for n in outline.inputs if n in facts]
     if agree and not node.domain:
         note_clash(shapes, clashes)
     elif op in ("QLinearAdd", "QLinearMul"):  # without the scales and zero points, which are scalars
@@ -182,30 +207,35 @@ def _walk(
     seen: Callable[[str, dict[str, Fact]], None] | None = None,
     part: Part | None = None,
 ) -> dict[str, Fact]:
+    one = graph.loaded.inferred.one
     nodes = part.nodes if part is not None else graph.steps if seen is None else graph.nodes
     last = _last_reads(nodes, wanted) if seen is not None and wanted is not None else {}
     facts = {} if part is None else dict(part.known)
     if not facts:
         for name, info in graph.inputs.items():
-            facts[name] = Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None)
+            facts[name] = one(Fact(input_shape(info, sizes), info.type.tensor_type.elem_type or None))
     _initialise(graph, facts, limit, wanted)
     if part is None or not part.known:
         facts.update(graph.stored)
-    facts.update(given)
+    facts.update(given if seen is not None else {name: one(fact) for name, fact in given.items()})
     short: set[str] = set()
-    for at, node in enumerate(nodes):
-        most = limit if wanted is None or (node.output and node.output[0] in wanted) else SMALL_VALUE
-        results = _node(graph, node, facts, most)
-        if clashes is not None:
-            _note_clashes(node, facts, clashes, short)
-        for name, fact in zip(node.output, results, strict=False):
+    steps = graph.outlined if nodes is graph.steps else [(node, graph.outline(node)) for node in nodes]
+    for at, (node, outline) in enumerate(steps):
+        most = limit if wanted is None or (outline.outputs and outline.outputs[0] in wanted) else SMALL_VALUE
+        if seen is None:
+            results = _inferred(graph, node, outline, facts, most)
+        else:  # what is to be let go must not be remembered
+            results = _node(graph, node, facts, most)
+        if clashes is not None and (outline.op_type in _CLASHING or (short and not short.isdisjoint(outline.inputs))):
+            _note_clashes(outline, node, facts, clashes, short)
+        for name, fact in zip(outline.outputs, results, strict=False):
             if name and name not in given:
                 facts[name] = _kept(fact)
         if seen is not None:
-            for name in node.output:
+            for name in outline.outputs:
                 if name in facts:
                     seen(name, facts)
-            for name in (*node.input, *node.output):
+            for name in (*outline.inputs, *outline.outputs):
                 if last.get(name) == at and name in facts:
                     facts[name] = Fact(facts[name].shape, facts[name].dtype)
     return facts
@@ -235,6 +265,21 @@ def _last_reads(nodes: Sequence[NodeProto], wanted: Collection[str]) -> dict[str
             if name in wanted:
                 last[name] = at
     return {name: max(at, inside) for name, at in last.items()}
+
+
+def _inferred(
+    graph: FlatGraph, node: NodeProto, outline: Outline, facts: dict[str, Fact], limit: int
+) -> Sequence[Fact]:
+    """See `_node`: remembered, where nothing but the node's kind and what is known of its inputs plays a part."""
+    inputs = [facts.get(name, UNKNOWN) for name in outline.inputs]
+    # Sizes gathered from a shape that is not wholly known are looked up in the graph.
+    looks = outline.op_type == "Gather" and (not inputs or inputs[0].value is None)
+    if outline.kind is None or outline.stored or looks or limit != SMALL_VALUE:
+        return _node(graph, node, facts, limit)
+    outputs = outline.outputs
+    there = 0 if "" not in outline.inputs and "" not in outputs else tuple(map(bool, (*outline.inputs, *outputs)))
+    how = (outline.kind, graph.opset, len(outputs), there)
+    return graph.loaded.inferred.made(how, inputs, lambda: _node(graph, node, facts, limit))
 
 
 def _node(graph: FlatGraph, node: NodeProto, facts: dict[str, Fact], limit: int) -> list[Fact]:

@@ -63,6 +63,8 @@ PRODUCTS: Mapping[str, tuple[Product, ...]] = {
 """Source: ONNX and onnxruntime's contrib operators."""
 FLOAT = ("MatMul", "Gemm", "Conv")
 """Operators that onnxruntime turns into one of those when their sides come from DequantizeLinear."""
+_MAY_BE_NARROW = frozenset(name.rpartition(".")[2] for name in PRODUCTS) | {"DequantizeLinear"}
+"""A graph without any of these operators has no product of integers."""
 _SAME = frozenset(
     "Reshape Transpose Identity Squeeze Unsqueeze Flatten Slice Gather Concat Split Expand Tile Pad MaxPool QGemm "
     "QLinearMatMul QLinearConv QLinearAdd QLinearMul QLinearSoftmax QLinearSigmoid QLinearAveragePool".split()
@@ -100,7 +102,11 @@ def kernels(graph: Graph) -> Kernels:
 
 def narrow(graph: Graph) -> Iterator[Narrow]:
     """The nodes, also in subgraphs, with a pair of products of uint8 and int8 that may not fit in 16 bits."""
-    yield from _Scope(graph, graph.nodes, graph.initializers.values()).narrow()
+    outlines = [graph.outline(node) for node in graph.nodes]
+    ops = {outline.op_type for outline in outlines}
+    nested = any(outline.kind is None for outline in outlines)
+    if nested or not ops.isdisjoint(_MAY_BE_NARROW):
+        yield from _Scope(graph, graph.nodes, graph.initializers.values()).narrow()
 
 
 class _Scope:

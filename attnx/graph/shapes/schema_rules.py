@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attnx.errors import lacks_memory
 from attnx.graph.fact import UNKNOWN, Fact
 from attnx.graph.load.flat import FlatGraph
 
@@ -29,7 +30,11 @@ def infer_by_schema(graph: FlatGraph, node: NodeProto, inputs: Sequence[Fact]) -
         found = shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=[helper.make_opsetid("", graph.opset)]
         )
-    except (defs.SchemaError, shape_inference.InferenceError, ValidationError, RuntimeError, ValueError, TypeError):
+    except (
+        defs.SchemaError, shape_inference.InferenceError, ValidationError, RuntimeError, ValueError, TypeError,
+    ) as error:  # fmt: skip
+        if lacks_memory(error):
+            raise
         return None
     facts = []
     for name in node.output:

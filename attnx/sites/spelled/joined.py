@@ -19,6 +19,7 @@ from attnx.layout import axis_of, parse
 from attnx.records import Place
 from attnx.sites.emit import Emit, prefix_of
 from attnx.sites.finding import Finding, Replacement, key_of
+from attnx.sites.spelled.several_values import joined_values, layout_at, one_softmax, other_uses
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -40,6 +41,8 @@ class _Ends:
     """Which of its inputs it is."""
     layout: str | None
     """The meaning of the joined tensor's axes, where the heads are concatenated in it unchanged; else None."""
+    seen: str | None
+    """The meaning of its axes, where what is joined are features alone; else None."""
 
 
 def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
@@ -51,15 +54,22 @@ def join(graph: Graph, findings: Sequence[Finding]) -> list[tuple[Finding, list[
     """
     groups: dict[str, list[tuple[_Ends, Finding]]] = {}
     for finding in findings:
-        ends = _ends(graph, finding)
-        if ends is not None:
-            groups.setdefault(ends.node.output[0], []).append((ends, finding))
+        others = other_uses(graph, finding)
+        for part in (finding, *others):
+            ends = _ends(graph, part)
+            if ends is not None:
+                groups.setdefault(ends.node.output[0], []).append((ends, part))
     out = []
     for group in groups.values():
         group.sort(key=lambda pair: pair[0].at)
         ends = group[0][0]
         parts = [finding for _, finding in group]
-        if [e.at for e, _ in group] == list(range(len(ends.node.input))) and len(parts) > 1 and _alike(graph, parts):
+        if [e.at for e, _ in group] != list(range(len(ends.node.input))) or len(parts) < 2 or not _alike(graph, parts):
+            continue
+        if one_softmax(graph, parts):
+            e = Emit(graph, f"{prefix_of(graph, ends.node)}/values")
+            out.append((joined_values(graph, ends.node, ends.seen, e, parts), parts))
+        elif len({f.places["weights"].value for f in parts}) == len(parts):
             out.append((_joined(graph, ends, parts), parts))
     return out
 
@@ -91,7 +101,8 @@ def _ends(graph: Graph, finding: Finding) -> _Ends | None:
             if not all(id(leaf) in inside for leaf in atoms) or (not atoms and _cut(graph, finding)):
                 return None
             layout = _side_by_side(place.layout, at % len(now), len(node.input)) if bare and atoms else None
-            return _Ends(node, list(node.input).index(value), layout)
+            seen = layout_at(place.layout, axes, now, at)
+            return _Ends(node, list(node.input).index(value), layout, seen)
         if node.op_type not in _VIEWS or not node.output or node.input[0] != value:
             return None
         bare = bare and node.op_type in ("Identity", "Dropout")

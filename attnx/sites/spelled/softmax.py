@@ -9,7 +9,7 @@ from attnx.graph.axes.axes import MIXING
 from attnx.graph.axes.axis_names import name_axes
 from attnx.graph.axes.linear_attention import competed, is_linear
 from attnx.graph.axes.pairing import Candidate, Use, content, follow, unmixed, use_of
-from attnx.graph.axes.paths import Way, depends, ways_back, ways_on
+from attnx.graph.axes.paths import Way, altered_by, depends, ways_back, ways_on
 from attnx.graph.axes.score_path import bias_kind, read_path
 from attnx.graph.axes.softmax_forms import Softmax, find_softmax, natural
 from attnx.layout import parse
@@ -46,7 +46,7 @@ def recognise(graph: Graph, node: NodeProto) -> Finding | Miss | None:
     before = _Before(data, found, len(shape))
     on = ways_on(data, found.out)
     if not before.candidates and not before.of_data:
-        return before.miss(node) or _none_before(node, on)
+        return before.miss(node) or _none_before(data, node, found.logits, on)
     if not before.keyed and not before.of_data:
         # Otherwise the axis that is normalised belongs to a constant weight: a classifier, a router.
         return _competition(data, node, before.candidates, on, found.out)
@@ -143,6 +143,10 @@ _RESCALED = (
     "the scores are also multiplied or divided by numbers that differ between cells or inputs; the scale holds the "
     "constant factors alone"
 )
+_ALTERED = (
+    "a product of two tensors reaches it only through {}, which alters scores as no scale, bias or mask does; it is "
+    "not shown"
+)
 _LOST = (
     "a product of two tensors reaches it, but what its axes stand for is lost on the way: scores are written into "
     "other places or cut out of blocks"
@@ -169,9 +173,11 @@ def _by_offset(found: Finding) -> bool:
     return not any(name[0] == "q" for name in names) and sum(name[0] == "b" for name in names) > 1
 
 
-def _none_before(node: NodeProto, on: list[Way]) -> Miss | None:
+def _none_before(graph: Graph, node: NodeProto, logits: str, on: list[Way]) -> Miss | None:
     if not on:
         return None
+    if (by := altered_by(graph, logits)) is not None:
+        return Miss(node.name, node.op_type, _ALTERED.format(by))
     return Miss(node.name, node.op_type, "its output weighs a tensor, but no product of two tensors makes its input")
 
 

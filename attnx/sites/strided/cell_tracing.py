@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.moved import origin
-from attnx.graph.axes.paths import above, depends, scalar
+from attnx.graph.axes.paths import depends, scalar
 from attnx.graph.axes.product import find_product, float_source
 from attnx.graph.load.nodes import QUANTISES
 
@@ -64,11 +64,31 @@ def carriers(graph: Graph, target: str, sources: set[str]) -> list[NodeProto]:
     """The nodes through which `target` is made from the sources, in order; sizes read off the sources carry nothing."""
     carried = set(sources)
     found: list[NodeProto] = []
-    makers = {id(n): n for v in above(graph, [target], sources) if (n := graph.producer(v))}
-    for node in sorted(makers.values(), key=graph.position):
-        if node.op_type not in ("Shape", "Size") and not carried.isdisjoint(node.input):
-            carried.update(o for o in node.output if o)
+    makers = [n for name in sources if (n := graph.producer(name)) is not None]
+    # What is made before all sources is made from none of them.
+    first = min(map(graph.position, makers)) if len(makers) == len(sources) else 0
+    for _, node in sorted(_above(graph, target, sources, first).items()):
+        outline = graph.outline(node)
+        if outline.op_type not in ("Shape", "Size") and not carried.isdisjoint(outline.inputs):
+            carried.update(o for o in outline.outputs if o)
             found.append(node)
+    return found
+
+
+def _above(graph: Graph, target: str, stop: set[str], first: int) -> dict[int, NodeProto]:
+    """The nodes that make `target`, by their position, up to values of `stop`, and none in front of the position."""
+    found: dict[int, NodeProto] = {}
+    stack = [target]
+    while stack:
+        value = stack.pop()
+        node = None if value in stop else graph.producer(value)
+        at = -1 if node is None else graph.position(node)
+        if node is None or at < first or at in found:
+            continue
+        found[at] = node
+        outline = graph.outline(node)
+        if outline.op_type not in ("Shape", "Size"):
+            stack += [name for name in outline.inputs if name]
     return found
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attnx.graph.load.outline import Outline
+
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
+
+
+_NOTHING = Outline("", (), (), (), None, False)
 
 
 def signatures(graph: Graph, targets: Sequence[str], sources: Sequence[str]) -> list[int]:
@@ -19,18 +24,21 @@ def signatures(graph: Graph, targets: Sequence[str], sources: Sequence[str]) -> 
             stack.pop()
             continue
         node = graph.producer(name)
-        if node is None or node.op_type in ("Constant", "Shape", "Size"):
+        outline = _NOTHING if node is None else graph.outline(node)
+        if node is None or outline.op_type in ("Constant", "Shape", "Size"):
             held = graph.constant(name)
-            shape = graph.shape(node.input[0] if node is not None and node.input else name)
-            own_name = name if held is None and (node is None or not node.input) else ""
+            shape = graph.shape(outline.inputs[0] if outline.inputs else name)
+            own_name = name if held is None and not outline.inputs else ""
             known[name] = hash((own_name, shape, None if held is None else (held.dtype.str, held.tobytes())))
             continue
-        read = list(node.input)
+        read = outline.inputs
         waiting = [n for n in read if n and n not in known]
         if waiting:
             stack += waiting
             continue
-        attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        at = list(node.output).index(name)
-        known[name] = hash((node.op_type, attributes, at, tuple([known[n] if n else 0 for n in read])))
+        how: object = outline.kind
+        if how is None:
+            how = (node.op_type, tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute)))
+        at = outline.outputs.index(name)
+        known[name] = hash((how, at, tuple([known[n] if n else 0 for n in read])))
     return [known[target] for target in targets]

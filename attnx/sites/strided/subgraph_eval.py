@@ -88,16 +88,18 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
         extra = {id(node) for node in run.extra}
         ranks: dict[str, tuple[int, int]] = {}
         for node in nodes:
-            before = [ranks[n] for n in node.input if n in ranks]
+            outline = graph.outline(node)
+            inputs, outputs = outline.inputs, outline.outputs
+            before = [ranks[n] for n in inputs if n in ranks]
             # In file order, which keeps few values at a time; a node from no file comes after the nodes that it reads.
             place = max([p for p, _ in before] + ([] if id(node) in extra else [graph.position(node)]), default=0)
             rank = (place, 1 + max((level for _, level in before), default=0))
-            alone = id(node) in extra or any(own[n] != _SHARED for n in node.input if n)
+            alone = id(node) in extra or any(own[n] != _SHARED for n in inputs if n)
             side = at if alone else _SHARED
-            reads = [(own[n], n) if n else None for n in node.input]
+            reads = [(own[n], n) if n else None for n in inputs]
             steps.setdefault((side, id(node)), _Step(rank, node, side, reads))
-            own |= dict.fromkeys((o for o in node.output if o), side)
-            ranks |= dict.fromkeys((o for o in node.output if o), rank)
+            own |= dict.fromkeys((o for o in outputs if o), side)
+            ranks |= dict.fromkeys((o for o in outputs if o), rank)
         wanted.append((own[run.target], run.target))
     ordered = sorted(steps.values(), key=lambda step: step.rank)
     last = {key: i for i, step in enumerate(ordered) for key in step.reads}
@@ -157,10 +159,10 @@ def _needed(
             return None  # a large weight
         else:
             needed[id(node)] = node
-            stack += [n for n in node.input if n]
+            stack += graph.outline(node).reads
     own = sorted((n for n in needed.values() if id(n) not in added), key=graph.position)
     # The graph's own read none of the others.
-    return sort_nodes([*own, *(n for n in extra if id(n) in needed)], set(held), lambda n: [i for i in n.input if i])
+    return sort_nodes([*own, *(n for n in extra if id(n) in needed)], set(held), graph.outline)
 
 
 def _known(node: NodeProto) -> bool:
