@@ -105,26 +105,26 @@ class Carrier:
         whole = first > 0 and (first - 1) % SPAN == 0 and self.length(first) == n
         return whole and bool((np.diff(array.ravel()) == 1).all())
 
-    def merged(self, one: Array, two: Array, unlike: int) -> Array:
-        """The tokens of a value that is made from two, cell by cell.
+    def joined(self, one: Array, two: Array) -> Array | None:
+        """The tokens of a value that is computed from two, cell by cell; None where tokens are mixed.
 
-        Of two texts the first decides; of one text, what is in its place decides over what is not.
+        Of two texts the first decides. Of one text, what is in its place decides.
 
         Args:
             one: The tokens of the first.
             two: Those of the second.
-            unlike: What a cell of two different tokens becomes.
         """
+        rank = max(one.ndim, two.ndim)
+        one, two = (array.reshape((1,) * (rank - array.ndim) + array.shape) for array in (one, two))
         texts = [(int(array.max()) - 1) // SPAN for array in (one, two)]
         if texts[0] != texts[1] and min(texts) >= 0:
-            one, two = (one, two) if texts[0] < texts[1] else (two, one)
-            return one.reshape((1,) * (max(one.ndim, two.ndim) - one.ndim) + one.shape)
-        for array in (one, two):
-            if unlike == NOTHING and self.at_home(array):
-                return array.reshape((1,) * (max(one.ndim, two.ndim) - array.ndim) + array.shape)
-        a, b = np.broadcast_arrays(one, two)
-        made = np.where(a > 0, a, np.where(b > 0, b, np.minimum(a, b)))
-        return np.where((a > 0) & (b > 0) & (a != b), unlike, made)
+            return one if texts[0] < texts[1] else two
+        if not _differ(one, two):
+            return known_first(one, two)
+        for decides in (self.at_home, _in_place):
+            if (found := next((array for array in (one, two) if decides(array)), None)) is not None:
+                return found
+        return None
 
     def summed(self, array: Array, axis: int) -> Array | None:
         """The tokens of sums over an axis, which keeps size 1; None where these are over tokens."""
@@ -134,10 +134,10 @@ class Carrier:
         new = [0, *(i for i in range(1, len(parts)) if not np.array_equal(parts[i], parts[i - 1]))]
         if len(new) > _FEW:
             return None
-        made = parts[0]
+        made: Array | None = parts[0]
         for i in new[1:]:
-            made = self.merged(made, parts[i], NOTHING)
-        return np.expand_dims(made, axis % array.ndim)
+            made = None if made is None else self.joined(made, parts[i])
+        return None if made is None else np.expand_dims(made, axis % array.ndim)
 
     def moved(self, node: NodeProto, values: Sequence[Array | None]) -> list[Array] | None:
         """What a node that only moves cells makes of tokens; None where it cannot be worked out.
@@ -163,6 +163,24 @@ class Carrier:
             in_order: Whether those picked keep their order: as many as there were are then all of them.
         """
         return None if in_order and self.at_home(array) else np.full((1,) * rank, SOME)
+
+
+def _differ(one: Array, two: Array) -> bool:
+    return bool(((one > 0) & (two > 0) & (one != two)).any())
+
+
+def known_first(one: Array, two: Array) -> Array:
+    """For each cell the token that one of two names; `SOME` where they name two."""
+    a, b = np.broadcast_arrays(one, two)
+    made = np.where(a > 0, a, np.where(b > 0, b, np.minimum(a, b)))
+    return np.where((a > 0) & (b > 0) & (a != b), SOME, made)
+
+
+def _in_place(array: Array) -> bool:
+    """Whether tokens stand at their own positions along one axis; others may be of none, as in a padded text."""
+    flat = array.ravel()
+    at = np.flatnonzero(flat > 0)
+    return array.size == max(array.shape, default=1) and at.size > 1 and bool(((flat[at] - 1) % SPAN == at).all())
 
 
 def narrowed(array: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx.records import Array
-from attnx.sites.carrying import NOTHING, Carrier, Outputs, Rule
+from attnx.sites.carrying import Carrier, Outputs, Rule
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -26,12 +26,16 @@ def in_place(c: Carrier, node: NodeProto, _: dict[str, Any]) -> Outputs:
     for out in node.output:
         shape = c.shape(out) if out else None
         made: Array | None = None
+        seen: set[str] = set()
         for name in node.input:
             array, own = c.held.get(name), c.shape(name)
             if array is None or shape is None or own is None or not _fits(own, shape):
                 continue
             array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
-            made = array if made is None else c.merged(made, array, NOTHING)
+            if name in seen:
+                continue
+            made = array if not seen else None if made is None else c.joined(made, array)
+            seen.add(name)
         outputs.append(made)
     return outputs
 

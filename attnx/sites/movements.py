@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnx.records import Array
-from attnx.sites.carrying import SOME, Carrier, Outputs, Rule, in_order, narrowed, reshaped, widened
+from attnx.sites.carrying import SOME, Carrier, Outputs, Rule, in_order, known_first, narrowed, reshaped, widened
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -134,6 +134,8 @@ def _scatter(c: Carrier, node: NodeProto, a: dict[str, Any]) -> Outputs:
     if written is None:
         return (array,)
     rank = c.rank(node.output[0]) or written.ndim
+    if array is None and bool((written == SOME).all()):
+        return ()  # picked, computed on by themselves, and written back to where they were (experts of heads)
     if array is None:
         # Lengths and positions say where a cache is written to: in order.
         follows = in_order(c.graph, node.input[1]) or node.input[1] not in c.of_text
@@ -154,7 +156,7 @@ def _where(c: Carrier, node: NodeProto, _: dict[str, Any]) -> Outputs:
         made = np.where(condition, nothing if one is None else one, nothing if two is None else two)
         return (narrowed(made.reshape((1,) * (rank - made.ndim) + made.shape)),)
     sides = [x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (one, two) if x is not None]
-    return (sides[0] if len(sides) == 1 else narrowed(c.merged(sides[0], sides[1], SOME)),)
+    return (sides[0] if len(sides) == 1 else narrowed(known_first(sides[0], sides[1])),)
 
 
 def _pad(c: Carrier, node: NodeProto, a: dict[str, Any]) -> Outputs:

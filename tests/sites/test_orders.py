@@ -336,6 +336,29 @@ def unpadded(g: G) -> str:
     return out
 
 
+def padded_and_mixed(g: G) -> str:
+    """Local attention pads a text to whole windows, mixes neighbours, and cuts the padding off (LED)."""
+    _, x = embedded(g)
+    padded = str(g.op("Pad", x, ints(g, 0, 0, 0, 0, 3, 0)))
+    out, *_ = attention(g, cut(g, str(g.op("Add", shift(g, padded), padded)), 0, -3))
+    return out
+
+
+def experts_of_heads(g: G) -> str:
+    """Each expert projects the queries that chose it; they are picked, and written back (JetMoe)."""
+    _, x = embedded(g)
+    rows = g.op("Reshape", x, ints(g, -1, WIDTH))
+    size = g.op("Slice", g.op("Shape", rows), ints(g, 0), ints(g, 1))
+    _, index = g.op("TopK", g.op("ReduceSum", rows, ints(g, 1), keepdims=0), size, axis=0, outputs=2)
+    made = g.linear(str(g.op("Gather", rows, index)), D * H)
+    zeros = g.op("ConstantOfShape", g.op("Shape", made))
+    back = g.op("ScatterND", zeros, g.op("Unsqueeze", index, ints(g, 1)), made)
+    whole = g.op("Concat", g.op("Slice", g.op("Shape", x), ints(g, 0), ints(g, 2)), ints(g, D * H), axis=0)
+    query, key, value = str(g.op("Reshape", back, whole)), g.linear(x, D * H), g.linear(x, D * H)
+    weights = g.softmax(g.scores(g.heads(query), g.heads(key, (0, 2, 3, 1))))
+    return g.out(str(g.op("MatMul", weights, g.heads(value))))
+
+
 def counted_positions(g: G) -> str:
     """XLM-R: positions are counted from the ids, and looked up; padding is blanked."""
     ids, x = embedded(g)
@@ -348,7 +371,18 @@ def counted_positions(g: G) -> str:
 
 @pytest.mark.parametrize(
     "graph",
-    [rotary, relative_shift, cached, pooled, mixed_with_neighbours, read_both_ways, unpadded, counted_positions],
+    [
+        rotary,
+        relative_shift,
+        cached,
+        pooled,
+        mixed_with_neighbours,
+        read_both_ways,
+        unpadded,
+        counted_positions,
+        padded_and_mixed,
+        experts_of_heads,
+    ],
 )
 def test_what_moves_no_text_is_not_doubted(graph: Callable[[G], str], tmp_path: Path) -> None:
     g = G()
