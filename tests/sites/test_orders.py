@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
@@ -188,6 +189,21 @@ def test_moved_positions_are_named_by_what_stands_there(move: str, only_keys: bo
         assert named(trace.keys_of(first)) == truth
         assert named(trace.queries_of(second)) == named(trace.keys_of(second)) == standing(path, query, size)
         assert sum("moves the tokens" in note for note in trace.notes) == 1
+
+
+def test_a_fused_operator_reads_what_was_moved(tmp_path: Path) -> None:
+    g = G()
+    _, x = embedded(g)
+    moved = shift(g, x)
+    query, key, value = (g.linear(side, D * H) for side in (x, moved, moved))
+    made = g.op("MultiHeadAttention", query, key, value, domain="com.microsoft", num_heads=H)
+    path = g.save(tmp_path, str(made), query, key)
+    model = onnx.load(path)
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+    (one,) = (trace := traced(path, 7)).attentions
+    assert named(trace.queries_of(one)) == standing(path, query, 7) == list(range(7))
+    assert named(trace.keys_of(one)) == standing(path, key, 7) == [None, *range(6)]
 
 
 def sort_by_top(g: G, ids: str, x: str) -> str:
