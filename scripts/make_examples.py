@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,6 @@ FAMILIES = Path(__file__).resolve().parents[1] / "tests" / "families"
 
 def main() -> None:
     """Write everything into one folder."""
-    if find_spec("PIL") is None:
-        sys.exit("make_examples draws a picture and needs pillow: pip install '.[vision]'")
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "examples")
     weights = small_models.weights(4)
     translator = small_models.save(

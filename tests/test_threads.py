@@ -1,6 +1,7 @@
 """One model may be asked by several threads at once: what each gets is what it would have got alone."""
 
 import contextlib
+import csv
 import os
 import random
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 import attnx
 from attnx.model import Model
 from attnx.paths import new_mode
+from attnx.scan.corpus import read
 from attnx.session.ort import open_session
 from attnx.session.silence import quiet, reserve
 
@@ -97,6 +99,17 @@ def test_without_a_place_that_is_nowhere_there_is_no_silence(
     os.write(1, b"a result\n")
     os.write(2, b"a note\n")
     assert tuple(capfd.readouterr()) == ("noise\na result\n", "a note\n")
+
+
+def test_corpora_that_are_read_at_once_may_all_have_long_fields(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    (tmp_path / "c.csv").write_text(f"text\none\n{'x' * (before + 1)}\n")
+    first, second = (read([tmp_path / "c.csv"]) for _ in range(2))
+    assert next(first).text == next(second).text == "one"
+    first.close()  # type: ignore[attr-defined]
+    assert len(next(second).text) == before + 1
+    assert list(second) == []
+    assert csv.field_size_limit() == before
 
 
 def test_threads_that_ask_for_the_mode_of_new_files_leave_the_mask_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

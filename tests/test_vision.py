@@ -19,13 +19,19 @@ from attnx.tokens.axes import labelled
 from attnx.view.overlay import blend
 from tests.cli.conftest import attnx as attnx_command
 from tests.pictures.make import picture
-from tests.small_senses import SIDE, bright, reader, vit
+from tests.small_senses import SIDE, bright, png, reader, vit
 
 __all__ = ["attnx_command"]
 
 PICTURES = Path(__file__).parent / "pictures"
 ANY = Slot("pixel_values", ("batch", 3, "height", "width"), "tensor(float)")
 SLOT = Slot("pixel_values", ("batch", 3, 224, 224), "tensor(float)")
+
+
+def test_a_picture_is_written_without_pillow_as_pillow_reads_it(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    with Image.open(png(tmp_path / "a.png", pixels)) as read:
+        np.testing.assert_array_equal(np.asarray(read), pixels)
 
 
 def test_cls_looks_at_the_bright_patch(tmp_path: Path) -> None:

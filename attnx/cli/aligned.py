@@ -245,7 +245,7 @@ def against_gold(run: Start, model: Model, targets: Path | None, gold: Path, sta
     heads = choice(*(["", tables.best_heads(found, count, more)] for count in counts))
     hints = [] if asked.explain else ["formula, source: --explain"]
     methods = tables.errors(model.name, gold.name, found, explain=asked.explain)
-    output.show(screen(methods, heads, said=output.lines_of(said), every=asked.explain, hints=hints))
+    output.show(screen(methods, heads, said=output.lines_of(said), hints=hints))
 
 
 def translate(run: Start, model: Model, targets: Path | None, asked: Asked, *, jsonl: bool) -> None:

@@ -32,7 +32,7 @@ See what each token attends to, in any Transformer exported to ONNX.
 Usage: attnx COMMAND [OPTIONS]   attnx COMMAND --help   attnx "A text."
 """
 """What the help begins with; without a command, a text is one of `inspect`."""
-TERMS = "Terms that it uses: docs/reference/glossary.md"
+TERMS = "Terms that it uses: docs/reference/glossary.md in the repository"
 """What the help ends with."""
 
 

@@ -63,8 +63,8 @@ def body(shown: Pointed, top: int | None, *, every: bool, explain: bool) -> Choi
     Args:
         shown: What is shown.
         top: How many heads are listed, however long that is; None for as many as fit.
-        every: List every head.
-        explain: With layers and formulas.
+        every: List every head and layer.
+        explain: With formulas.
     """
     from attnx.view.screen import choice
 
@@ -72,7 +72,8 @@ def body(shown: Pointed, top: int | None, *, every: bool, explain: bool) -> Choi
     count = most if every else top
     forms = _FORMS if count is None else (_Form(count, count),)
     return choice(
-        *(_body(shown, form, explain=explain) for form in forms), instead=[_left_out(shown, form) for form in forms]
+        *(_body(shown, form, every=every, explain=explain) for form in forms),
+        instead=[_left_out(shown, form) for form in forms],
     )
 
 
@@ -88,7 +89,7 @@ def _left_out(shown: Pointed, form: _Form) -> str:
     return f"{said}: --all" if said else ""
 
 
-def _body(shown: Pointed, form: _Form, *, explain: bool) -> list[Any]:
+def _body(shown: Pointed, form: _Form, *, every: bool, explain: bool) -> list[Any]:
     from attnx.measure.coreference import ONE_SENTENCE
     from attnx.view import coref_tables as tables
     from attnx.view import mattering_tables
@@ -113,7 +114,7 @@ def _body(shown: Pointed, form: _Form, *, explain: bool) -> list[Any]:
         told = form.read == "whole" and any(f" {head} " in note for note in one.notes)  # as one set aside
         if seen and form.opened and not told:
             out.append(line(f"the head that is most on one token, {head}: {seen}", "dim"))
-        if explain:
+        if every:
             out += ["", tables.layers(one)]
         if shown.pairs is not None:
             two, moved = shown.pairs[at]

@@ -155,7 +155,7 @@ class Points:
         if not readers:
             raise UnsupportedError(
                 f"{title} cannot be changed: nothing that the model computes with reads that tensor "
-                "(the numbers go another way: in integers, or written into other places)",
+                "(the numbers go another way: in integers, written into other places, in blocks that padding fills)",
             )
         graph = self.wide.graph
         others = [n for n in graph.consumers(place.value) if n.op_type not in ("Shape", "Size")]

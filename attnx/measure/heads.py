@@ -18,13 +18,13 @@ from attnx.wording import Wording
 MIXED, NOTHING, REST = "mixed", "nothing", "rest"
 KINDS: Mapping[str, tuple[str, float, str]] = MappingProxyType(
     {
-        "previous-token": ("previous", 0.5, "Clark et al. 2019, section 3.1: over half on the previous token"),
-        "next-token": ("next", 0.5, "Clark et al. 2019, section 3.1: over half on the next token"),
-        "self": ("self", 0.5, "attnx: over half on the token itself"),
+        "previous-token": ("previous", 0.5, "Clark et al. 2019, section 3.1"),
+        "next-token": ("next", 0.5, "Clark et al. 2019, section 3.1"),
+        "self": ("self", 0.5, "attnx"),
         "induction": ("induction", 0.4, "attnx: over 0.4 on what followed an earlier copy"),
-        "punctuation": ("punctuation", 0.5, "attnx: over half on punctuation"),
+        "punctuation": ("punctuation", 0.5, "attnx"),
         "sink": ("sink", SINK, f"Gu et al. 2025: importance of the first token over {SINK:g}"),
-        "broad": ("entropy share", 0.8, "attnx: entropy over 0.8 of the most possible (Clark: 3.8 of 4.8 nats)"),
+        "broad": ("entropy share", 0.8, "attnx; Clark et al.: 3.8 of 4.8 nats"),
     }
 )
 """For each kind: the measure that decides, its threshold, and the reason. The first threshold passed names a head."""
@@ -213,8 +213,8 @@ def with_measure(table: HeadTable, measure: Measurement, rest: Measurement | Non
 def thresholds() -> tuple[str, ...]:
     """One line per kind: the measure, its threshold and its source; the last line is about the rest."""
     named = (f"{kind}: {name} > {limit:g} ({why})" for kind, (name, limit, why) in KINDS.items())
-    return (*named, f"{REST}: of a sink, its weights without the first token, each row scaled to sum to 1; rows count "
-            f"of which over {LEFT:g} is left, and the thresholds are the same (attnx)")  # fmt: skip
+    return (*named, f"{REST}: a sink's weights without the first token, each row of which over {LEFT:g} is left "
+            "scaled to sum to 1; the thresholds are the same (attnx)")  # fmt: skip
 
 
 def _all(table: HeadTable) -> tuple[Measurement, ...]:

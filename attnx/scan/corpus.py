@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -23,6 +24,28 @@ called .json as JSON Lines."""
 _ROWS = "Each line is one JSON value: a text, or an object with one. A list over several lines is not read."
 _LONGEST = 1 << 30
 """The longest CSV field, in characters; the csv module's own limit is 131,072."""
+
+
+class _Fields:
+    """The csv module's limit of a field, one for all threads: the first reader widens it, the last restores it."""
+
+    def __init__(self) -> None:
+        self._turn, self._readers, self._before = threading.Lock(), 0, 0
+
+    def widen(self) -> None:
+        with self._turn:
+            if not self._readers:
+                self._before = csv.field_size_limit(_LONGEST)
+            self._readers += 1
+
+    def restore(self) -> None:
+        with self._turn:
+            self._readers -= 1
+            if not self._readers:
+                csv.field_size_limit(self._before)
+
+
+_FIELDS = _Fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +191,7 @@ def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimi
             last[:] = at, end
             yield line
 
-    before = csv.field_size_limit(_LONGEST)
+    _FIELDS.widen()
     try:
         # Strict: a quote that is never closed would make one text of all that follows.
         rows = csv.reader(lines(), delimiter=delimiter, strict=True)
@@ -194,7 +217,7 @@ def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimi
         quote = "A quote inside a quoted text is written twice; is one never closed?"
         raise InputError(f"{path}, line {last[0]} is not CSV that can be read: {error}", quote) from None
     finally:
-        csv.field_size_limit(before)
+        _FIELDS.restore()
 
 
 def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> Iterator[_Row]:

@@ -15,7 +15,6 @@ from attnx.session.protocol import OpenModel
 from attnx.study.patch_places import first_keys, reachable, sides_of
 from attnx.study.readout import Change, Readout, readout
 from attnx.tokens.find import name_of
-from attnx.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def ablate(
     base = running.base("inputs")
     read = readout(model, base, tokens, answer=answer, foil=foil, position=position, at=at)
     if at is not None and not read.by_position:
-        raise UsageError(f"{model.name} gives no answer for each position", Wording("Leave <position> out."))
+        raise UsageError(f"{model.name} gives no answer for each position", "Leave the position out.")
     before: dict[int | None, int] = {}
     notes: list[str] = []
     if edges or queries is not None:

@@ -82,6 +82,11 @@ def key_name(shown: Inspection, at: int, site: int | None = None) -> str:
 
 
 def ranked(shown: Inspection) -> list[tuple[Pick, int, float]]:
+    """The largest of `_ranked`: as many as were asked for."""
+    return _ranked(shown)[: shown.request.top or TOP]
+
+
+def _ranked(shown: Inspection) -> list[tuple[Pick, int, float]]:
     """Each head's largest value for the query, special tokens excluded, the largest first."""
     assert shown.query is not None
     out = []
@@ -92,13 +97,16 @@ def ranked(shown: Inspection) -> list[tuple[Pick, int, float]]:
             key = int(np.nanargmax(values))
             out.append((pick, pick.matrix.keys.at[key], float(values[key])))
     out.sort(key=lambda item: -item[2])
-    return out[: shown.request.top or TOP]
+    return out
 
 
-def ranking_measure(shown: Inspection) -> Measurement:
-    """`ranked` as a measurement of rank 1."""
+def ranking_measure(shown: Inspection, *, every: bool = False, rest: str = "") -> Measurement:
+    """`ranked` as a measurement of rank 1: of every head, or of the first; `rest`: how the others are seen."""
     assert shown.query is not None
-    best = ranked(shown)
+    found = _ranked(shown)
+    best = found if every else found[: shown.request.top or TOP]
+    left = len(found) - len(best)
+    more = f"{counted(left, 'more head')}{rest} · " if left and rest else ""
     wide = max((len(pick.label) for pick, _, _ in best), default=0)
     return Measurement(
         name=f"{shown.request.stage} from {query_name(shown, shown.query)}@{shown.query}",
@@ -106,7 +114,7 @@ def ranking_measure(shown: Inspection) -> Measurement:
         axes=(Axis("head", tuple(f"{pick.label:<{wide}} → {key_name(shown, key)}" for pick, key, _ in best)),),
         values=np.array([value for _, _, value in best]),
         bounds=(0.0, 1.0) if shown.request.stage == "weights" else (None, None),
-        notes=(f"the largest of each of {counted(len(shown.picks), 'head')}, special tokens left out",),
+        notes=(f"{more}the largest weight of each, special tokens left out",),
     )
 
 

@@ -52,7 +52,7 @@ def render(
     if view == "ranking":
         from attnx.view.bars import bars
 
-        return [bars(ranking_measure(shown)), *_notes(shown)]
+        return [bars(ranking_measure(shown, every=every, rest=rest)), *_notes(shown)]
     if rest and (shortens(shown) or (suited and view == "table")):
         return [_shorter(shown, rest, every, said)]
     return [*_spaced(_matrices(shown, [pick.matrix for pick in shown.picks])), *_notes(shown)]

@@ -84,10 +84,10 @@ def errors(model: str, name: str, found: Errors, *, explain: bool) -> Columns:
             column("recall", values[:, 4]),
         ],
         notes=[
-            formula if explain else "",
             f"chosen on one half, judged on the other: heads {chosen}; layers {picked}" if chosen else "",
             *found.notes,
         ],
+        explained=[formula] if explain else [],
         gap=1,  # all on 80 columns
     )
 
@@ -118,7 +118,7 @@ def timed(words: Sequence[tuple[str, float, float]], heads: str, *, explain: boo
             column("end", [f"{end:.2f}" for *_, end in words], whole=True),
             column("word", [text.strip() for text, *_ in words]),
         ],
-        notes=[f"seconds; {how}" if explain else ""],
+        explained=[f"seconds; {how}"] if explain else [],
     )
 
 
@@ -140,7 +140,8 @@ def spans(
             column("tokens", [str(size) for size in sizes]),
             column("text", [" ".join(text.split()) for _, text in named]),
         ],
-        notes=[_SPANS if explain else "", *said],
+        notes=said,
+        explained=[_SPANS] if explain else [],
     )
 
 
@@ -167,7 +168,7 @@ def units(rows: Sequence[tuple[str, Array, float]], names: Sequence[str], by: st
             column("own", [w[-1] for _, w, _ in rows], decimals=2),
             column("lookback", [ratio for *_, ratio in rows], decimals=2),
         ],
-        notes=["sinks: the first token and special tokens; own: what the model had written before"] if explain else [],
+        explained=["sinks: the first token and special tokens; own: what the model had written before"] * explain,
     )
 
 
@@ -187,7 +188,8 @@ def lookback(
             column("head", [f"{layers[s]} {heads[h]}" for s, h in kept], whole=True),
             column("mean over steps", [means[at] for at in kept], bar=(0.0, 1.0)),
         ],
-        notes=[f"{ratios.formula} ({ratios.source})" if explain else "", *said, more(len(order) - len(kept))],
+        notes=[*said, more(len(order) - len(kept))],
+        explained=[f"{ratios.formula} ({ratios.source})"] if explain else [],
     )
 
 

@@ -67,6 +67,7 @@ def columns(
     strong: Collection[int] = (),
     faint: Collection[int] = (),
     notes: Sequence[str] = (),
+    explained: Sequence[str] = (),
     gap: int = 2,
 ) -> Columns:
     """Show columns of equal length.
@@ -76,7 +77,9 @@ def columns(
         parts: The first names the rows, and is repeated where the others do not fit side by side.
         strong: Rows to write bold.
         faint: Rows to write dim.
-        notes: Lines under the table: the formula, its source, notes.
+        notes: Lines under the table.
+        explained: Lines below these: how the numbers are computed, and by whom. On a `screen` that has no room for both
+            they come before the table.
         gap: Spaces between columns.
 
     Returns:
@@ -86,7 +89,8 @@ def columns(
     lengths = {len(part.values) for part in parts}
     if len(lengths) > 1:
         raise ValueError(f"columns of different lengths: {sorted(lengths)}")
-    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), tuple(line for line in notes if line), gap)
+    said, told = (tuple(line for line in lines if line) for lines in (notes, explained))
+    return Columns(title, tuple(parts), frozenset(strong), frozenset(faint), said, gap, told)
 
 
 _Fitted = tuple[Column, int, int]
@@ -103,6 +107,7 @@ class Columns:
     faint: frozenset[int]
     notes: tuple[str, ...]
     gap: int
+    explained: tuple[str, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Fit the columns to the width, then write them row by row."""
@@ -117,7 +122,7 @@ class Columns:
             yield from self._write(block, here)
         if left and there:
             yield Text(here.spell(f"a wider terminal shows {', '.join(safe(name) for name in left)} too"), "dim")
-        for note in self.notes:
+        for note in (*self.notes, *self.explained):
             yield line(note, "dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Extent:

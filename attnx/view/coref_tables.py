@@ -58,7 +58,7 @@ def verdicts(one: Coreference, *, explain: bool = False, short: bool = False) ->
     shares = [np.nan if v.candidate is None else v.shares[v.candidate] for v in rows]
     methods = [*(v.method for v in one.verdicts), *(f"baseline: {v.method}" for v in places)]
     faint = range(len(one.verdicts), len(rows))
-    told = ["share: among the candidates; lead: the first share less the second"] if explain else []
+    told = ["share: among the candidates; lead: the first share less the second"] if explain and not short else []
     return columns(
         "",
         [
@@ -69,7 +69,8 @@ def verdicts(one: Coreference, *, explain: bool = False, short: bool = False) ->
             column("lead", [v.lead for v in rows]),
         ],
         faint=faint,
-        notes=[] if short else [*told, *one.notes],
+        notes=[] if short else one.notes,
+        explained=told,
     )
 
 
@@ -100,12 +101,14 @@ def heads(one: Coreference, count: int, more: Callable[[int], str], *, explain: 
     parts.append(column("set aside", [_set_aside(one, s, h) for s, h in kept], decimals=2, spare=True))
     few = len(one.candidates) - len(chosen)
     notes = [f"{counted(few, 'more candidate has', 'more candidates have')} less weight" if few > 0 else ""]
-    if explain:
-        notes.append(f"weight and share among the candidates; {sourced(one.weights)}")
-        notes.append("set aside: weight on special tokens, the pronoun itself and hubs")
+    told = [
+        f"weight and share among the candidates; {sourced(one.weights)}",
+        f"margin: {sourced(one.margin)}",
+        "set aside: weight on special tokens, the pronoun itself and hubs",
+    ]
     notes.append(more(len(one.ranked) - len(kept)))
     title = f"from {one.pronoun.text}@{one.pronoun.pieces[0]}: heads by margin"
-    return columns(title, parts, notes=notes)
+    return columns(title, parts, notes=notes, explained=told if explain else [])
 
 
 def _percent(share: float) -> str:
@@ -135,7 +138,6 @@ def layers(one: Coreference) -> Columns:
             column("weight", [np.nanmax(one.weights.values[s, h]) if h >= 0 else np.nan for s, h in best]),
             column("margin", [one.margin.values[s, h] if h >= 0 else np.nan for s, h in best]),
         ],
-        notes=[f"{one.margin.formula} ({one.margin.source})"],
     )
 
 
@@ -166,8 +168,8 @@ def contrast(
             f"{counted(len(moved.moved), 'head')} point{'s' * (len(moved.moved) == 1)} elsewhere in the other text, "
             f"{len(moved.fixed)} at the same noun in both" + (f" ({', '.join(notes)})" if notes else ""),
             verdicts,
-            f"{moved.change.formula} ({moved.change.source})" if explain else "",
         ],
+        explained=[f"change: {sourced(moved.change)}"] if explain else [],
     )
 
 

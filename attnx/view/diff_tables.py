@@ -9,7 +9,6 @@ import numpy as np
 from attnx.formula import average
 from attnx.view.cells import small
 from attnx.view.columns import Columns, column, columns
-from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.measure.difference import Difference
@@ -85,7 +84,7 @@ def heads(found: Difference, count: int, *, explain: bool = False) -> Columns:
             column("rank", of(found.rank), decimals=2),
             column("rows moved", of(found.moved), bar=(0.0, 1.0)),
         ],
-        notes=[told] if explain else [],
+        explained=[told] if explain else [],
     )
 
 
@@ -120,9 +119,8 @@ def layers(found: Difference, *, few: bool = False, explain: bool = False) -> Co
         f"stages: {found.stages.formula}; JS: {found.divergence.formula} in nats ({found.divergence.source})",
         f"rows moved: {found.moved.formula} whose strongest key changes",
     ]
-    part = Wording("the {few} layers that moved most, of {all}; <explain> shows all", few=len(kept), all=len(labels))
-    title = part if left else "by layer"
-    return columns(title, parts, notes=told if explain else [])
+    title = f"the {len(kept)} layers that moved most, of {len(labels)}; a pipe gets all" if left else "by layer"
+    return columns(title, parts, explained=told if explain else [])
 
 
 __all__ = ["heads", "layers", "most_moved", "verdict"]

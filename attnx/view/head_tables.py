@@ -77,7 +77,7 @@ def kinds(table: HeadTable, explain: bool) -> Columns:
         notes.insert(0, "* sink, and what the rest of its weight does")
         named.add("rest")
     said = [line for line in table.thresholds if line.partition(":")[0] in named] if explain else []
-    return columns("what each head does", parts, notes=["; ".join(notes), *said], gap=0)
+    return columns("what each head does", parts, notes=["; ".join(notes)], explained=said, gap=0)
 
 
 def _short(table: HeadTable, site: int, head: int) -> str:
@@ -130,12 +130,21 @@ def measures(table: HeadTable, sort: str, count: int, more: Callable[[int], str]
     found = (re.findall(r"[A-Z][\w ]*?(?: et al\.| and [A-Z]\w+)? \d{4}", m.source) for m in table.measures)
     papers = dict.fromkeys(paper for papers in found for paper in papers)
     said = [more(len(places) - len(kept))]
-    if explain:
-        said += [f"{m.name}: {m.formula}" for m in table.measures if m.formula]
-        said.append(f"Sources: {', '.join(papers)}")
+    told = [*_formulas(table), f"Sources: {', '.join(papers)}"] if explain else []
     if table.spread:
         said.insert(0, "±: standard deviation over the texts")
-    return columns("", parts, notes=said, gap=1)
+    return columns("", parts, notes=said, explained=told, gap=1)
+
+
+_MEANS = "mean over queries of "
+
+
+def _formulas(table: HeadTable) -> list[str]:
+    """The formulas of measures that have a value somewhere; plain means over the queries on one line."""
+    there = [m for m in table.measures if m.formula and not np.isnan(m.values).all()]
+    means = [f"{m.name}: {m.formula.removeprefix(_MEANS)}" for m in there if m.formula.startswith(_MEANS)]
+    others = [f"{m.name}: {m.formula}" for m in there if not m.formula.startswith(_MEANS)]
+    return [*([f"means over queries · {' · '.join(means)}"] if means else []), *others]
 
 
 def nearest(near: Measurement, count: int) -> Columns:

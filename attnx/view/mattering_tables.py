@@ -35,10 +35,8 @@ def answer(one: Mattering) -> str:
         found += f"; the mean of the other {counted(len(rest), 'head')} is {number(float(rest.mean()), 4)}"
     other = one.other_moved.values[at]
     if other == other:
-        found += (
-            f". Cutting other words in that head instead (weight {number(one.other_weights.values[at])}) moves "
-            f"{number(other, 4)}"
-        )
+        weight = number(one.other_weights.values[at])
+        found += f". Cutting other words in that head instead (weight {weight} together) moves {number(other, 4)}"
     return f"{found}."
 
 
@@ -64,18 +62,18 @@ def heads(one: Mattering, count: int, more: Callable[[int], str], *, explain: bo
         "heads that point more move it more" if one.correlation > 0 else "heads that point more do not move it more"
     )
     notes = [
-        f"moves: {one.moved.name}: {one.moved.formula}" if explain else "",
         f"{points}: rank correlation of weight and effect over {counted(len(one.ranked), 'head')} "
         f"{number(one.correlation, 2)}",
-        "other words: about as much weight cut to other words of the same head instead, special tokens left out"
-        if explain
-        else "",
         f"{one.second.name} unedited: {number(one.unedited, 4)}" if one.second and one.unedited is not None else "",
-        one.moved.source if explain else "",
         more(left),
     ]
+    told = [
+        f"moves: {one.moved.name}: {one.moved.formula}",
+        "other words: about as much weight cut to other words of the same head instead, special tokens left out",
+        one.moved.source,
+    ]
     title = f"from {one.word.text}@{one.word.pieces[0]}: the edge to {one.to.text} cut, a head at a time"
-    return columns(title, parts, notes=[note for note in notes if note])
+    return columns(title, parts, notes=notes, explained=told if explain else [])
 
 
 def over(model: str, name: str, found: Mattered) -> Columns:

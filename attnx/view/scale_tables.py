@@ -20,7 +20,6 @@ def one_row(
     labels = row.axes[0].labels
     kept = largest(row.values[:, 2:4].max(axis=1), top)
     values = row.values[kept]
-    notes = [sourced(row) if explain else "", *row.notes]
     special = trace.keys_of(trace.attentions[site]).special
     reach = float(abs(values[:, 4]).max(initial=0.0))
     return columns(
@@ -34,7 +33,8 @@ def one_row(
             column("difference", values[:, 4], bar=(-reach, reach)),
         ],
         faint=[n for n, at in enumerate(kept) if len(special) == len(labels) and special[at]],
-        notes=notes,
+        notes=row.notes,
+        explained=[sourced(row)] if explain else [],
     )
 
 
@@ -50,7 +50,9 @@ def layers(table: ScalingTable, *, explain: bool = True) -> Columns:
         pairs = [both(one, two) for one, two in values[:, 2 * at : 2 * at + 2]]
         parts.append(column(name, pairs, whole=True))
     parts.append(column("KL", values[:, -1], decimals=2))
-    return columns("unscaled → scaled, means over the heads of each layer", parts, notes=_notes(table, explain))
+    told = _told(table) if explain else []
+    title = "unscaled → scaled, means over the heads of each layer"
+    return columns(title, parts, notes=table.notes, explained=told)
 
 
 def heads(table: ScalingTable, *, explain: bool = True) -> Columns:
@@ -62,17 +64,14 @@ def heads(table: ScalingTable, *, explain: bool = True) -> Columns:
         pairs = getattr(table, name).values
         parts.append(column(heading, [both(*pairs[s, h]) for s, h in there], whole=True))
     parts.append(column("KL", [float(table.divergence.values[s, h]) for s, h in there], decimals=2))
-    return columns("unscaled → scaled, every head", parts, notes=_notes(table, explain)[:2] if explain else [])
+    return columns("unscaled → scaled, every head", parts, explained=_told(table) if explain else [])
 
 
-def _notes(table: ScalingTable, explain: bool) -> list[str]:
-    if not explain:
-        return list(table.notes)
+def _told(table: ScalingTable) -> list[str]:
     return [
         "spread: standard deviation of visible scores; theory for unit-variance q, k: sqrt(d_k), then 1",
         "saturated: largest weight > 0.99; gradient: mean of 1 - Σa²; KL(scaled || unscaled) in nats "
         f"({table.size.source})",
-        *table.notes,
     ]
 
 
@@ -88,7 +87,8 @@ def sweep(swept: Measurement, *, explain: bool = True) -> Columns:
             column("largest weight", whole[:, 1], bar=(0.0, 1.0)),
             column("saturated rows", whole[:, 2], bar=(0.0, 1.0)),
         ],
-        notes=[sourced(swept) if explain else "", *swept.notes],
+        notes=swept.notes,
+        explained=[sourced(swept)] if explain else [],
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement as Extent
 
 from attnx.view.page import line, screen_lines
+from attnx.wording import Wording
+
+REST = Wording("the answer in full: without <explain>")
+"""How what an explanation has no room for is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,44 @@ def choice(*ways: Sequence[Any], instead: str | Sequence[str] = "") -> Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """See `explanation`."""
+
+    explained: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Write them below one another."""
+        yield from (line(text, "dim") for text in self.explained)
+
+
+def explanation(*texts: str) -> Explanation:
+    """How numbers are computed, and whose measures they are: a line each. A `screen` shows it before anything else."""
+    return Explanation(tuple(text for text in texts if text))
+
+
+def _explained(parts: Sequence[Any]) -> list[str]:
+    """What the parts of a screen say about how their numbers are computed, in order, each once."""
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, Choice):
+            found += _explained([one for way in part.ways for one in way])
+        elif isinstance(part, Screen):
+            found += _explained(part.parts)
+        else:
+            found += getattr(part, "explained", ())
+    return list(dict.fromkeys(found))
+
+
+def _bare(part: Any) -> Any:
+    """A part without its explanation."""
+    if isinstance(part, Screen):
+        return replace(part, parts=tuple(map(_bare, part.parts)))
+    if isinstance(part, Choice):
+        return replace(part, ways=tuple(tuple(map(_bare, way)) for way in part.ways))
+    return replace(part, explained=()) if getattr(part, "explained", ()) else part
+
+
+@dataclass(frozen=True, slots=True)
 class Screen:
     """See `screen`."""
 
@@ -40,6 +82,7 @@ class Screen:
     said: int = 0
     every: bool = False
     hints: tuple[str, ...] = field(default=())
+    rest: str = REST
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Count the lines of what must be there, then choose what takes the rest."""
@@ -48,6 +91,13 @@ class Screen:
         def lines(*parts: RenderableType) -> int:
             return len(console.render_lines(Group(*parts), options, pad=False)) if parts else 0
 
+        told = [] if height is None else _explained(self.parts)
+        if height is not None and told:
+            fullest = [one for part in self.parts for one in (part.ways[0] if isinstance(part, Choice) else (part,))]
+            room = height - 1 - self.said
+            if lines(*fullest, *self._hints(self.hints)) > room:
+                yield from self._told(told, room, lines)
+                return
         taken: dict[int, tuple[RenderableType, ...]] = {}
         left: list[str] = list(self.hints)
         if height is None:
@@ -67,6 +117,26 @@ class Screen:
         for at, part in enumerate(self.parts):
             yield from taken.get(at, ()) if isinstance(part, Choice) else (part,)
         yield from self._hints(left)
+
+    def _told(self, told: Sequence[str], room: int, lines: Callable[..., int]) -> Iterator[RenderableType]:
+        """The explanation whole, and above it as much of the answer, from its beginning, as there is room for."""
+        below: list[RenderableType] = [line(text, "dim") for text in told]
+        rest = line(self.rest, "dim")
+        if lines(*below, rest) >= room:
+            below = [line(" · ".join(told), "dim")]
+        room -= lines(*below, rest)
+        above: list[RenderableType] = []
+        for part in map(_bare, self.parts):
+            ways = part.ways if isinstance(part, Choice) else ((part,),)
+            way = next((way for way in ways if lines(*above, *way) <= room), None)
+            if way is None:
+                break
+            above += way
+        while above and not lines(above[-1]) - (above[-1] == ""):
+            above.pop()
+        if above and lines(*above) < room:
+            above.append("")
+        yield from (*above, *below, rest)
 
     @staticmethod
     def _hints(texts: Sequence[str]) -> list[RenderableType]:
@@ -99,9 +169,11 @@ def screen(*parts: RenderableType | Choice, said: int = 0, every: bool = False, 
             be left out.
 
     Returns:
-        A renderable. A pipe gets as much as the smallest screen, a file everything.
+        A renderable. A pipe gets as much as the smallest screen, a file everything. Where parts have an explanation
+        (`explanation`, or the field `explained`) and not everything fits, it is shown whole, below the beginning of the
+        answer.
     """
     return Screen(parts, said, every, tuple(text for text in hints if text))
 
 
-__all__ = ["Choice", "Screen", "choice", "screen"]
+__all__ = ["Choice", "Explanation", "Screen", "choice", "explanation", "screen"]

@@ -91,7 +91,8 @@ def test_it_is_honest(attnx: Run) -> None:
     assert "Clark et al. 2019" not in text
     told = " ".join(attnx("coref", ANIMAL, "--explain").out.split())
     assert "Clark et al. 2019" in told
-    assert "by layer" in told
+    assert "by layer" not in told
+    assert "by layer" in attnx("coref", ANIMAL, "--all").out
 
 
 def test_contrast_says_which_heads_move(attnx: Run) -> None:

@@ -599,14 +599,24 @@ def test_a_long_overview_says_what_was_cut_and_how_to_get_all(attnx: Run) -> Non
 
 
 def test_explain_says_what_the_numbers_are(attnx: Run) -> None:
-    first = attnx("inspect", ANIMAL).out
-    told = attnx("inspect", ANIMAL, "--explain").out
+    first = attnx("inspect", ANIMAL, "--all").out
+    told = attnx("inspect", ANIMAL, "--all", "--explain").out
     assert told.startswith(first)
     below = " ".join(told.removeprefix(first).split())
     for name in ("where each token looks", "most on one token", "confidence", "parked", "where the weight goes"):
         assert name in first
         assert f"{name}: " in below
     assert "mean over sites, heads and queries" in below
+
+
+def test_the_ranking_says_how_many_heads_are_left_and_all_has_them(attnx: Run) -> None:
+    args = ("inspect", ANIMAL, "--query", "it")
+    few, every = (attnx(*args, *more).out.splitlines() for more in ((), ("--all",)))
+    assert sum("→" in line for line in few) == 10
+    assert few[-1].startswith("62 more heads: --all · ")
+    assert sum("→" in line for line in every) == 72
+    assert every[2:12] == few[2:12]
+    assert "--all" not in every[-1]
 
 
 @pytest.mark.parametrize("stage", [one for one in SHOWN if one != "bias"])  # which MiniLM lacks

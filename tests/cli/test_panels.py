@@ -78,7 +78,7 @@ Models
   pull       a model from the Hub        cost       what attention costs
   export     ONNX from PyTorch           doctor     what works on this machine
 Options: -V, --version · --install-completion · --show-completion · -h, --help
-Terms that it uses: docs/reference/glossary.md
+Terms that it uses: docs/reference/glossary.md in the repository
 """
     )
     assert panels.REST not in panels.grouped(cli.names())
@@ -100,7 +100,7 @@ Usage: attnx mask [OPTIONS] [TEXT]
   pattern, what hides, how much is hidden.
 
   Layers with the same mask are shown once, and drawn where they hide
-  anything. --explain draws all, and says how a hidden cell is told.
+  anything. --explain says what counts as hidden.
 
 Examples:
   attnx mask "The animal slept because it was tired."

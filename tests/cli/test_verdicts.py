@@ -10,7 +10,8 @@ from attnx.cli import app as cli
 from attnx.cli.plain import wrapped
 from attnx.view.cells import cell_len
 from tests import small_models as small
-from tests.cli.conftest import ANIMAL, Run
+from tests.cli.conftest import ANIMAL, Done, Run
+from tests.cli.test_panels import command
 from tests.small_senses import letters
 from tests.test_every_command import FEED
 
@@ -65,8 +66,8 @@ LONGER = {
     "pull": "needs a network",
     "export": "needs a checkpoint",
 }
-"""Commands that give no answer to count lines of. Whole matrices and lists that were asked for (inspect --head, --all,
---explain) take what they take."""
+"""Commands that give no answer to count lines of. Whole matrices and lists that were asked for (inspect --head, --all)
+take what they take."""
 SOURCE = re.compile(r"(et al\.|and [A-Z]\w+|[A-Z]\w+) (19|20)\d\d|\(attnx")
 PROVED = ("coref", "diff", "flow", "heads", "mask", "qkv", "scale", "word")
 """Commands whose formulas have a source, which stands behind --explain."""
@@ -83,6 +84,14 @@ def protein(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def fits(done: Done) -> None:
+    """On a screen, with what stderr says."""
+    lines = done.out.splitlines()
+    said = sum(len(wrapped(note, 80, "", " " * 7).splitlines()) for note in done.err.splitlines())
+    assert len(lines) + said <= SCREEN, done.out
+    assert all(cell_len(line) <= 80 for line in lines)
+
+
 @pytest.mark.parametrize(
     ("name", "given"), [(name, given) for name, lines in COMMANDS.items() for given in lines], ids=lambda v: str(v)[:60]
 )
@@ -90,12 +99,35 @@ def test_the_answer_fits_one_screen(name: str, given: tuple[str, ...], attnx: Ru
     Path("texts.txt").write_text(f"{ANIMAL}\n{WIDE}\n", encoding="utf-8")
     Path("plan.json").write_text('[{"id": "a", "kind": "ablate", "layers": [1], "with": "zero"}]', encoding="utf-8")
     np.savez("feed.npz", **FEED)
-    done = attnx(name, *(str(protein) if one == "protein" else one for one in given))
-    lines = done.out.splitlines()
-    assert (
-        len(lines) + sum(len(wrapped(note, 80, "", " " * 7).splitlines()) for note in done.err.splitlines()) <= SCREEN
-    )
-    assert all(cell_len(line) <= 80 for line in lines)
+    fits(attnx(name, *(str(protein) if one == "protein" else one for one in given)))
+
+
+EXPLAINED = [name for name in COMMANDS if any("--explain" in one.opts for one in command(name).params)]
+
+
+def test_what_explain_explains() -> None:
+    assert {*PROVED, "ablate", "align", "attribute", "contacts", "cost", "inspect", "lens", "patch"} == set(EXPLAINED)
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_the_explanation_fits_one_screen(name: str, attnx: Run, protein: Path) -> None:
+    Path("texts.txt").write_text(f"{ANIMAL}\n{WIDE}\n", encoding="utf-8")
+    for given in COMMANDS[name]:
+        if "strip" not in given:  # it has no formula
+            fits(attnx(name, *(str(protein) if one == "protein" else one for one in given), "--explain"))
+
+
+def test_what_explains_is_whole_and_the_answer_gives_way(attnx: Run) -> None:
+    whole = attnx("coref", TWO, "--all", "--explain").out
+    shown = attnx("coref", TWO, "--explain").out
+    assert "by layer" in whole
+    told = [line for line in whole.splitlines() if "share among the candidates" in line or "sections 4.1" in line]
+    assert len(told) > 2
+    assert all(line in shown.splitlines() for line in told)
+    assert shown.count("set aside: weight on special tokens") == 1  # once, though there are two pronouns
+    assert shown.startswith("\n".join(attnx("coref", TWO).out.splitlines()[:2]))
+    assert shown.splitlines()[-1] == "the answer in full: without --explain"
+    assert "without --explain" not in whole
 
 
 @pytest.mark.parametrize("name", PROVED)
@@ -127,7 +159,7 @@ head   animal      cross       street      tired       margin  set aside
 L2 H1  0.062   7%  0.006   1%  0.057   7%  0.715  85%   0.653       0.13
 L3 H1  0.677  89%  0.013   2%  0.050   7%  0.017   2%   0.627       0.18
 70 more heads: --all
-formulas, layers: --explain
+layers: --all · formulas: --explain
 """  # fmt: skip
 
 
@@ -168,8 +200,8 @@ L5    broad*·*    broad*broad*broad*broad*broad ·*    broad*·     broad*·*""
 
 def test_sink_means_one_thing(attnx: Run) -> None:
     """Of `heads`: importance of the first token (Gu et al.). Inspect parks weight, coref sets hubs aside."""
-    for command in ("inspect", "coref"):
-        assert "sink" not in attnx(command, ANIMAL).out
+    for name in ("inspect", "coref"):
+        assert "sink" not in attnx(name, ANIMAL).out
     assert "[CLS] (parked) 0.47" in attnx("inspect", ANIMAL).out
 
 

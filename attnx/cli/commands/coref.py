@@ -55,8 +55,8 @@ def coref(
 ) -> None:
     """Show which noun every head and layer points at from a pronoun, beside what pure chance and place would say.
 
-    The answer first: what the mean of all heads points at, the best head, and what place alone would say. --explain
-    adds every layer, the formulas and where they are from.
+    The answer first: what the mean of all heads points at, the best head, and what place alone would say. --all
+    adds every layer, --explain the formulas and where they are from.
 
     With --causal: whether that matters. The attention from the pronoun to the noun is cut before the softmax, one head
     at a time, and what moves is shown: the pronoun's own vector in an encoder, the next token in a decoder. The
@@ -138,8 +138,8 @@ def coref(
     first = [line(heading(trace)), *([line(text_shown)] if 0 < len(text_shown) < 400 else [])]
     worth = [opened_for(trace, pointing.received, one.pronoun) for one in found]
     pointed = body(Pointed(found, matters, pairs, contrast or "", worth, trace), top, every=every, explain=explain)
-    hints = [] if explain else ["formulas: --explain" if causal else "formulas, layers: --explain"]
-    shown = [screen(*first, pointed, said=output.lines_of(notes), every=every or explain, hints=hints)]
+    hints = [*([] if causal or every else ["layers: --all"]), *([] if explain else ["formulas: --explain"])]
+    shown = [screen(*first, pointed, said=output.lines_of(notes), every=every, hints=hints)]
     if causal:
         rows = [row for mine in matters for one in mine for row in mattering.rows_of(one)]
     else:

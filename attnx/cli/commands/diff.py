@@ -140,7 +140,7 @@ def diff(
     over = fail_over is not None and not reached <= fail_over
     verdict = _verdict(found, names[1] if two_texts or not one_model else "", texts=one_model and two_texts)
     whole = _document(done, found, files, spent, verdict, (fail_over, reached, over), notes)
-    views = _shown(done, found, files, spent, verdict, names, top or TOP, explain)
+    views = _shown(done, found, files, spent, verdict, names, top or TOP, explain, output.lines_of(notes))
     saving.give(views, _numbers(found), whole, json=run.output.json, path=save, force=force)
     if over and not run.output.json:
         output.note(f"a weight differs by {reached:.3g}, more than --fail-over {fail_over:g}")
@@ -174,13 +174,15 @@ def _shown(
     names: Sequence[str],
     count: int,
     explain: bool,
+    noted: int,
 ) -> list[Any]:
-    """The answer in words, then the heads and layers behind it."""
+    """The answer in words, then the heads and layers behind it; `noted` lines stand on stderr."""
     from attnx.cli import output
     from attnx.study.output_change import said
     from attnx.study.saturation import table
     from attnx.view import diff_tables as tables
     from attnx.view.page import length, line
+    from attnx.view.screen import screen
 
     a, b = done[0].one, done[0].two
     size = length(a) if len(done) == 1 else f"{len(done)} texts"
@@ -192,8 +194,9 @@ def _shown(
     out += [line(note, "dim") for note in found.notes]
     if (found.largest.values > 0).any():
         out += ["", tables.heads(found, count, explain=explain)]
-    out += ["", tables.layers(found, few=output.is_terminal() and not explain, explain=explain)]
-    return [*out, *(part for cost in spent for part in ("", table(cost)))]
+    out += ["", tables.layers(found, few=output.is_terminal(), explain=explain)]
+    out += [part for cost in spent for part in ("", table(cost))]
+    return [screen(*out, said=noted)] if explain else out
 
 
 def _document(

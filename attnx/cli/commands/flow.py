@@ -149,9 +149,10 @@ def _sources(found: Streams, explain: bool) -> Columns:
         keys = order[:, at]
         cells = [f"{number(values[q, k])} {names[k].strip()}" for q, k in enumerate(keys)]
         parts.append(column("most of" if at == 0 else "then", cells))
-    notes = [*([sourced(found.rollout)] if explain else []), *found.rollout.notes]
+    told = [sourced(found.rollout)] if explain else []
     layer, unit = found.rollout.axes[0].labels[-1], f" ({found.last.unit})" if found.last.unit else ""
-    return columns(f"{found.last.name}{unit}: what each token holds after {layer}", parts, notes=notes)
+    title = f"{found.last.name}{unit}: what each token holds after {layer}"
+    return columns(title, parts, notes=found.rollout.notes, explained=told)
 
 
 def _map(found: Streams, trace: Trace) -> list[Any]:
@@ -195,7 +196,8 @@ def _one(found: Streams, shown: Shown) -> Columns:
     return columns(
         f"what {piece}@{found.query} holds of each token",
         parts,
-        notes=[*(said if shown.explain else []), *found.rollout.notes],
+        notes=found.rollout.notes,
+        explained=said if shown.explain else [],
     )
 
 
@@ -208,6 +210,4 @@ def _layers(found: Streams, shown: Shown) -> Columns:
     parts = [column("key", [place(at, len(labels), labels[at]) for at in kept], whole=True)]
     for layer, values in zip(found.rollout.axes[0].labels, found.rollout.values, strict=True):
         parts.append(column(layer, values[found.query][kept], decimals=2))
-    return columns(
-        "rollout after each layer", parts, notes=[f"Source: {found.rollout.source}"] if shown.explain else []
-    )
+    return columns("rollout after each layer", parts)

@@ -223,7 +223,7 @@ def heads(
             lists.append([])
             lacks.append(f"heads by {sort}: --all")
         shown.append(choice(*lists, instead=lacks))
-    shown = [screen(*shown, said=output.lines_of(notes), every=every or explain, hints=hints)]
+    shown = [screen(*shown, said=output.lines_of(notes), every=every, hints=hints)]
     saving.give(
         shown, saving.columns_of(_rows(table, near, trace)), whole, json=run.output.json, path=save, force=force
     )

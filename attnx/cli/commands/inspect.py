@@ -111,7 +111,7 @@ def inspect(
     json = run.output.json
     refuse_in_view(request, documents=json or jsonl or (save is not None and save.suffix.lower() == ".json"))
     suited = view is None and request.view == "table" and top is None
-    if (request.view not in ("overview", "row") and not suited) or top is not None or json or jsonl:
+    if (request.view not in ("overview", "row", "ranking") and not suited) or top is not None or json or jsonl:
         refuse("where everything is shown", {"--all": every})
     if json:
         only(items, "--json", "use --jsonl")
@@ -146,19 +146,11 @@ def inspect(
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:
-                output.show(
-                    *([""] if at else []),
-                    *head,
-                    *render(
-                        _with_model(shown),
-                        _NEXT,
-                        _REST,
-                        every=every,
-                        said=output.lines_of(said) + len(head),
-                        suited=suited,
-                    ),
-                    *(_explained(shown) if explain else []),
-                )
+                taken = output.lines_of(said) + len(head)
+                views = render(_with_model(shown), _NEXT, _REST, every=every, said=taken, suited=suited)
+                if explain:
+                    views = _explained(shown, views, taken, every=every)
+                output.show(*([""] if at else []), *head, *views)
             tell(at + 1)
 
 
@@ -194,11 +186,15 @@ def _inspections(run: Start, request: Request, *, matrices: bool, rows: bool) ->
         yield one, shown
 
 
-def _explained(shown: Inspection) -> list[Any]:
+def _explained(shown: Inspection, views: Sequence[Any], said: int, *, every: bool) -> list[Any]:
+    """What is shown, with what its numbers are."""
     from attnx.study.explained import explained
     from attnx.view.page import line
+    from attnx.view.reporting import heading
+    from attnx.view.screen import choice, explanation, screen
 
-    return [line(text, "dim") for text in explained(shown)]
+    short = [line(heading(shown.trace))] if shown.request.view == "overview" else []
+    return [screen(choice(views, short), explanation(*explained(shown)), said=said, every=every)]
 
 
 def _heading(one: Item, shown: Inspection) -> list[Any]:

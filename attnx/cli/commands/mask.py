@@ -29,8 +29,7 @@ def mask(
 ) -> None:
     """Show who may look at whom, read off what each softmax was given: the pattern, what hides, how much is hidden.
 
-    Layers with the same mask are shown once, and drawn where they hide anything. --explain draws all, and says how a
-    hidden cell is told.
+    Layers with the same mask are shown once, and drawn where they hide anything. --explain says what counts as hidden.
 
     Examples:
         attnx mask "The animal slept because it was tired."
@@ -54,11 +53,12 @@ def mask(
             "masks": [site_object(trace, at) | _object(one) for at, one in enumerate(found)],
             "notes": [*trace.notes, *doubts],
         }
-        whole, views = document("attnx/mask", body), _views(trace, found, explain)
+        whole = document("attnx/mask", body)
+        views = _views(trace, found, explain, 0)
         numbers = {} if save is None else _numbers(trace, found)
         saving.give(views, numbers, whole, json=run.output.json, path=save, force=force)
         return
-    output.show(*_views(trace, found, explain))
+    output.show(*_views(trace, found, explain, output.lines_of((*trace.notes, *doubts))))
 
 
 def _numbers(trace: Trace, found: list[Visibility]) -> dict[str, list[Any]]:
@@ -79,25 +79,26 @@ def _numbers(trace: Trace, found: list[Visibility]) -> dict[str, list[Any]]:
     return out
 
 
-def _views(trace: Trace, found: list[Visibility], explain: bool) -> list[Any]:
-    """What is shown: each mask in a line, then those that hide anything, drawn."""
+def _views(trace: Trace, found: list[Visibility], explain: bool, said: int) -> list[Any]:
+    """What is shown: each mask in a line, then those that hide anything, drawn; `said` lines stand on stderr."""
     from attnx.view.page import line
-    from attnx.view.reporting import heading
+    from attnx.view.reporting import heading, sourced
+    from attnx.view.screen import explanation, screen
     from attnx.view.visible import visible
 
     groups = _groups(found)
     shown: list[Any] = [line(heading(trace)), *(line(_said(trace, found, group), "bold") for group in groups[:MASKS])]
-    if explain or len(groups) > 1:
-        shown.append(_table(trace, found, groups, explain))
+    if len(groups) > 1:
+        shown.append(_table(trace, found, groups))
     else:
         shown += [line(note, "dim") for note in found[groups[0][0]].notes]
-    drawn = [group for group in groups if explain or found[group[0]].hidden]
+    drawn = [group for group in groups if found[group[0]].hidden]
     for group in drawn[:MASKS]:
         title = [line(f"{_span(trace, group)}: {found[group[0]].said}", "bold")] if len(groups) > 1 else []
         shown += ["", *title, visible(found[group[0]].matrix)]
     if len(drawn) > MASKS:
         shown += ["", f"{len(drawn) - MASKS} more masks: choose one with --layer"]
-    return shown
+    return [screen(*shown, explanation(sourced(found[0].matrix)), said=said)] if explain else shown
 
 
 def _said(trace: Trace, found: list[Visibility], group: list[int]) -> str:
@@ -140,7 +141,7 @@ def _span(trace: Trace, group: list[int]) -> str:
     return ", ".join(labels)
 
 
-def _table(trace: Trace, found: list[Visibility], groups: list[list[int]], explain: bool) -> Columns:
+def _table(trace: Trace, found: list[Visibility], groups: list[list[int]]) -> Columns:
     """A line a mask: the pattern, what is hidden, and by what."""
     from attnx.view.columns import column, columns
 
@@ -154,10 +155,7 @@ def _table(trace: Trace, found: list[Visibility], groups: list[list[int]], expla
             column("hidden by", [_by(one.stand_in, one.hidden) for one in kinds], whole=True),
             column("padding", [f"{counted(len(one.padding), 'key')}" if one.padding else "none" for one in kinds]),
         ],
-        notes=[
-            f"{kinds[0].matrix.formula} ({kinds[0].matrix.source})" if explain else "",
-            *dict.fromkeys(note for one in kinds for note in one.notes),
-        ],
+        notes=list(dict.fromkeys(note for one in kinds for note in one.notes)),
     )
 
 
