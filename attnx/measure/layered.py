@@ -70,6 +70,11 @@ def need_square(label: str, attention: Attention, length: int) -> None:
     """
     if attention.site.over_channels:
         raise UnsupportedError(f"{label} attends from channels to channels, so no token flows through it")
+    if not attention.site.aligned:
+        raise UnsupportedError(
+            f"{label} attends to its text in another order, so that query and key of a position are not one token",
+            Wording("Look at single layers: <layers=[0]>."),
+        )
     queries, keys = attention.need("weights").shape[2:]
     if (queries, keys) == (length, length):
         return
