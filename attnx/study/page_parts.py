@@ -11,7 +11,7 @@ from attnx.errors import UnsupportedError
 from attnx.measure import heads
 from attnx.measure.heads import HeadTable
 from attnx.measure.looks import Column, columns_of
-from attnx.measure.rows import Received, read
+from attnx.measure.rows import Received, is_over, read
 from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
 from attnx.study.page_heads import beside_tables
 from attnx.study.side_by_side import side_by_side
@@ -22,7 +22,7 @@ class Part:
     """What is kept of some layers."""
 
     trace: Trace
-    """Only the rows of the words that are looked from."""
+    """Only the rows of the words that are looked from; none of a site that is not over the text of these words."""
     received: dict[int, Received]
     """By a site's index, what its keys receive from all rows; without sites that have no weights."""
     columns: tuple[Column | None, ...]
@@ -47,7 +47,8 @@ def part(trace: Trace, rows: Sequence[int], table: HeadTable | UnsupportedError)
             continue
         columns += columns_of(replace(trace, attentions=(attention,)))
         received[attention.site.index] = _received(trace, attention)
-    kept = tuple(_rows(attention, list(rows)) for attention in trace.attentions)
+    text = trace.memory or trace.tokens
+    kept = tuple(_rows(a, list(rows) if is_over(trace, a, text) else []) for a in trace.attentions)
     return Part(replace(trace, attentions=kept, rows=tuple(rows)), received, tuple(columns), table)
 
 
