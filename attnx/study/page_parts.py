@@ -12,6 +12,7 @@ from attnx.measure import heads
 from attnx.measure.heads import HeadTable
 from attnx.measure.looks import Column, columns_of
 from attnx.measure.rows import Received, is_over, read
+from attnx.notes import merged, of_all_heads
 from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
 from attnx.study.page_heads import beside_tables
 from attnx.study.side_by_side import side_by_side
@@ -71,7 +72,7 @@ def joined_heads(parts: Sequence[Part], site: Site) -> Part:
     there = [column for column in columns if column is not None]
     of_keys = [one.received[site.index] for one in parts if site.index in one.received]
     return Part(
-        replace(parts[0].trace, attentions=(whole,)),
+        replace(parts[0].trace, attentions=(whole,), notes=of_all_heads([one.trace.notes for one in parts])),
         {site.index: Received(*(np.concatenate([getattr(one, name) for one in of_keys]) for name in ("sums", "seers")))}
         if of_keys
         else {},
@@ -127,7 +128,7 @@ def joined(parts: Sequence[Part]) -> Part:
         parts: Consecutive layers; at least one.
     """
     first = parts[0].trace
-    notes = tuple(dict.fromkeys(note for one in parts for note in one.trace.notes))
+    notes = merged(*(one.trace.notes for one in parts))
     attentions = tuple(a for one in parts for a in one.trace.attentions)
     sides = {index: both for one in parts for index, both in one.trace.sides.items()}
     trace = replace(first, attentions=attentions, notes=notes, sides=sides)
