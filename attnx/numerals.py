@@ -32,6 +32,13 @@ def whole(text: str, least: int = 0, most: int = LARGEST) -> int | None:
     return number if least <= number <= most else None
 
 
+def beyond(text: str, most: int) -> bool:
+    """Whether a text is a whole number, and larger than the largest allowed one."""
+    bare, limit = text.strip(" \t\r\n").removeprefix("+"), str(most)
+    digits = bare.lstrip("0")
+    return bare.isascii() and bare.isdigit() and (len(digits), digits) > (len(limit), limit)
+
+
 def real(text: str, least: float = -math.inf, most: float = math.inf, *, infinite: bool = False) -> float | None:
     """A finite number in ASCII: "3", "-0.5", "1e-3"; not "nan", "1_0" or what overflows.
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from attnx.cli import app as cli
-from attnx.numerals import LARGEST, real, real_of, whole, whole_of
+from attnx.numerals import LARGEST, beyond, real, real_of, whole, whole_of
 
 ODD = ("", " ", "²", "٣", "๓", "1_000", "1e3", "0x10", "1.5", "--1", "+-1", "1 2", "①", "½", "nan", "inf", "9" * 5000)
 
@@ -22,6 +22,29 @@ def test_whole_numbers_within_bounds() -> None:
     assert whole("-1", least=-3) == -1
     assert whole(str(LARGEST + 1)) is None
     assert (whole("5", most=4), whole("5", most=5)) == (None, 5)
+
+
+def test_whole_numbers_that_are_too_large() -> None:
+    large = (str(LARGEST + 1), f" +{LARGEST + 1}\n", "1" + "0" * 18 + "0", "9" * 5000, "0" * 30 + str(LARGEST + 1))
+    assert all(beyond(text, LARGEST) for text in large)
+    small = (
+        str(LARGEST),
+        "0" * 50 + "7",
+        f"-{LARGEST + 2}",
+        "",
+        "1e99",
+        "٣" * 30,
+        "²" * 30,
+        "9_" * 30 + "9",
+        "5.5" * 20,
+    )
+    assert not any(beyond(text, LARGEST) for text in small)
+    assert (beyond("5", 4), beyond("5", 5), beyond("10", 9)) == (True, False, True)
+
+
+def test_an_option_says_that_a_number_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["heads", "a", "--top", str(10**30)]) == 2
+    assert "is a whole number that is too large" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

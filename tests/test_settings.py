@@ -66,6 +66,10 @@ def test_dims_and_files_that_are_wrong(tmp_path: Path) -> None:
     for text in ("batch", "batch=x", "=3", "batch=-1"):
         with pytest.raises(UsageError, match="not of the form NAME=SIZE"):
             parse_dims([text])
+    with pytest.raises(UsageError, match="--dim batch: the size is too large"):
+        parse_dims(["batch=1000000001"])
+    with pytest.raises(UsageError, match="--dim height: the size is too large"):
+        parse_dims(["height=" + "9" * 5000])
     with pytest.raises(UsageError, match="no dimension depth"):
         read_settings([], SLOTS, {"depth": 2})
     with pytest.raises(InputError, match="no file"):
@@ -103,9 +107,7 @@ def test_numbers_that_are_none_or_do_not_fit(text: str) -> None:
         read_settings([text], SLOTS, {"height": 2, "width": 2})
 
 
-@pytest.mark.parametrize(
-    "text", ["height=²", "height=٣", "height=1_0", "height=-1", "height=" + "9" * 5000, "height=1e3"]
-)
+@pytest.mark.parametrize("text", ["height=²", "height=٣", "height=1_0", "height=-1", "height=1e3"])
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="is not of the form NAME=SIZE"):
         parse_dims([text])

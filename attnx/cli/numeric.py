@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnx.numerals import LARGEST, real, whole
+from attnx.numerals import LARGEST, beyond, real, whole
 
 
 class Strict:
@@ -27,7 +27,10 @@ class Strict:
             number = whole(value, least=-LARGEST) if is_whole else real(value)
             if number is None:
                 shown = value if len(value) <= 40 else f"{value[:39]}…"
-                self.inner.fail(f"{shown!r} is not a {'whole ' if is_whole else ''}number.", param, ctx)
+                what = "not a whole number" if is_whole else "not a number"
+                if is_whole and beyond(value, LARGEST):
+                    what = "a whole number that is too large"
+                self.inner.fail(f"{shown!r} is {what}.", param, ctx)
             value = number
         return self.inner.convert(value, param, ctx)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, UsageError, reason
 from attnx.feed.arrays import check_declared
-from attnx.numerals import LARGEST, real, whole
+from attnx.numerals import LARGEST, beyond, real, whole
 from attnx.records import Array
 from attnx.session import memory
 from attnx.session.ort import Slot
@@ -30,6 +30,8 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, equals, said = text.rpartition("=")
         size = whole(said, most=_LARGEST)
+        if equals and beyond(said, _LARGEST):
+            raise UsageError(f"--dim {name}: the size is too large", f"Sizes go up to {_LARGEST:,}.")
         if not equals or not name or size is None:
             raise UsageError(
                 f"--dim {text!r} is not of the form NAME=SIZE", "For example: --dim batch=1 --dim height=32."

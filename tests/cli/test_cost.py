@@ -152,6 +152,14 @@ def test_a_causal_model_and_an_encoder_decoder(attnx: Run, tmp_path: Path) -> No
     assert values(got["measured"])[0, 0] > 0
 
 
+@pytest.mark.parametrize("number", [str(2**40 + 1), "1" + "0" * 18, "9" * 30, "9" * 5000])
+def test_lengths_that_are_too_large_are_said_to_be(attnx: Run, number: str) -> None:
+    err = " ".join(attnx("cost", "--lengths", f"64,{number}", code=2).err.split())
+    assert "too large" in err
+    assert "Lengths go up to 1,099,511,627,776." in err
+    assert attnx("cost", "--lengths", f"{2**40}", "--no-measure").out
+
+
 @pytest.mark.parametrize("lengths", ["a", "0", "", "-4"])
 def test_misuse(attnx: Run, lengths: str) -> None:
     attnx("cost", "--lengths", lengths, code=2)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from attnx.view.columns import Columns
 
 _LENGTHS = "64,256,512,1024,4096"
+_LARGEST = 1 << 40
+"""The longest text that is counted for."""
 _RUN = 256
 """The most tokens that are run unasked: enough to see the time grow, and over in a moment."""
 _RUN_GIVEN = 1024
@@ -64,11 +66,14 @@ def cost(
     from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.measure import cost as measure
-    from attnx.numerals import whole
+    from attnx.numerals import beyond, whole
     from attnx.wording import Wording
 
     most = longest or (_RUN if lengths is None else _RUN_GIVEN)
-    read = [whole(part, least=1, most=1 << 40) for part in (_LENGTHS if lengths is None else lengths).split(",")]
+    parts = (_LENGTHS if lengths is None else lengths).split(",")
+    if any(beyond(part, _LARGEST) for part in parts):
+        raise UsageError("--lengths has a number that is too large", f"Lengths go up to {_LARGEST:,}.")
+    read = [whole(part, least=1) for part in parts]
     sizes = sorted({size for size in read if size is not None})
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
