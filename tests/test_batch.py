@@ -181,6 +181,20 @@ def test_lines_that_end_in_crlf_are_the_same_texts(tmp_path: Path) -> None:
     assert [t.end for t in found] == sorted(t.end for t in found)
 
 
+def test_a_carriage_return_alone_ends_a_line(tmp_path: Path) -> None:
+    """As in text that Python reads; in a CSV file, it ends no row, and may stand in a cell in quotes."""
+    (tmp_path / "a.txt").write_bytes(b"one\r\rtwo\r")
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "one"}\r"two"\r')
+    (tmp_path / "c.csv").write_bytes(b'text\n"one\rtwo"\n')
+    (tmp_path / "d.csv").write_bytes(b"text\rone\rtwo\r")
+    found = list(read([tmp_path / name for name in ("a.txt", "b.jsonl", "c.csv")]))
+    assert [(t.line, t.text, t.end) for t in found] == [
+        (1, "one", 4), (3, "two", 9), (1, "one", 25), (2, "two", 31), (2, "one\rtwo", 46),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="is not CSV"):
+        list(read([tmp_path / "d.csv"]))
+
+
 def test_what_does_not_fit_in_memory_is_refused_before_it_is_run(
     minilm: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,17 @@ def test_file(tmp_path: Path) -> None:
     assert [(g.line, g.text) for g in take(Source(file=tmp_path / "f"))] == [(1, "one"), (3, " two "), (4, "three")]
 
 
+@pytest.mark.parametrize("content", [b"one\r\r two \rthree\r", b"one\r\n\r two \nthree"])
+def test_a_carriage_return_alone_ends_a_line(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").write_bytes(content)
+    lines = take(Source(file=tmp_path / "f"))
+    assert isinstance(lines, Lines)
+    assert lines.count == 3
+    assert [(g.line, g.text) for g in lines] == [(1, "one"), (3, " two "), (4, "three")]
+    stdin(monkeypatch, content)
+    assert [g.text for g in take(Source(file=Path("-")))] == ["one", " two ", "three"]
+
+
 @pytest.mark.parametrize(
     ("name", "told"), [("a.jsonl", True), ("a.json", True), ("a.CSV", True), ("a.txt", False), ("jsonl", False)]
 )

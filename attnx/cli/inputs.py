@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from attnx.cli import extra_inputs
 from attnx.cli.option_groups import NO_WRITING, Source, Writing
 from attnx.errors import AttnxError, InputError, ModelError, UsageError
-from attnx.tokens.text_file import remedy, wide
+from attnx.tokens.text_file import byte_lines, remedy, wide
 from attnx.wording import Wording
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Lines:
         if str(self._file) == STDIN or not self._file.is_file():
             return None
         with self._file.open("rb") as lines:
-            return sum(bool(_text_of(line, first=at == 0).strip()) for at, line in enumerate(lines))
+            return sum(bool(_text_of(line, first=at == 0).strip()) for at, line in enumerate(byte_lines(lines)))
 
     @property
     def is_plain(self) -> bool:
@@ -187,7 +187,7 @@ class Lines:
         place = 0
         try:
             with self._opened() as lines:
-                for at, line in enumerate(lines, 1):
+                for at, line in enumerate(byte_lines(lines), 1):
                     text = _decode(line, "stdin" if str(self._file) == STDIN else str(self._file), place)
                     place += len(line)
                     text = text.removesuffix("\n").removesuffix("\r")

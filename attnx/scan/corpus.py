@@ -15,7 +15,7 @@ from typing import Any
 from attnx.errors import InputError, lacks_memory
 from attnx.installed import pip
 from attnx.numerals import counted
-from attnx.tokens.text_file import remedy, wide
+from attnx.tokens.text_file import byte_lines, remedy, wide
 from attnx.wording import Wording
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -137,11 +137,16 @@ def read(
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _decoded(path: Path) -> Iterator[tuple[int, str, int]]:
-    """Lines with their ends, the line's number, and the bytes of the file up to its end."""
+def _decoded(path: Path, *, universal: bool = True) -> Iterator[tuple[int, str, int]]:
+    """Lines with their ends, the line's number, and the bytes of the file up to its end.
+
+    Args:
+        path: The file.
+        universal: Whether a carriage return alone ends a line.
+    """
     end = 0
     with path.open("rb") as file:
-        for at, raw in enumerate(file, 1):
+        for at, raw in enumerate(byte_lines(file) if universal else file, 1):
             end += len(raw)
             try:
                 line = raw.decode("utf-8-sig" if at == 1 else "utf-8")
@@ -187,7 +192,7 @@ def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimi
     last = [0, 0]
 
     def lines() -> Iterator[str]:
-        for at, line, end in _decoded(path):
+        for at, line, end in _decoded(path, universal=False):  # a cell in quotes may hold one
             last[:] = at, end
             yield line
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from attnx.errors import InputError
@@ -33,6 +34,14 @@ def remedy(content: bytes) -> str:
             return f"It is packed by {packed}: unpack it first."
     marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return f"Convert it first, for example: iconv -f {'utf-16' if marked else wide(content) or 'latin1'} -t utf-8 FILE."
+
+
+def byte_lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file opened for bytes, with their ends: a line feed, with or without a carriage return, or that
+    alone, as in text that Python reads.
+    """
+    for line in file:
+        yield from line.splitlines(keepends=True)
 
 
 def read_text(path: Path, hint: str) -> str:
