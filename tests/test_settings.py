@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnx.cli import app as cli
 from attnx.cli.set_option import parse_dims, read_settings
 from attnx.errors import InputError, UsageError
+from attnx.session.disagreement import disagreement
 from attnx.session.ort import Slot
 
 SLOTS = [
@@ -124,3 +126,50 @@ def test_arrays_that_do_not_fit_into_memory_are_refused_before_they_are_made() -
         read_settings(["hidden=zeros"], SLOTS, {"height": 10**9, "width": 10**9})
     with pytest.raises(UsageError, match="GB"):
         read_settings(["ids=arange"], SLOTS, {"batch": 10**9, "seq": 10**9})
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "length", "want"),
+    [
+        (("inspect", "A dog."), "attention_mask", 2, 5),
+        (("heads", "A dog."), "attention_mask", 9, 5),
+        (("ablate", "A dog."), "token_type_ids", 4, 5),
+        (("lens", "A dog.", "-m", "tiny-gpt"), "attention_mask", 9, 4),
+        (("attribute", "A dog.", "-m", "tiny-gpt"), "attention_mask", 2, 4),
+    ],
+)
+def test_a_list_of_another_length_than_the_text_is_named(
+    command: tuple[str, ...], name: str, length: int, want: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in onnxruntime's words; a length of 1 stands for all tokens."""
+    assert cli.run([*command, "--set", f"{name}={','.join('1' * length)}"]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"input {name} has {length} entries where input_ids has {want}" in said
+    assert f"Give {want} of {name}: --set NAME=VALUE or --inputs FEED.npz." in said
+    assert "onnxruntime" not in said
+    assert cli.run([*command, "--set", f"{name}=1"]) == 0
+
+
+def test_lengths_that_go_together() -> None:
+    def slot(name: str, *shape: int | str | None) -> Slot:
+        return Slot(name, shape, "tensor(int64)")
+
+    slots = [slot("mask", "b", "s"), slot("ids", "b", "s"), slot("types", "b", "s"), slot("x", 2, None), slot("y", "?")]
+    feed = {name: np.zeros((2, 5)) for name in ("mask", "ids", "types", "x")} | {"y": np.zeros(9)}
+    assert disagreement(slots, feed) is None
+    assert disagreement(slots, {**feed, "mask": np.zeros((1, 1))}) is None
+    assert disagreement(slots, {**feed, "mask": np.zeros(7)}) is None
+    assert disagreement(slots[:1], feed) is None
+    cached = [slot("input_ids", "b", "s"), slot("mask", "b", "all"), slot("past.0.key", "b", 2, "past", 4)]
+    old = {"input_ids": np.zeros((1, 3)), "past.0.key": np.zeros((1, 2, 4, 4))}
+    assert [disagreement(cached, {**old, "mask": np.zeros((1, size))}) for size in (1, 4, 7)] == [None] * 3
+    beyond = disagreement(cached, {**old, "mask": np.zeros((1, 5))})
+    assert beyond is not None
+    assert (beyond.message, beyond.hint) == (
+        "input mask has 5 entries where input_ids has 3 and the past 4", "Give 7 of mask.",
+    )  # fmt: skip
+    for wrong, said in ((np.zeros((2, 3)), "mask has 3 entries where ids has 5"), (np.zeros((4, 5)), "has 4 entries")):
+        error = disagreement(slots, {**feed, "mask": wrong})
+        assert error is not None
+        assert said in error.message
+        assert error.hint.startswith("Give ")

@@ -21,6 +21,7 @@ from attnx.errors import DeviceError, InputError, ModelError, RunError, lacks_me
 from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
+from attnx.session.disagreement import disagreement
 from attnx.session.silence import quiet, unprinted
 from attnx.wording import Wording
 
@@ -135,7 +136,7 @@ class Session:
         try:
             values = self._raw.run(wanted, dict(feed), _shrinking() if shrink else None)
         except Exception as error:  # onnxruntime's exceptions have no common base class
-            raise _run_error(error) from None
+            raise _run_error(error, self.inputs, feed) from None
         return dict(zip(wanted, values, strict=True))
 
 
@@ -147,7 +148,7 @@ def _shrinking() -> Any:
     return options
 
 
-def _run_error(error: Exception) -> RunError | InputError:
+def _run_error(error: Exception, inputs: Sequence[Slot], feed: Mapping[str, Array]) -> RunError | InputError:
     text = _plain(error)
     if beyond := re.search(r"idx=(-?\d+) must be within the inclusive range \[-?\d+,(\d+)\]", text):
         return InputError(
@@ -162,7 +163,7 @@ def _run_error(error: Exception) -> RunError | InputError:
             "the GPU ran out of memory",
             Wording("Use <device='cpu'>, or a shorter text[, or fewer layers (<layers>)]."),
         )
-    return RunError(
+    return disagreement(inputs, feed) or RunError(
         f"onnxruntime could not run the model: {text}",
         Wording("Check the feed[ (<inputs>)] against <model.slots()>."),
     )
