@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from attnx.errors import UnsupportedError
 from attnx.feed.inputs import is_ids
+from attnx.interventions.rows import Batch, batch_of
 from attnx.records import Array, Tokens, Trace
+from attnx.run.naming import first_of
 from attnx.run.passes import Feed
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -52,7 +54,10 @@ def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
                 Wording("Give arrays for one run: <inputs=>."),
             )
         passes.answer(Run((), one.feed))
-    return Planned(feeds[-1], _standing(model, feeds[-1], passes.result))
+    trace = _standing(model, feeds[-1], passes.result)
+    batch = batch_of(model.slots(), feeds[-1])
+    beside = first_of(batch.size) if isinstance(batch, Batch) else ()
+    return Planned(feeds[-1], replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *beside)))))
 
 
 def _standing(model: OpenModel, feed: Mapping[str, Array], trace: Trace) -> Trace:

@@ -102,10 +102,14 @@ def _other_queries(trace: Trace, apart: Collection[int]) -> tuple[str, ...]:
 def side_by_side(attentions: Sequence[Attention]) -> tuple[str, ...]:
     """A note where sites attend within several sequences at once, of which one is shown."""
     arrays = (next((x for q in QUANTITIES if (x := getattr(a, q)) is not None), None) for a in attentions)
-    most = max((array.shape[0] for array in arrays if array is not None), default=1)
-    if most < 2:
+    return first_of(max((array.shape[0] for array in arrays if array is not None), default=1))
+
+
+def first_of(count: int) -> tuple[str, ...]:
+    """A note that one of several sequences is shown; none where there is one."""
+    if count < 2:
         return ()
-    return (f"{most} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
+    return (f"{count} sequences run side by side (series, windows, rows of a batch): the first is shown and measured",)
 
 
 @dataclass(frozen=True)

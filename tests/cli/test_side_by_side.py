@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx as package
+from tests.cli.analysed import causal
 from tests.cli.conftest import Run
 from tests.small_senses import bright, vit
 
@@ -71,3 +72,12 @@ def test_headings_name_the_patches_of_a_picture(tmp_path: Path, attnx: Run) -> N
     assert done.out.splitlines()[:2] == ["vit · 17 tokens · ablated to zero · cpu", "4 × 4 patches of pixel_values"]
     got = attnx("ablate", "--image", str(picture), "-m", str(tmp_path / "vit"), "--json").document
     assert got["tokens"]["pieces"][:2] == ["[CLS]", "r0c0"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "heads", "flow", "scale", "ablate", "lens", "attribute"])
+def test_every_command_says_that_the_first_row_is_shown(attnx: Run, command: str, tmp_path: Path) -> None:
+    one = causal(tmp_path / "one", ids=[[3, 5, 7, 2]])
+    two = causal(tmp_path / "two", ids=[[3, 5, 7, 2], [9, 5, 3, 3]])
+    said = " ".join(attnx(command, *two.args).err.split())
+    assert "2 sequences run side by side (series, windows, rows of a batch): the first is shown and measured" in said
+    assert "side by side" not in " ".join(attnx(command, *one.args).err.split())
