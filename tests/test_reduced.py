@@ -1,10 +1,13 @@
 """Reductions in the graph give what the measures make of the whole matrices, and rows are the rows of the whole."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto
 
 import attnx
 from attnx.errors import InputError
@@ -14,13 +17,16 @@ from attnx.measure.distance import mean_distance
 from attnx.measure.looks import mass
 from attnx.model import Model
 from attnx.records import Attention, Site, Tokens, Trace
+from attnx.run.batch import run
 from attnx.run.check import check
 from attnx.run.prompt import Prompt
 from attnx.run.unseen import unseen
-from attnx.study.head_stats import heads
+from attnx.session.protocol import Wanted
+from attnx.study.head_stats import heads, of_batch
 from attnx.taps.reductions import ROWS
 from attnx.tokens import from_ids
 from scripts.bench.make_decoder import Shape, build
+from tests.graphs import D, G, H
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
 REPEATS = "one two three, one two three, one two three, one two three. one two three"
@@ -191,6 +197,45 @@ def test_rows_that_see_no_key_do_not_count(hidden: float) -> None:
         np.testing.assert_allclose(table.measure(name).values[0], values, rtol=1e-5, err_msg=name)
     (note,) = unseen(trace)
     assert note.startswith("every key is hidden from 2 of 5 queries in L0: ")
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("least", [1, 2, 0])
+def test_a_mask_in_the_graph_that_hides_a_token_from_itself(least: int, together: bool, tmp_path: Path) -> None:
+    """A finite number hides every key but those `least` tokens back or more: the first rows say nothing."""
+    g = G()
+    x = str(g.op("Gather", g.weight(50, 16), g.input("input_ids", ["b", "s"], TensorProto.INT64)))
+    scores = g.scores(g.heads(g.linear(x, D * H)), g.heads(g.linear(x, D * H), (0, 2, 3, 1)))
+    hidden = g.op(
+        "Trilu", g.op("Expand", g.const(-1e9, np.float32), g.op("Shape", scores)), g.const(1 - least), upper=1
+    )
+    weights = g.softmax(str(g.op("Add", scores, hidden)))
+    g.save(tmp_path, g.out(str(g.op("MatMul", weights, g.heads(g.linear(x, D * H))))), weights)
+    tokens = from_ids([3, 7, 1, 9, 4, 8, 2], None)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (wide,) = session.run([weights], {"input_ids": np.array([tokens.ids])})
+    rows = np.arange(least, 7)
+    wide, away = wide[0, :, rows].astype(np.float64).transpose(1, 0, 2), np.abs(np.subtract.outer(rows, range(7)))
+    want = {
+        "self": wide[:, range(len(rows)), rows].mean(axis=1),
+        "largest weight": wide.max(axis=-1).mean(axis=1),
+        "first": wide[..., 0].mean(axis=1),
+        "mean distance": (wide * away).sum(axis=(1, 2)) / wide.sum(axis=(1, 2)),
+        "entropy": -(wide * np.log(np.where(wide > 0, wide, 1))).sum(axis=-1).mean(axis=1),
+    }
+    model = attnx.open(tmp_path / "model.onnx", device="cpu")
+    if together:
+        parts = list(run(model, [tokens] * 6, Wanted(None, ("masked", "weights"))))
+        assert max(len(part.tokens) for part in parts) > 1
+        tables = [table for part in parts for table, _ in of_batch(part, lambda trace: trace)]
+    else:
+        table, trace = heads(model, Prompt(tokens=tokens))
+        tables = [table]
+        notes = [note for note in trace.notes if note.startswith("every key is hidden from")]
+        assert [f"from {least} of 7 queries in L0: " in note for note in notes] == [True] * (least > 0)
+    for table in tables:
+        for name, values in want.items():
+            np.testing.assert_allclose(table.measure(name).values[0], values, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_where_every_key_is_hidden_no_measure_has_a_value(gpt: Model) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnx.formula import sees_nothing, visible
 from attnx.measure.rows import head_axes
 from attnx.records import Array, Attention, Check, Site, Tokens, Trace
 from attnx.run.check import attentions as checked
@@ -104,9 +105,11 @@ def reduced(
     stats = {site.index: read_stats(site, tapped, values) for site in sites}
     if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
         return None
+    gathered = checked_rows(sites, tapped, values, some)
+    if "visible" not in plan and not all(_see_all(one, some) for one in gathered):
+        return reduced(model, replace(planned, own=True), sites, more, extra)
     attentions = tuple(
-        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:]))
-        for a in checked_rows(sites, tapped, values, some)
+        Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in gathered
     )
     trace = replace(trace, attentions=attentions)
     counts = {label: stats[a.site.index].get("visible") for label, a in zip(trace.labels, attentions, strict=True)}
@@ -117,6 +120,18 @@ def reduced(
 def sample(count: int) -> Array:
     """A few row numbers of a matrix, from the first to the last, int64: the rows that are checked."""
     return np.unique(np.linspace(0, count - 1, SAMPLED).astype(np.int64))
+
+
+def _see_all(some: Attention, rows: Array) -> bool:
+    """Whether each of some rows sees the whole text; or, of a causal site, all of it up to itself.
+
+    A mask inside the graph may hide more: a token from itself, and so every key from the first.
+    """
+    if some.masked is None:
+        return True
+    seen = visible(some.masked[0]) & ~sees_nothing(some.masked[0])[..., None]
+    places = np.arange(seen.shape[-1])
+    return bool((seen == ((places <= rows[:, None]) | (some.site.causal is not True))).all())
 
 
 def checked_rows(
