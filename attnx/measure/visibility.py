@@ -140,6 +140,13 @@ class Cells:
         """Whether some query sees a key to the right of the diagonal."""
         return bool(np.triu(self.union, 1).any())
 
+    @cached_property
+    def apart(self) -> bool:
+        """Whether no query sees its own key, though some see others: a key that none sees need not be padding."""
+        if self.position is None or not self.union.any():
+            return False
+        return not self.union[np.arange(len(self.position)), self.position].any()
+
     def named(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
         """Pattern and padding, given what the site says about causality and its window."""
         if (causal, reach) not in self._named:
@@ -155,6 +162,8 @@ class Cells:
     def _name(self, causal: bool, reach: int | None) -> tuple[Pattern, Array]:
         union, position = self.union, self.position
         padding = _padding(union, self.declared)
+        if self.apart:
+            padding = padding[self.declared[padding]]
         pattern = _pattern(union, padding, position, self.across)
         if position is not None and causal:
             if _within(union, position, reach):
@@ -235,13 +244,15 @@ def _pattern(seen: Array, padding: Array, position: Array | None, across: bool) 
         return Pattern("bidirectional")
     behind = at[:, None] - keys[None, :]
     back, ahead = int(behind[block].max()), int((-behind[block]).max())
+    if back < 0 or ahead < 0:
+        return Pattern("irregular")  # no query sees itself
     if np.array_equal(block, (behind <= back) & (-behind <= ahead)):
         # A band; if it reaches the first key, or the last, from every query, it is bounded on one side only.
         whole = (back >= behind.max(), ahead >= (-behind).max())
         if whole == (True, False):
-            return Pattern("causal") if ahead <= 0 else Pattern("look-ahead", ahead=ahead)
+            return Pattern("causal") if ahead == 0 else Pattern("look-ahead", ahead=ahead)
         if whole == (False, True):
-            return Pattern("anti-causal" if back <= 0 else "irregular")
+            return Pattern("anti-causal" if back == 0 else "irregular")
         return Pattern("sliding window", window=back + ahead + 1)
     for count in range(1, len(keys)):
         if np.array_equal(block, (behind >= 0) | (np.arange(len(keys)) < count)[None, :]):
@@ -293,13 +304,20 @@ def _notes(attention: Attention, pattern: Pattern, padding: Array, cells: Cells)
     site, notes = attention.site, []
     if attention.masked is None:
         notes.append("masked scores were not traced: hidden cells are inferred from the weights and the site alone")
-    if site.causal is not None and site.kind == "self" and site.causal != cells.looks_back(pattern, padding):
+    if (
+        not cells.apart
+        and site.causal is not None
+        and site.kind == "self"
+        and site.causal != cells.looks_back(pattern, padding)
+    ):
         says = "causal" if site.causal else "not causal"
         notes.append(f"the site is {says} by its graph; on this text it looks {pattern.name}")
     if site.window is not None and pattern.window is None:
         notes.append(f"the site has a sliding window of {site.window}, wider than this text shows")
     if site.causal is None and site.kind == "self" and pattern.name == "bidirectional" and len(cells.share) == 1:
         notes.append("one query at the end of the keys cannot tell causal from bidirectional")
+    if cells.apart:
+        notes.append("no query sees its own key")
     if cells.differ:
         notes.append("heads differ in what they see")
     if cells.empty:

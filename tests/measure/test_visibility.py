@@ -36,6 +36,11 @@ def masked(sees, hides=-np.inf, **more):
         (BEHIND <= 1, "irregular", None, None, 10),
         ((BEHIND >= 0) & ((BEHIND < 2) | (np.arange(N) % 3 == 0)), "irregular", None, None, 20),
         (np.eye(N, dtype=bool), "sliding window", 1, None, 30),
+        (BEHIND >= 1, "irregular", None, None, 21),
+        (BEHIND >= 2, "irregular", None, None, 26),
+        (BEHIND <= -1, "irregular", None, None, 21),
+        ((BEHIND >= 1) & (BEHIND < 3), "irregular", None, None, 27),
+        (BEHIND != 0, "irregular", None, None, 6),
     ],
 )
 def test_patterns(sees, pattern, window, prefix, hidden, hides):
@@ -45,6 +50,7 @@ def test_patterns(sees, pattern, window, prefix, hidden, hides):
     assert got.cells == N * N
     assert got.padding == ()
     assert not got.heads_differ
+    assert ("no query sees its own key" in got.notes) == (not sees.diagonal().any())
     if hidden:
         assert got.stand_in == pytest.approx(hides)
         assert f"{hidden} of 36 cells hidden" in got.statement
