@@ -37,6 +37,9 @@ HIDES = -9000.0
 Component = Literal["encoder", "decoder"]
 Kind = Literal["self", "cross", "additive", "pooling"]
 Origin = Literal["tapped", "computed"]
+Order = tuple[tuple[int, int, int, int, int], ...]
+"""Which token stands at each position, as runs (a, b, step, c, d): of a text of n tokens, c * n + d positions that hold
+token a * n + b and then every step-th; -1 for positions of no token. Empty: the text decides, or nothing known does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +134,21 @@ class Site:
     component_known: bool = True
     """False if only a mask distinguishes encoder from decoder and it could not be evaluated: `component` is a guess
     until a run shows what the mask hides."""
+
+    query_order: Order | None = None
+    """Which tokens its queries are, where the graph moves the text's positions; None where it leaves them in place."""
+    key_order: Order | None = None
+    """The same of its keys."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether its queries or keys are the text's tokens in another order."""
+        return self.query_order is not None or self.key_order is not None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether query i and key i are the same token where it attends from a text to itself."""
+        return self.query_order == self.key_order and self.query_order != ()
 
     @property
     def label(self) -> str:

@@ -12,6 +12,7 @@ from attnx.run.passes import Feed
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel, Run, Wanted
+from attnx.tokens.axes import numbered, reordered
 from attnx.wording import Wording
 
 
@@ -51,7 +52,20 @@ def plan_run(model: OpenModel, prompt: Prompt) -> Planned:
                 Wording("Give arrays for one run: <inputs=>."),
             )
         passes.answer(Run((), one.feed))
-    return Planned(feeds[-1], passes.result)
+    return Planned(feeds[-1], _standing(model, feeds[-1], passes.result))
+
+
+def _standing(model: OpenModel, feed: Mapping[str, Array], trace: Trace) -> Trace:
+    """The trace with its tokens in the order in which the graph has them where it attends; numbered where that is not
+    one order.
+    """
+    own = [s for s in model.find(feed).sites if s.kind == "self" and (trace.memory is None or s.component == "decoder")]
+    if not any(site.moved for site in own):
+        return trace
+    orders = {(site.query_order, site.aligned) for site in own}
+    order, aligned = next(iter(orders))
+    moved = reordered(trace.tokens, order) if len(orders) == 1 and aligned and order is not None else None
+    return replace(trace, tokens=moved or numbered(len(trace.tokens)))
 
 
 def positions_of(model: OpenModel, prompt: Prompt, planned: Planned) -> Tokens:

@@ -70,11 +70,16 @@ def need_square(label: str, attention: Attention, length: int) -> None:
     """
     if attention.site.over_channels:
         raise UnsupportedError(f"{label} attends from channels to channels, so no token flows through it")
+    if not attention.site.aligned:
+        raise UnsupportedError(
+            f"{label} attends to its text in another order, so that query and key of a position are not one token",
+            Wording("Look at single layers: <layers=[0]>."),
+        )
     queries, keys = attention.need("weights").shape[2:]
     if (queries, keys) == (length, length):
         return
     before = attention.site.keys_before
-    hint = "Run the whole text at once, without past keys."
+    hint = "Run the whole text at once, without past keys; learned keys beside the text's are not followed."
     if before and (queries, keys) == (length, length + before):
         hint = f"Its text sees {before} global keys too; what these carry on is not followed: look at single layers."
     raise UnsupportedError(

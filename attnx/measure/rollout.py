@@ -123,6 +123,11 @@ def memory_rollout(trace: Trace) -> Measurement:
         )
     below_it = [a for a in trace.attentions if a.site.component == "encoder" and a.site.kind == "self"]
     encoder = [a for a in below_it if trace.queries_of(a) is trace.memory]
+    if any(a.site.moved for a in below_it) or any(a.site.key_order is not None for _, a in cross):
+        raise UnsupportedError(
+            "the encoder's text is moved in the graph, and is not followed to the decoder",
+            Wording("Look at single layers: <layers=[0]>."),
+        )
     size = cross[0][1].need("weights").shape[3]
     below = np.eye(size)
     labels = {id(a): label for label, a in zip(trace.labels, trace.attentions, strict=True)}
@@ -153,7 +158,7 @@ def memory_rollout(trace: Trace) -> Measurement:
         unit="share",
         axes=(
             Axis("layer", tuple(label for label, _ in cross)),
-            Axis("query", axis_labels(trace.tokens, count)),
+            Axis("query", axis_labels(trace.queries_of(cross[0][1]), count)),
             Axis("key", axis_labels(trace.memory, size)),
         ),
         values=np.stack(out),

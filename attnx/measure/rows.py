@@ -39,7 +39,8 @@ class Rows:
     queries: Tokens
     keys: Tokens
     position: Array | None
-    """int [Q]: the key position of each query itself (K - Q keys are past); None across two texts."""
+    """int [Q]: the key position of each query itself (K - Q keys are past); None across two texts, and where a graph
+    moves the keys of a text and not its queries."""
     broken: int
     """How many rows of real tokens contain a NaN."""
     received: Received | None = None
@@ -186,7 +187,8 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
     if attention.masked is not None:
         real &= ~sees_nothing(attention.masked[0], None if attention.capped is None else attention.capped[0], weights)
     asking = queries if trace.rows is None else trace.tokens  # of rows that were picked, the text that they stand in
-    own = attention.site.kind == "self" and keys >= count and holds(trace.keys_of(attention), asking)
+    own = attention.site.kind == "self" and attention.site.aligned and keys >= count
+    own = own and holds(trace.keys_of(attention), asking)
     return Rows(
         attention=attention,
         weights=weights,
@@ -213,7 +215,7 @@ def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
     """Whether a site is a self-attention over this text, which may have keys of the past before it."""
     keys = trace.keys_of(attention)
     side = trace.queries_of(attention) if trace.rows is None else keys
-    return attention.site.kind == "self" and side is text and holds(keys, text)
+    return attention.site.kind == "self" and side is text and attention.site.aligned and holds(keys, text)
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:

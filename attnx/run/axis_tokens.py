@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx.errors import UnsupportedError
 from attnx.feed.inputs import encoder_side, is_ids, named, seen_by
 from attnx.formula import HIDDEN
-from attnx.records import Array, Attention, Tokens
+from attnx.numerals import counted
+from attnx.records import Array, Attention, Order, Site, Tokens, Trace
 from attnx.session.ort import Slot
-from attnx.tokens.axes import join, labelled, masked, numbered
+from attnx.tokens.axes import join, labelled, masked, numbered, reordered
+from attnx.wording import Wording
 
 if TYPE_CHECKING:
     from attnx.feed.patches import Frame
 
 FromIds = Callable[[Array], Tokens]
+_MOVES = "the graph moves the tokens of its text"
 
 
 def is_picture(tokens: Tokens) -> bool:
@@ -173,3 +177,73 @@ def name_axes(
             asked = find(keys, key_side, tokens, memory, cached=cached)
             sides[a.site.index] = (find(queries, query_side, tokens, memory), asked)
     return tokens, memory, sides
+
+
+def as_moved(
+    attentions: Sequence[Attention],
+    tokens: Tokens,
+    memory: Tokens | None,
+    sides: Mapping[int, tuple[Tokens, Tokens]],
+) -> tuple[dict[int, tuple[Tokens, Tokens]], tuple[str, ...]]:
+    """The sides of sites whose queries or keys a graph has moved, in the order in which these stand there.
+
+    Args:
+        attentions: The sites.
+        tokens: See `Trace.tokens`.
+        memory: See `Trace.memory`.
+        sides: See `Trace.sides`.
+
+    Returns:
+        The sides of all sites that have some of their own, and notes on what was moved.
+    """
+    found = dict(sides)
+    made: dict[tuple[int, Order], Tokens | None] = {}
+    named_at, numbered_at = set[int](), set[int]()
+    plain = Trace("", "", tokens, memory, (), sides=sides)
+
+    def standing(at: int, side: Tokens, order: Order | None) -> Tokens:
+        known = side is tokens or side is memory
+        if order is None or (not known and side.pieces == numbered(len(side)).pieces):
+            return side
+        # The order is that of a whole text: it says nothing about positions behind a cache.
+        if (id(side), order) not in made:
+            made[id(side), order] = reordered(side, order) if known else None
+        moved = made[id(side), order]
+        (named_at if moved is not None else numbered_at).add(at)
+        return moved if moved is not None else numbered(len(side))
+
+    for a in attentions:
+        if a.site.moved:
+            at, site = a.site.index, a.site
+            found[at] = (
+                standing(at, plain.queries_of(a), site.query_order), standing(at, plain.keys_of(a), site.key_order),
+            )  # fmt: skip
+    told, untold = len(named_at - numbered_at), len(numbered_at)
+    notes = []
+    if told:
+        notes.append(f"{_MOVES}: positions of {counted(told, 'site')} are named by the tokens that stand there")
+    if untold:
+        notes.append(
+            f"{_MOVES}, and which stands where is not known: positions of {counted(untold, 'site')} are numbered"
+        )
+    apart = sum(a.site.kind == "self" and not a.site.aligned for a in attentions)
+    if notes and apart:
+        notes.append(
+            f"in {counted(apart, 'site')} query and key of a position are not one token: nothing is counted from a "
+            "token's own place (previous, self, distance)"
+        )
+    return found, tuple(notes)
+
+
+def in_place(sites: Sequence[Site]) -> None:
+    """Check that every row and column is of the text's own token at that position.
+
+    Raises:
+        UnsupportedError: The graph moves the text on its way to one of the sites.
+    """
+    moved = next((site for site in sites if site.moved), None)
+    if moved is not None:
+        raise UnsupportedError(
+            f"the graph moves the tokens of its text, so rows and keys of {moved.label} are not those of the text",
+            Wording("<model.trace()> shows which token stands where."),
+        )

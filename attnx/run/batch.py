@@ -244,7 +244,7 @@ def _how(model: OpenModel) -> bool | None:
         or fixed_length(slots) is not None
         or (any(is_past(slot) for slot in slots) and not grows(slots))
         or any(slot.shape and isinstance(slot.shape[0], int) for slot in slots)
-        or any(site.kind != "self" for site in model.sites)
+        or any(site.kind != "self" or site.moved for site in model.sites)
     )
     if alone:
         return None

@@ -111,4 +111,6 @@ def dry_run(model: OpenModel, prompt: Prompt) -> DryRun | None:
     past = any(is_past(slot) and slot.name in feed and feed[slot.name].size for slot in model.slots())
     if past or (tokens and len(trace.tokens) != len(tokens[0])):
         return None
+    if any(site.moved for site in model.find(feed).sites):
+        return None  # which token a row belongs to is said by a whole run
     return DryRun(trace, feed, bool(inputs))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnx.errors import InputError, ModelError
 from attnx.feed.inputs import is_ids, is_past, takes_target
 from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
-from attnx.run.axis_tokens import in_blocks, name_axes, read_tokens
+from attnx.run.axis_tokens import as_moved, in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
 from attnx.session.protocol import OpenModel, Run
 from attnx.tokens import from_ids
@@ -51,9 +51,10 @@ def name_tokens(
     blocks = in_blocks(attentions, rows, [len(side) for side in (tokens, memory) if side is not None])
     apart = [*seen.windowed, *blocks, *(a.site.index for a in attentions if a.site.over_channels)]
     tokens, memory, sides = name_axes(attentions, tokens, memory, seen.frames, name, apart, seen.joint, past)
+    sides, moves = as_moved(attentions, tokens, memory, sides)
     own = (*tokens.notes, *(memory.notes if memory is not None else ()))
     one_by_one = [a for a in attentions if not (seen.notes and a.site.index in seen.windowed)]
-    notes = tuple(dict.fromkeys((*own, *run.notes, *seen.notes, *side_by_side(one_by_one))))
+    notes = tuple(dict.fromkeys((*own, *run.notes, *moves, *seen.notes, *side_by_side(one_by_one))))
     trace = Trace(
         model.name, run.device, tokens, memory, attentions, run.outputs, run.misses, notes, sides,
     )  # fmt: skip
@@ -68,6 +69,8 @@ def _other_keys(trace: Trace) -> tuple[str, ...]:
     found = []
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         queries, keys = trace.queries_of(attention), trace.keys_of(attention)
+        if attention.site.moved:
+            continue  # see `as_moved`
         if attention.site.kind == "self" and any(queries is text for text in texts) and not holds(keys, queries):
             found.append((label, len(queries), len(keys)))
     if not found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from attnx.run.read import read
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.taps.reductions import ROWS, fits
 from attnx.taps.tap import Tapped
+from attnx.tokens.axes import pick
 
 
 def rows(
@@ -110,22 +110,3 @@ def named(trace: Trace, positions: Sequence[int]) -> Trace:
     picked = pick(trace.tokens, positions)
     sides = {a.site.index: (picked, trace.keys_of(a)) for a in trace.attentions}
     return replace(trace, sides=sides, rows=tuple(positions))
-
-
-def pick(tokens: Tokens, positions: Sequence[int]) -> Tokens:
-    """Some tokens of a text, in the order of `positions`."""
-    at = list(positions)
-
-    def take(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[i] for i in at) if values else ()
-
-    return replace(
-        tokens,
-        ids=np.asarray(tokens.ids)[at],
-        pieces=take(tokens.pieces),
-        offsets=take(tokens.offsets),
-        words=take(tokens.words),
-        special=take(tokens.special),
-        mask=take(tokens.mask),
-        type_ids=take(tokens.type_ids),
-    )

@@ -11,6 +11,7 @@ import numpy as np
 from attnx.errors import UnsupportedError
 from attnx.feed import lookups
 from attnx.records import Array, Place, Site, Tokens, Trace
+from attnx.run.axis_tokens import in_place
 from attnx.run.passes import Feed
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -103,6 +104,7 @@ def _read(model: OpenModel, prompt: Prompt, opened: dict[object, _Opened]) -> St
     file, feed, trace = _last_feed(model, prompt)
     of_encoder = file is model.encoder
     known = file.find(feed)
+    in_place(_over_text(known.sites))
     lookups.check(file, known, feed)
     key = (of_encoder, known.branch)
     if key not in opened:

@@ -44,6 +44,8 @@ def _join(parts: Sequence[Attention]) -> Attention:
         arrays[name] = None if any(r is None for r in rows) else _rows(rows, sizes, total, fill, cross)
     joined = replace(parts[0], **arrays)
     joined = _fill_future(joined, parts) if not cross else joined
+    if site.moved and len(parts) > 1:
+        site = replace(site, query_order=(), key_order=())  # what is known of whole texts does not hold for pieces
     checks = _worst([c for part in parts for c in part.checks])
     if site.causal is None and arrays["weights"] is not None:
         site = shown(site, measure_causal({"weights": arrays["weights"]}))

@@ -23,6 +23,7 @@ from attnx.sites.fused.refused import by_name
 from attnx.sites.fused.registry import FUSED, REWRITES
 from attnx.sites.loops import Looked, open_loops
 from attnx.sites.numbering import number
+from attnx.sites.orders import with_orders
 from attnx.sites.registry import JOINS, recognise
 from attnx.sites.spelled import softmax, unnormalised
 from attnx.sites.spelled.deformable import Sampling
@@ -100,6 +101,8 @@ def _find(loaded: Loaded, choose: Choose, numbered: Numbered | None) -> Found:
         opened = _opened(graph, replacements)
     misses += _inside_subgraphs(graph, {id(one.node) for one in stepped if one.findings or one.misses})
     sites, fused_of = numbered or number(opened, findings, samplings)
+    if numbered is None:
+        sites = with_orders(opened, sites)
     return Found(loaded, graph, opened, sites, tuple(misses), replacements, fused_of, tuple(branches))
 
 

@@ -11,6 +11,7 @@ from attnx.errors import InputError, UsageError
 from attnx.formula import average
 from attnx.measure import lookback as measure
 from attnx.records import Array, Axis, Measurement, Site, Tokens, Trace
+from attnx.run.axis_tokens import in_place
 from attnx.run.encdec import check_names
 from attnx.run.generate import Plan, decoder_steps, say, with_new
 from attnx.run.passes import Passes, Planned
@@ -166,6 +167,7 @@ def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sent
         decoded = execute(model, Planned(decoder_steps(model, ids, writing, _WHOLE, inputs=inputs)), _WHOLE)
         trace, doubts = trusted(Trace(model.name, decoded.run.device, tokens, None, decoded.run.attentions))
         kept = [a for a in trace.attentions if a.site.kind == "self"]
+        in_place([a.site for a in kept])
         sums = [a.need("weights")[0, :, prompt - 1 :] @ marks(a.need("weights").shape[-1]) for a in kept]
         sites, device = tuple(a.site for a in kept), decoded.run.device
         notes = [*decoded.run.notes, *doubts]

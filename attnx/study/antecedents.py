@@ -24,11 +24,15 @@ ARRAYS = ("masked", "weights", "value")
 
 
 def text_of(trace: Trace) -> Tokens:
-    """The text searched for pronouns: the encoder's if its self-attentions are present, otherwise the query side's."""
+    """The text searched for pronouns: the encoder's if its self-attentions are present, otherwise the query side's.
+
+    Where the graph moves its text, it is the text as moved.
+    """
     for text in (trace.memory, trace.tokens):
         if text is not None and any(a.site.kind == "self" and trace.queries_of(a) is text for a in trace.attentions):
             return text
-    return trace.tokens
+    whole = (a for a in trace.attentions if a.site.kind == "self" and a.site.moved and a.site.aligned)
+    return next(map(trace.queries_of, whole), trace.tokens)
 
 
 def maps(

@@ -174,7 +174,7 @@ class _Maps:
         inside = np.ix_(self.places, self.places)
         for label, attention in zip(trace.labels, trace.attentions, strict=True):
             weights, layer = attention.need("weights"), -1 if attention.site.layer is None else attention.site.layer
-            if weights.shape[2:] != (len(trace.tokens),) * 2:
+            if weights.shape[2:] != (len(trace.tokens),) * 2 or attention.site.moved:
                 raise UnsupportedError(
                     f"the rows and columns of {label} are not the tokens of the protein",
                     Wording("<model.trace()> shows what they are."),

@@ -154,7 +154,7 @@ def _named(tokens: Tokens, at: int, label: str) -> Tokens:
 
 
 def _first(tokens: Tokens) -> Tokens:
-    from attnx.run.query_rows import pick
+    from attnx.tokens.axes import pick
 
     return pick(tokens, [0])
 

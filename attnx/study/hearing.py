@@ -15,6 +15,7 @@ from attnx.feed.generation_config import Rules, decoder_start, numbers, read_rul
 from attnx.feed.timestamps import Marks
 from attnx.measure import warping
 from attnx.records import Array, Trace
+from attnx.run.axis_tokens import in_place
 from attnx.run.encdec import Encoded, encoder_steps
 from attnx.run.generate import Plan, decoder_steps, plan
 from attnx.run.passes import Planned, Steps
@@ -194,6 +195,7 @@ class Ear:
         self.device = run.device
         trace, doubts = trusted(Trace(self.model.name, run.device, from_ids(ids), None, run.attentions))
         self.notes += doubts
+        in_place([a.site for a in trace.attentions])
         weights = np.concatenate([a.need("weights")[0] for a in trace.attentions if a.site.kind in CROSS])
         positions = weights.shape[-1]
         frame = self.sound.span / positions

@@ -16,7 +16,7 @@ from attnx.errors import InputError
 from attnx.feed.text import encode
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
-from attnx.tokens.axes import join
+from attnx.tokens.axes import join, pick
 from attnx.tokens.sentences import paragraphs, sentences
 from attnx.tokens.text_file import read_text
 
@@ -80,8 +80,6 @@ def answered(model: OpenModel, prompt: Tokens, text: str | None, target: str) ->
 
 def _unended(tokens: Tokens) -> Tokens:
     """Tokens without the special ones that a tokenizer appends."""
-    from attnx.run.query_rows import pick
-
     count = len(tokens)
     while count and tokens.special[count - 1]:
         count -= 1

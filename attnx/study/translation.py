@@ -15,6 +15,7 @@ from attnx.measure.alignment_error import Counted, Errors, Gold
 from attnx.measure.words import merge
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Trace
+from attnx.run.axis_tokens import in_place
 from attnx.run.encdec import target_tokens
 from attnx.run.generate import Plan
 from attnx.run.prompt import Prompt
@@ -79,6 +80,7 @@ def pair(
     sums: list[Array] | None = None
     if found is None:
         trace, doubts = cross(model, prompt, layers)
+        in_place([a.site for a in trace.attentions])
     else:
         trace, sums, doubts = found
     if trace.memory is None:

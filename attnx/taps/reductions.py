@@ -76,10 +76,13 @@ class Reduction:
 
 
 def fits(site: Site, stat: str) -> bool:
-    """Whether a site's matrix can be reduced in the graph: its axes are separate, and no factor is folded in."""
+    """Whether a site's matrix can be reduced in the graph: its axes are separate, no factor is folded in, and its
+    positions are those of the text.
+    """
     place = site.places.get(source(stat))
     return (
         place is not None
+        and not site.moved
         and not place.factors
         and axis_of(place.layout, "k") is not None
         and axis_of(place.layout, "q") is not None

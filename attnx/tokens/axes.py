@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from attnx.records import Array, Tokens
+from attnx.records import Array, Order, Tokens
 
 
 def numbered(length: int, mark: str = "") -> Tokens:
@@ -45,6 +46,50 @@ def masked(tokens: Tokens, mask: Array) -> Tokens:
     special = tuple(s or not m for s, m in zip(tokens.special, real, strict=True))
     words = tuple(w if m else None for w, m in zip(tokens.words, real, strict=True))
     return replace(tokens, mask=real, special=special, words=words)
+
+
+def pick(tokens: Tokens, positions: Sequence[int]) -> Tokens:
+    """Some tokens of a text, in the order of `positions`."""
+    at = list(positions)
+
+    def take(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[i] for i in at) if values else ()
+
+    return replace(
+        tokens,
+        ids=np.asarray(tokens.ids)[at],
+        pieces=take(tokens.pieces),
+        offsets=take(tokens.offsets),
+        words=take(tokens.words),
+        special=take(tokens.special),
+        mask=take(tokens.mask),
+        type_ids=take(tokens.type_ids),
+    )
+
+
+def reordered(tokens: Tokens, order: Order) -> Tokens | None:
+    """A text as a graph has moved it: positions of no token are "+0", "+1" ...
+
+    Args:
+        tokens: The text.
+        order: Which token stands at each position.
+
+    Returns:
+        None where the order is not known for a text of that length.
+    """
+    n = len(tokens)
+    at: list[int | None] = []
+    for slope, start, step, more, count in order:
+        size = more * n + count
+        if not 0 <= size <= n - len(at):
+            return None
+        at += [None if start < 0 and not slope else slope * n + start + i * step for i in range(size)]
+    if len(at) != n or not all(i is None or 0 <= i < n for i in at):
+        return None
+    new = labelled([f"+{i}" for i in range(at.count(None))], [True] * at.count(None))
+    whole = join(tokens, new)
+    free = iter(range(n, len(whole)))
+    return replace(pick(whole, [next(free) if i is None else i for i in at]), notes=tokens.notes)
 
 
 def holds(keys: Tokens, queries: Tokens) -> bool:

@@ -45,17 +45,18 @@ def to_bertviz(trace: Trace, tensor: Callable[[Array], Any] | None = None) -> di
     if not both:
         own = [*sorts["encoder"], *sorts["decoder"]]
         side = trace.queries_of(own[0]) if own else trace.tokens
-        return {"attention": [made(one) for one in _square(own, side, side)], "tokens": _pieces(side)}
+        return {"attention": [made(one) for one in _square(trace, own, side, side)], "tokens": _pieces(side)}
     assert trace.memory is not None
-    out: dict[str, Any] = {"encoder_tokens": _pieces(trace.memory), "decoder_tokens": _pieces(trace.tokens)}
+    asking = next((trace.queries_of(a) for a in sorts["cross"] if a.site.moved), trace.tokens)
+    out: dict[str, Any] = {"encoder_tokens": _pieces(trace.memory), "decoder_tokens": _pieces(asking)}
     sides = {
         "encoder": (trace.memory, trace.memory),
-        "decoder": (trace.tokens, trace.tokens),
-        "cross": (trace.tokens, trace.memory),
+        "decoder": (asking, asking),
+        "cross": (asking, trace.memory),
     }
     for sort, attentions in sorts.items():
         if attentions:
-            out[f"{sort}_attention"] = [made(one) for one in _square(attentions, *sides[sort])]
+            out[f"{sort}_attention"] = [made(one) for one in _square(trace, attentions, *sides[sort])]
     return out
 
 
@@ -85,7 +86,7 @@ def to_circuitsvis(trace: Trace, layer: int = 0) -> dict[str, Any]:
         raise UsageError(f"there is no layer {layer}", f"The trace has {len(own)}: 0 to {len(own) - 1}.")
     attention = own[layer]
     side = trace.queries_of(attention)
-    (weights,) = _square([attention], side, trace.keys_of(attention))
+    (weights,) = _square(trace, [attention], side, side if attention.site.moved else trace.keys_of(attention))
     return {
         "attention": weights[0],
         "tokens": _pieces(side),
@@ -146,7 +147,7 @@ def _pieces(tokens: Tokens) -> list[str]:
     return [piece.strip() or piece for piece in tokens.pieces]
 
 
-def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> list[Array]:
+def _square(trace: Trace, attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> list[Array]:
     """The first sequence's weights, [1,H,Q,K] each, checked against the tokens beside them."""
     out = []
     for attention in attentions:
@@ -156,6 +157,13 @@ def _square(attentions: Sequence[Attention], queries: Tokens, keys: Tokens) -> l
                 f"{attention.site.label} has {weights.shape[2]} x {weights.shape[3]} weights where the tokens are "
                 f"{len(queries)} x {len(keys)}",
                 "This view needs one token for each query and key: trace without a cache.",
+            )
+        named = trace.queries_of(attention).pieces, trace.keys_of(attention).pieces
+        if attention.site.moved and named != (queries.pieces, keys.pieces):
+            raise UnsupportedError(
+                f"{attention.site.label} has its tokens in another order than the layers beside it, or its keys in "
+                "another order than its queries",
+                "This view names queries and keys once for all layers.",
             )
         out.append(weights)
     if len({one.shape[1] for one in out}) > 1:
