@@ -25,6 +25,7 @@ from attnx.errors import INTERRUPTED, AttnxError
 from attnx.explore import panes
 from attnx.explore.desk import STAGES, VIEWS, Desk
 from attnx.explore.frame import CSS, HELP
+from attnx.explore.keyboard import ignore_broken_bytes
 from attnx.explore.pane import Pane
 from attnx.explore.saving import save_view
 from attnx.view.page import Depth
@@ -57,6 +58,7 @@ class Explorer(App[None]):
     def __init__(self, desk: Desk, worded: Callable[[str], str] = str) -> None:
         # With 16 colours, use the terminal's own: Textual's nearest match would turn yellow into red.
         super().__init__(ansi_color=Console().color_system == "standard")
+        ignore_broken_bytes(self.driver_class)
         self.desk, self._worded = desk, worded
         self._asked = ""
         self._extent: tuple[int, int] | None = None  # while the event is handled, `size` still has the old value

@@ -214,8 +214,15 @@ def _summed(weights: Array) -> tuple[Array, Array]:
 def is_over(trace: Trace, attention: Attention, text: Tokens) -> bool:
     """Whether a site is a self-attention over this text, which may have keys of the past before it."""
     keys = trace.keys_of(attention)
-    side = trace.queries_of(attention) if trace.rows is None else keys
-    return attention.site.kind == "self" and side is text and attention.site.aligned and holds(keys, text)
+    asks = trace.queries_of(attention) is text or (keys is text and _picked(trace, attention, text))
+    return attention.site.kind == "self" and asks and attention.site.aligned and holds(keys, text)
+
+
+def _picked(trace: Trace, attention: Attention, text: Tokens) -> bool:
+    """Whether a site's queries are those tokens of this text whose rows were kept."""
+    rows = trace.rows or ()
+    pieces = trace.queries_of(attention).pieces
+    return bool(rows) and max(rows) < len(text) and pieces == tuple(text.pieces[at] for at in rows)
 
 
 def rows_at(trace: Trace, positions: Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnx.errors import InputError, ModelError
 from attnx.feed.inputs import is_ids, is_past, takes_target
+from attnx.notes import of_sites
 from attnx.records import QUANTITIES, Array, Attention, Tokens, Trace
 from attnx.run.axis_tokens import as_moved, in_blocks, name_axes, read_tokens
 from attnx.run.unseen import unseen
@@ -72,15 +73,10 @@ def _other_keys(trace: Trace) -> tuple[str, ...]:
         if attention.site.moved:
             continue  # see `as_moved`
         if attention.site.kind == "self" and any(queries is text for text in texts) and not holds(keys, queries):
-            found.append((label, len(queries), len(keys)))
-    if not found:
-        return ()
-    label, queries_there, keys_there = found[0]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return (
-        f"{label}{more}: {queries_there} queries and {keys_there} keys, which are not the text's tokens one by one: "
-        "keys are numbered, and nothing is counted from a token's own place (previous, self, distance)",
-    )
+            there = f"{len(queries)} queries and {len(keys)} keys, which are not the text's tokens one by one"
+            counts = "nothing is counted from a token's own place (previous, self, distance)"
+            found.append((label, f"{{sites}}: {there}: keys are numbered, and {counts}"))
+    return of_sites(found)
 
 
 def _other_queries(trace: Trace, apart: Collection[int]) -> tuple[str, ...]:
@@ -93,19 +89,13 @@ def _other_queries(trace: Trace, apart: Collection[int]) -> tuple[str, ...]:
     texts = [side for side in (trace.tokens, trace.memory) if side is not None]
     if not any(text.pieces != numbered(len(text)).pieces for text in texts):
         return ()
-    found = [
-        (label, len(queries))
+    text = f"where the text has {len(texts[-1])} tokens: which holds which is not known, and they are numbered"
+    return of_sites(
+        (label, f"{{sites}}: {len(queries)} positions, {text}")
         for label, a in zip(trace.labels, trace.attentions, strict=True)
         if a.site.kind == "self" and a.site.index not in apart
         if (queries := trace.queries_of(a)).pieces == numbered(len(queries)).pieces
         and len(queries) not in [len(text) for text in texts]
-    ]
-    if not found:
-        return ()
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return (
-        f"{found[0][0]}{more}: {found[0][1]} positions, where the text has {len(texts[-1])} tokens: which holds which "
-        "is not known, and they are numbered",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from attnx.formula import sees_nothing
+from attnx.notes import of_sites
 from attnx.records import Array, Trace
 
 
@@ -30,18 +31,15 @@ def unseen(trace: Trace) -> tuple[str, ...]:
 
 
 def blind_rows(blind: Mapping[str, Array]) -> tuple[str, ...]:
-    """The note on rows that see no key.
+    """Notes on rows that see no key.
 
     Args:
         blind: By the label of a site, bool [Q]: the queries that see none.
     """
-    found = {label: (int(rows.sum()), len(rows)) for label, rows in blind.items() if rows.any()}
-    if not found:
-        return ()
-    label, (count, total) = next(iter(found.items()))
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    which = "every query" if count == total else f"{count} of {total} queries"
-    return (
-        f"every key is hidden from {which} in {label}{more}: the weights of such rows say nothing; does a mask have "
-        "ones where it should have zeros?",
-    )
+    found = []
+    for label, rows in blind.items():
+        which = "every query" if rows.all() else f"{int(rows.sum())} of {len(rows)} queries"
+        said = "the weights of such rows say nothing; does a mask have ones where it should have zeros?"
+        if rows.any():
+            found.append((label, f"every key is hidden from {which} in {{sites}}: {said}"))
+    return of_sites(found)

@@ -11,6 +11,7 @@ import numpy as np
 from attnx.errors import AttnxError
 from attnx.measure.combine import over_heads
 from attnx.measure.difference import Difference, difference, parts_of, stages_of, together
+from attnx.notes import merged, of_all_heads
 from attnx.records import Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -169,7 +170,7 @@ class Comparing:
         if self.over_heads:
             a, b = over_heads(a), over_heads(b)
         found = difference(a, b, self.tolerance, heads=("mean",) if self.over_heads else None)
-        said = tuple(dict.fromkeys((*a.notes, *b.notes, *notes)))
+        said = merged(a.notes, b.notes, notes)
         if read is not None:
             a, b = _bare(a), _bare(b)
         return Compared(a, b, found, changed, said)
@@ -198,7 +199,7 @@ def _of_heads(pieces: Sequence[Compared], tolerance: float) -> Compared:
         first=next(((at, part) for at, part in enumerate(parts) if part), None),
         cells=cells,
     )
-    notes = tuple(dict.fromkeys(note for piece in pieces for note in piece.notes))
+    notes = of_all_heads([piece.notes for piece in pieces])
     return replace(first, difference=whole, notes=notes)
 
 
@@ -230,7 +231,7 @@ def _together(parts: Sequence[Compared], outputs: OutputChange | None) -> Compar
         cells=tuple(row for part in found for row in part.cells),
         notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
     )
-    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    notes = merged(*(part.notes for part in parts))
     return Compared(one, two, whole, outputs, notes)
 
 

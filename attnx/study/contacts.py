@@ -10,6 +10,7 @@ import numpy as np
 
 from attnx.errors import InputError, ModelError, UnsupportedError, UsageError
 from attnx.measure import contacts as measure
+from attnx.notes import merged
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Site, Tokens, Trace
 from attnx.run.pipeline import execute
@@ -131,8 +132,8 @@ def contacts(
     where = " ".join(maps.used) if heads else f"mean of {counted(len(maps.used), 'head')}"
     judged = None if real is None else _judged(maps.rates, made.values, real, apart)
     assert maps.first is not None
-    bare = replace(maps.first, attentions=(), sides={}, notes=tuple(maps.notes))
-    return Contacts(bare, maps.letters, tuple(maps.places), made, where, apart, judged, tuple(maps.notes))
+    bare = replace(maps.first, attentions=(), sides={}, notes=maps.notes)
+    return Contacts(bare, maps.letters, tuple(maps.places), made, where, apart, judged, maps.notes)
 
 
 class _Maps:
@@ -145,7 +146,7 @@ class _Maps:
         self.rates: dict[str, dict[int, Array]] = {}
         """Precisions [3] by layer and head."""
         self.used: list[str] = []
-        self.notes: dict[str, None] = {}
+        self.notes: tuple[str, ...] = ()
         self._sum: Array | float = 0.0
 
     def runs(self, model: OpenModel, prompt: Prompt, wanted: Wanted, sites: Sequence[Site]) -> Iterator[Trace]:
@@ -155,10 +156,10 @@ class _Maps:
             try:
                 trace, doubts = trusted(execute(model, prompt, replace(wanted, layers=group)))
             except UnsupportedError as error:
-                self.notes[error.message] = None
+                self.notes = merged(self.notes, [error.message])
                 continue
             self.first = self.first or trace
-            self.notes |= dict.fromkeys((*trace.notes, *doubts))
+            self.notes = merged(self.notes, trace.notes, doubts)
             yield trace
 
     def of(self, trace: Trace, picks: Mapping[int, Sequence[int]] | None) -> Iterator[tuple[str, int, int, Array]]:

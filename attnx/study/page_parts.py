@@ -11,7 +11,8 @@ from attnx.errors import UnsupportedError
 from attnx.measure import heads
 from attnx.measure.heads import HeadTable
 from attnx.measure.looks import Column, columns_of
-from attnx.measure.rows import Received, read
+from attnx.measure.rows import Received, is_over, read
+from attnx.notes import merged, of_all_heads
 from attnx.records import Array, Attention, Axis, Measurement, Site, Trace
 from attnx.study.page_heads import beside_tables
 from attnx.study.side_by_side import side_by_side
@@ -22,7 +23,7 @@ class Part:
     """What is kept of some layers."""
 
     trace: Trace
-    """Only the rows of the words that are looked from."""
+    """Only the rows of the words that are looked from; none of a site that is not over the text of these words."""
     received: dict[int, Received]
     """By a site's index, what its keys receive from all rows; without sites that have no weights."""
     columns: tuple[Column | None, ...]
@@ -47,7 +48,8 @@ def part(trace: Trace, rows: Sequence[int], table: HeadTable | UnsupportedError)
             continue
         columns += columns_of(replace(trace, attentions=(attention,)))
         received[attention.site.index] = _received(trace, attention)
-    kept = tuple(_rows(attention, list(rows)) for attention in trace.attentions)
+    text = trace.memory or trace.tokens
+    kept = tuple(_rows(a, list(rows) if is_over(trace, a, text) else []) for a in trace.attentions)
     return Part(replace(trace, attentions=kept, rows=tuple(rows)), received, tuple(columns), table)
 
 
@@ -70,7 +72,7 @@ def joined_heads(parts: Sequence[Part], site: Site) -> Part:
     there = [column for column in columns if column is not None]
     of_keys = [one.received[site.index] for one in parts if site.index in one.received]
     return Part(
-        replace(parts[0].trace, attentions=(whole,)),
+        replace(parts[0].trace, attentions=(whole,), notes=of_all_heads([one.trace.notes for one in parts])),
         {site.index: Received(*(np.concatenate([getattr(one, name) for one in of_keys]) for name in ("sums", "seers")))}
         if of_keys
         else {},
@@ -126,7 +128,7 @@ def joined(parts: Sequence[Part]) -> Part:
         parts: Consecutive layers; at least one.
     """
     first = parts[0].trace
-    notes = tuple(dict.fromkeys(note for one in parts for note in one.trace.notes))
+    notes = merged(*(one.trace.notes for one in parts))
     attentions = tuple(a for one in parts for a in one.trace.attentions)
     sides = {index: both for one in parts for index, both in one.trace.sides.items()}
     trace = replace(first, attentions=attentions, notes=notes, sides=sides)

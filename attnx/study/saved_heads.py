@@ -13,6 +13,7 @@ import numpy as np
 
 from attnx.feed.arrays import ArrayFile
 from attnx.formula import repeat_heads
+from attnx.notes import OfSites, merged, of_all_heads
 from attnx.records import QUANTITIES, STAGES, Array, Attention, Check, Origin, Quantity, Trace
 from attnx.run.check import check
 from attnx.session.protocol import Wanted
@@ -45,21 +46,24 @@ def by_heads(file: ArrayFile, read: Stretches, wanted: Wanted, heads: Sequence[t
     checked = {"query", "key", "value"} if "context" in in_parts else {"query", "key"}
     asked = replace(wanted, quantities=(*in_parts, *sorted(checked - {*in_parts})), verify_outputs=False)
     checks: list[Check] = []
+    notes: list[tuple[str, ...]] = []
     origin: dict[str, Origin] = {}
     with ExitStack() as opened:
         spools = {name: _Spool(opened, folder) for name in in_parts}
         for some in heads:
-            (part,) = read.run(replace(asked, heads={layer: some})).attentions
+            run = read.run(replace(asked, heads={layer: some}))
+            (part,) = run.attentions
+            notes.append(tuple(note for note in run.notes if isinstance(note, OfSites)))
             for name, spool in spools.items():
                 spool.put(getattr(part, name))
             checks += [*part.checks, *_context(attention, part, some)]
             origin |= {name: of for name, of in part.origin.items() if name in in_parts}
-            del part  # before the next is run
+            del run, part  # before the next is run
         shapes = {name: spool.give(file, _name(attention, name)) for name, spool in spools.items()}
     kept: dict[str, Any] = {name: _bare(array) for name in whole if (array := getattr(attention, name)) is not None}
     kept |= {name: shape for name, shape in shapes.items() if shape is not None}
     done = replace(attention, **kept, origin={**attention.origin, **origin}, checks=_largest(checks))
-    return replace(trace, attentions=(done,))
+    return replace(trace, attentions=(done,), notes=merged(trace.notes, of_all_heads(notes)))
 
 
 def _per_head(name: Quantity, tapped: bool) -> bool:

@@ -11,6 +11,7 @@ from typing import IO
 import numpy as np
 
 from attnx.feed.arrays import ArrayFile, Npz, Safetensors, save_trace, trace_arrays, write_whole
+from attnx.notes import merged
 from attnx.records import QUANTITIES, Array, Attention, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
@@ -87,5 +88,5 @@ def _shapes(attention: Attention) -> Attention:
 
 
 def _together(traces: Sequence[Trace]) -> Trace:
-    notes = tuple(dict.fromkeys(note for trace in traces for note in trace.notes))
-    return replace(traces[0], attentions=tuple(a for trace in traces for a in trace.attentions), notes=notes)
+    attentions = tuple(a for trace in traces for a in trace.attentions)
+    return replace(traces[0], attentions=attentions, notes=merged(*(trace.notes for trace in traces)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from attnx.errors import UnsupportedError
 from attnx.measure import scaling
 from attnx.measure.unscaled import AsIf, Similarity
+from attnx.notes import merged, of_all_heads
 from attnx.records import Attention, Measurement, Trace
 from attnx.run.prompt import Prompt
 from attnx.session.protocol import OpenModel
@@ -91,12 +92,13 @@ def look(model: OpenModel, prompt: Prompt, asked: Asked) -> Scaled:
     shown = measured[0][0].trace
     piece = Piece(shown) if shown is not None else _shown(read, asked, best)
     at, head, queries = _place(piece, asked, best)
+    notes = merged(*(of_all_heads([one.bare.notes for one in pieces]) for pieces in measured))
     rows = [scaling.row(piece.trace, at, head, one, asked.as_if, asked.similarity) for one in queries]
     return Scaled(
         table=joined(
             [joined_heads([one.table for one in pieces]) for pieces in measured], [p[0].sites for p in measured]
         ),
-        trace=piece.trace,
+        trace=replace(piece.trace, notes=notes),
         at=at,
         head=piece.head(head),
         queries=queries,

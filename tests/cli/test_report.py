@@ -3,12 +3,14 @@
 import base64
 import json
 import re
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import attnx as library
 from attnx.study import html_report as paging
@@ -16,6 +18,7 @@ from attnx.study import stretches
 from attnx.study.worth_opening import strongest_of
 from tests.cli.conftest import ANIMAL, MINILM, Run
 from tests.cli.layerwise import a_layer_at_a_time
+from tests.graphs import D, G, H
 
 DECODER = MINILM.parent / "tiny-gpt" / "model.onnx"
 
@@ -145,6 +148,56 @@ def test_a_layer_whose_heads_are_packed_in_different_ways_is_packed_whole(
     assert asked == [6, 6]
     whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
     _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("positions", ["every second token", "every second query", "one more in front"])
+def test_positions_that_are_not_the_texts_tokens_are_read_in_parts(
+    attnx: Run, positions: str, heads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the words that are looked from are kept only where positions are the text's tokens."""
+    text, folder = "The animal was here because it was tired.", _elsewhere(positions)
+    command = ("report", text, "-m", folder, "--force", "-o")
+    attnx(*command, "whole.html")
+    said = attnx("scale", text, "-m", folder).err
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    if not heads:
+        monkeypatch.setattr(stretches.Stretches, "split", lambda self, part: ())
+    attnx(*command, "apart.html")
+    whole, apart = _data(Path("whole.html")), _data(Path("apart.html"))
+    assert len(whole["sites"]) == 2
+    assert attnx("scale", text, "-m", folder).err == said
+    assert "L0 and 1 more: " in said or positions == "every second query"
+    assert apart["references"] == whole["references"] == []
+    assert any("over that text" in note for note in whole["notes"])
+    _alike(apart, whole, (apart["blobs"], whole["blobs"]))
+
+
+def _elsewhere(positions: str) -> str:
+    """Two layers over positions that are not the tokens of the text, one by one."""
+    g = G()
+    ids = g.input("input_ids", ["b", "s"], TensorProto.INT64)
+    x = str(g.op("Gather", g.weight(30522, 16), ids))
+
+    def second(y: str) -> str:
+        starts, ends, axes, steps = (g.const([n], np.int64) for n in (0, 2**62, 1, 2))
+        return str(g.op("Slice", y, starts, ends, axes, steps))
+
+    if positions == "one more in front":
+        x = str(g.op("Concat", g.weight(1, 1, 16), x, axis=1))
+    elif positions == "every second token":
+        x = second(x)
+    for _ in range(2):
+        asks = second(x) if positions == "every second query" else x
+        weights = g.softmax(g.scores(g.heads(g.linear(asks, D * H)), g.heads(g.linear(x, D * H), (0, 2, 3, 1))))
+        added = g.out(str(g.op("MatMul", weights, g.heads(g.linear(x, D * H)))))
+        out = g.op("Add", asks, added)
+        x = x if positions == "every second query" else str(out)
+    folder = Path("elsewhere")
+    folder.mkdir()
+    g.save(folder, str(out))
+    shutil.copy(MINILM / "tokenizer.json", folder)
+    return str(folder)
 
 
 def test_without_a_head_to_open_the_largest_weight_of_a_layer_is_found_head_by_head(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnx.study import stretches
 from tests.cli.conftest import ANIMAL, Oracle, Run
 from tests.cli.layerwise import a_layer_at_a_time
 
@@ -147,3 +148,34 @@ def test_a_long_text_is_written_a_layer_or_head_at_a_time(
             np.testing.assert_array_equal(two[name].shape, one[name].shape)
             np.testing.assert_allclose(two[name], one[name], rtol=1e-5, atol=1e-5)
     assert "exists" in attnx(*command, f"apart.{ending}", code=2).err
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("trace", "minilm", "--save", "out.npz", "--force"),
+        ("diff", "minilm", "minilm"),
+        ("report", "-m", "minilm", "-o", "page.html", "--force"),
+    ],
+)
+def test_what_is_said_of_all_layers_is_said_where_they_are_read_in_parts(
+    attnx: Run, command: tuple[str, ...], heads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask that hides every key in every layer: one note, as of one run."""
+    given = (*command, "A dog.", "--set", "attention_mask=0,0,0,0,0")
+
+    def said() -> list[str]:
+        done = attnx(*given)
+        lines = "".join((done.err + done.out).split()).split("attnx:")
+        return [line for line in lines if "everykeyishidden" in line]
+
+    whole = said()
+    assert len(whole) == 1
+    assert "fromeveryqueryinL0and5more" in whole[0]
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    if not heads:
+        monkeypatch.setattr(stretches.Stretches, "split", lambda self, part: ())
+    (apart,) = said()
+    assert apart.count("everykeyishidden") == whole[0].count("everykeyishidden")
+    assert "fromeveryqueryinL0and5more" in apart

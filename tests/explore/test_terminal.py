@@ -54,8 +54,8 @@ class Terminal:
             if ready:
                 self.said += os.read(self.end, 1 << 16)
 
-    def press(self, keys: str) -> None:
-        os.write(self.end, keys.encode())
+    def press(self, keys: str | bytes) -> None:
+        os.write(self.end, keys.encode() if isinstance(keys, str) else keys)
 
     def over(self) -> int:
         """Wait for the end; its exit code."""
@@ -128,6 +128,17 @@ def test_keys_that_come_at_once_are_all_meant(terminal: Terminal) -> None:
     terminal.press("q")
     assert terminal.over() == 0
     assert terminal.restored
+
+
+def test_bytes_that_are_no_text_are_ignored(terminal: Terminal) -> None:
+    """Typed in a Latin-1 terminal, pasted, and Alt with a key where the terminal sets the eighth bit."""
+    terminal.press(b"\xe9")
+    terminal.press(b"\xff\xfejjj" + b"l" * 5 + b"/ti\xe9red\r")
+    terminal.wait("L3 H5 · 4".encode())
+    terminal.press(b"\xf1q")
+    assert terminal.over() == 0
+    assert terminal.restored
+    assert b"Traceback" not in terminal.said
 
 
 def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) -> None:
