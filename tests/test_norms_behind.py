@@ -126,3 +126,30 @@ def test_the_map_of_a_text_is_that_of_its_arrays() -> None:
     assert not said
     np.testing.assert_allclose(reduced.maps["value norms"][0], whole["value norms"][10], atol=2e-6)
     np.testing.assert_allclose(reduced.maps["rollout"][0], whole["rollout"][10], atol=2e-6)
+
+
+@pytest.mark.parametrize(("name", "text", "from_", "to"), [
+    ("minilm", "The animal didn't cross the street because it was too tired.", "it", "animal,street"),
+    ("minilm", "The dog saw the cat and it ran, so he followed it.", None, None),
+    ("tiny-gpt", "The cat sat on the mat. The cat saw it.", "it", "cat@2,mat"),
+])  # fmt: skip
+def test_the_rollout_of_a_long_text_is_followed_to_its_candidates(
+    name: str, text: str, from_: str | None, to: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first layer up, where no layer's matrix waits for the last; held to the product of the layers' means."""
+    from attnx.run.prompt import Prompt
+    from attnx.study import coref_rows
+    from attnx.study.mentioned import candidates, pronouns
+
+    model = attnx.open(name, device="cpu")
+    weights = [a.need("weights")[0].astype(np.float64) for a in model.trace(text).attentions]
+    rolled = np.eye(weights[0].shape[1])
+    for layer in weights:
+        rolled = (layer.mean(0) + np.eye(len(rolled))) / 2 @ rolled
+    monkeypatch.setattr(coref_rows, "ROOM", 0)
+    found = coref_rows.point(model, Prompt(text), from_, to)
+    words = pronouns(found.trace.tokens, from_)
+    ends = sorted({at for word in words for one in candidates(found.trace.tokens, to, word) for at in one.pieces})
+    rows = sorted({at for word in words for at in word.pieces})
+    np.testing.assert_allclose(found.maps["rollout"][:, ends], rolled[np.ix_(rows, ends)], atol=1e-6)
+    assert np.isnan(np.delete(found.maps["rollout"], ends, axis=1)).all()

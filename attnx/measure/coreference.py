@@ -121,7 +121,9 @@ def coreference(
         pronoun=pronoun,
         candidates=tuple(candidates),
         sites=sites,
-        weights=_measured("coreference weight", axes, weights, "from the pronoun mean, to the candidate sum of a"),
+        weights=_measured(
+            "coreference weight", axes, weights, "a, mean over the pronoun's tokens, sum over the candidate's"
+        ),
         shares=_measured("coreference share", axes, shares(weights), "a / sum of a over the candidates"),
         aside=_measured(
             "where the weight goes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,12 +18,15 @@ from attnx.run.read import read, shown
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.antecedents import ARRAYS, maps
 from attnx.study.head_stats import read_stats, stages_of
-from attnx.study.mentioned import pronouns
+from attnx.study.mentioned import candidates, pronouns
 from attnx.study.selection import trusted
-from attnx.taps.reductions import NORMS, ROWS, START, fits
+from attnx.taps.reductions import ENDS, NORMS, ROLLOUTS, ROWS, START, fits
+from attnx.tokens.spans import Mention
 
 SEEN = tuple(name for name in ARRAYS if name != "value")
 """What is fetched for the pronouns' rows; instead of the value, its contribution."""
+ROOM = 1 << 29
+"""Up to this many bytes of all layers' means are held for whole rows of the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +42,26 @@ class Pointing:
     """By a site's index; empty if the trace is whole."""
 
 
-def point(model: OpenModel, prompt: Prompt, from_: str | None) -> Pointing:
+def point(model: OpenModel, prompt: Prompt, from_: str | None, to: str | None = None) -> Pointing:
     """Run a model for the pronouns of a text.
 
     Args:
         model: The model.
         prompt: The prompt to run it on.
         from_: The word to look from; None for every pronoun in the text.
+        to: The candidates, as for `antecedents.resolve`.
 
     Returns:
         The pronouns' rows if the graph and the text allow it: then no matrix leaves the session, and the rollout is
-        computed inside it. Otherwise whole matrices.
+        computed inside it: for a long text, only where it ends at a candidate, the rest is NaN. Otherwise whole
+        matrices.
 
     Raises:
         InputError: There is no such word, or no pronoun.
         UnsupportedError: No site can be trusted.
     """
     planned = dry_run(model, prompt)
-    found = None if planned is None else _rows(model, planned, from_)
+    found = None if planned is None else _rows(model, planned, from_, to)
     trace, rollout, received, sizes = found or (None, {}, {}, {})
     doubts: tuple[str, ...] = ()
     if trace is None or not all(a.trusted for a in trace.attentions):
@@ -67,7 +72,7 @@ def point(model: OpenModel, prompt: Prompt, from_: str | None) -> Pointing:
 
 
 def _rows(
-    model: OpenModel, planned: DryRun, from_: str | None
+    model: OpenModel, planned: DryRun, from_: str | None, to: str | None
 ) -> tuple[Trace, Mapping[str, Array], Mapping[int, Received], Mapping[int, Array]] | None:
     """The rows of the pronouns, the rollout's rows, what the keys receive, and by site ||v W_O|| [H,K] where the graph
     gives it; None if that is not possible.
@@ -75,14 +80,17 @@ def _rows(
     tokens, sites = planned.tokens, planned.sites(model)
     if not sites or not all(tokens.mask) or not planned.single or any(site.kind != "self" for site in sites):
         return None
-    stats = ["total", "received", "rollout"]
+    count, words = len(tokens), pronouns(tokens, from_)
+    held = len({(site.component, site.layer) for site in sites}) * count * count * 4
+    ends = _pieces(one for word in words for one in candidates(tokens, to, word)) if held > ROOM else None
+    stats = ["total", "received", "rollout" if ends is None else "arrived"]
     if planned.own or any(site.causal is None or site.window is not None for site in sites):
         stats += ["visible", "seers"]
     if not all(fits(site, stat) for site in sites for stat in stats):
         return None
-    rows = sorted({piece for one in pronouns(tokens, from_) for piece in one.pieces})
-    count = len(tokens)
-    start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64), START: np.eye(count, dtype=np.float32)[rows]}
+    rows = _pieces(words)
+    start: dict[str, Array] = {ROWS: np.asarray(rows, np.int64)}
+    start |= {START: _marks(rows, count)} if ends is None else {ENDS: _marks(ends, count).T}
     found = reduce(model, planned, sites, (*stats, *NORMS, *SEEN), start)
     if found is None:
         return None
@@ -96,10 +104,26 @@ def _rows(
     if any("norms" in s and i not in sizes for i, s in by_site.items()):
         return None  # W_O cancels too much of a vector for the graph's float32
     attentions = checked(read([site for site, _ in seen], stages_of(tapped), values, ARRAYS, rows), ARRAYS)
-    rollout = next(s["rollout"] for s in by_site.values() if "rollout" in s)
+    (rollout,) = (s[name] for s in by_site.values() for name in ROLLOUTS if name in s)
+    if ends is not None:
+        there = np.full((len(rows), count), np.nan)
+        there[:, ends] = rollout
+        rollout = there
     received = {site.index: Received(by_site[site.index]["received"].astype(np.float64), seers) for site, seers in seen}
     named_rows = named(replace(trace, attentions=attentions), rows)
     return named_rows, {"rollout": rollout.astype(np.float64)}, received, sizes
+
+
+def _pieces(mentions: Iterable[Mention]) -> list[int]:
+    """The positions of words, in ascending order."""
+    return sorted({piece for one in mentions for piece in one.pieces})
+
+
+def _marks(positions: Sequence[int], count: int) -> Array:
+    """For each position a row of zeros with a one there: float32 [positions,count]."""
+    marks = np.zeros((len(positions), count), np.float32)
+    marks[np.arange(len(positions)), positions] = 1
+    return marks
 
 
 def _seen(site: Site, stats: Mapping[str, Array], count: int) -> tuple[Site, Array]:

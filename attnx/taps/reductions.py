@@ -23,25 +23,28 @@ from attnx.taps.writer import Nodes
 if TYPE_CHECKING:
     pass
 
-ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, PAIRS = (
-    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "pairs")
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, ENDS, PAIRS = (
+    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "ends", "pairs")
 )
 """Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
 keys, float32 [K,M], the last of them all ones; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one
-key, int64 [1]; the start of a rollout, float32 [R,Q]; which cells count for pairs, float32 [Q,K]."""
+key, int64 [1]; the start of a rollout, float32 [R,Q]; its ends, float32 [K,M]; which cells count for pairs, float32
+[Q,K]."""
 STATS = (
     "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
-    "most_added", "least_added", "mean", "most", "most_masked", "rollout",
+    "most_added", "least_added", "mean", "most", "most_masked", "rollout", "arrived",
     "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes",
 )  # fmt: skip
 """What a matrix can be reduced to. For each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
 mark; a of each cell; sum a |i - j|, and the same over all rows together; how many keys are visible; whether the key
 `FIRST` is visible. For each column: sum a; to how many queries it is visible. Over heads, [Q,K]: the largest and the
 smallest number that bias and mask add to a score; the mean and the largest weight; the largest masked score. For all
-sites together, stored with the first: the rows of the rollout that begin with `START`. For the cells in `PAIRS`: each
-head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. For the value:
+sites together, stored with the first: the rows of the rollout that begin with `START`, for which all layers' means are
+held until the last; or its columns times `ENDS` in the rows `ROWS`, [R,M], for which one layer's is. For the cells in
+`PAIRS`: each head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. For the value:
 see `norms`. For the rows in `ROWS` only: sum a m_j for each mark. For the matrix: Q and K, int64 [2]."""
-OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", "rollout", "pairs", "pairs_head")
+ROLLOUTS = ("rollout", "arrived")
+OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", *ROLLOUTS, "pairs", "pairs_head")
 """Statistics over all heads."""
 HIDDEN = -9e3
 """A masked score at or below this counts as hidden. The same number as `formula.HIDDEN`."""
@@ -49,7 +52,7 @@ GATHERED = "attnx/Gather/"
 """Prefix of the names of tensors that hold chosen rows."""
 _NEEDS = {
     "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "apart": AWAY, "seen": FIRST, "rollout": START,
-    "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS, "row_marks": MARKS,
+    "arrived": ENDS, "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS, "row_marks": MARKS,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
 NORMS = ("norms", "norms_left")
@@ -115,6 +118,7 @@ class Writer(Nodes):
             AWAY: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
             FIRST: (TensorProto.INT64, [1]),
             START: (TensorProto.FLOAT, ["attnx_rows", "attnx_queries"]),
+            ENDS: (TensorProto.FLOAT, ["attnx_keys", "attnx_ends"]),
             PAIRS: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
         }
         read = {name for node in self._proto.graph.node for name in node.input}
@@ -247,6 +251,13 @@ class Writer(Nodes):
         for mean in reversed(means):
             state = self.node("Mul", [self.node("Add", [self.node("MatMul", [state, mean]), state]), half])
         return state
+
+    def arrived(self, means: Sequence[str]) -> str:
+        """R_l x `ENDS` from the first layer up, then the rows `ROWS`: [R,M]. Each mean is read beside its layer."""
+        state, half = ENDS, self.number(0.5)
+        for mean in means:
+            state = self.node("Mul", [self.node("Add", [self.node("MatMul", [mean, state]), state]), half])
+        return self.node("Gather", [state, ROWS], axis=0)
 
     def _pairs(self, last: str, place: Place, stat: str) -> str:
         """The largest of some cells, by head or by cell, and its position."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
-from attnx.taps.reductions import ADDED, NORMS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.taps.reductions import ADDED, NORMS, ROLLOUTS, STATS, Reduction, Writer, before_mask, fits, source
 from attnx.taps.some_heads import heads_input, some_heads
 from attnx.wording import Wording
 
@@ -140,7 +140,7 @@ def tap(
                     quantity = "value"
                 else:
                     name = both[NORMS.index(quantity)]
-            elif quantity == "rollout":
+            elif quantity in ROLLOUTS:
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
                 continue
             elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
@@ -154,8 +154,10 @@ def tap(
             taps.setdefault(i, {})[quantity] = name
             added.append(name)
     if means:
-        added.append(writer.rollout(_by_layer(writer, found.sites, means)))
-        taps.setdefault(means[0][0], {})["rollout"] = added[-1]
+        (way,) = (name for name in ROLLOUTS if name in wanted[means[0][0]])
+        follow = writer.rollout if way == "rollout" else writer.arrived
+        added.append(follow(_by_layer(writer, found.sites, means)))
+        taps.setdefault(means[0][0], {})[way] = added[-1]
     stats = [s for s in STATS if any(s in names for names in taps.values())]
     writer.declare(Reduction(tuple(stats), rows=rows))
     writer.declare_heads(sorted(picked))

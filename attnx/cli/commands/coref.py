@@ -95,7 +95,7 @@ def coref(
     if contrast is not None:
         take(Source(contrast))
     opened = run.opened
-    pointing = point(opened, run.prompt, from_)
+    pointing = point(opened, run.prompt, from_, to)
     trace = pointing.trace
     found, left = resolve(trace, from_, to, pointing.maps, pointing.received)
     notes = [*trace.notes, *pointing.notes, *left]
