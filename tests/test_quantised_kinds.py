@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import attnx
+from attnx.errors import UnsupportedError
+from attnx.records import Site
 from attnx.run.check import check
+from attnx.run.row_sums import sound
 from tests.integers import own_tensors
 
 RNG = np.random.default_rng(11)
@@ -161,3 +165,20 @@ def test_floats_get_no_allowance(tmp_path: Path) -> None:
     weights = np.random.default_rng(1).dirichlet(np.ones(120), (1, H, 120)).astype(np.float32)
     (rows,) = check(site, {"weights": weights * np.float32(0.9)}, {"weights": "tapped"}, low=True)
     assert not rows.holds
+
+
+def test_sums_of_rounded_weights_are_trusted_as_far_as_rounding_goes() -> None:
+    """Over 200 keys, weights rounded to 1/256 lose much of a row; no more is allowed, and nothing of float weights."""
+    scores = np.random.default_rng(0).normal(0, 2, (2, 5, 200))
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    cut = np.round(weights * 256) / 256
+    marks = np.concatenate([np.eye(200)[:, :30], np.ones((200, 1))], axis=1)
+    assert 0.03 < np.abs((cut @ marks)[..., -1] - 1).max() < 101 / 256
+    plain = Site(0, 0, "encoder", "self", "Softmax", "", 2, 2, None, None)
+    whole = replace(plain, index=1, op="QLinearSoftmax")
+    kept, sites, doubts = sound([cut @ marks, cut @ marks, weights @ marks], [plain, whole, plain], 200)
+    assert [site.op for site in sites] == ["QLinearSoftmax", "Softmax"]
+    np.testing.assert_array_equal(kept[0], cut @ marks)
+    assert [note.startswith("left out, L0 NOT TRUSTED: rows sum to 1 is off by 0.") for note in doubts] == [True]
+    with pytest.raises(UnsupportedError, match="no site of this model can be trusted"):
+        sound([np.round(weights * 128) / 256 @ marks], [whole], 200)

@@ -128,7 +128,9 @@ def _check(
             # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
             over = np.where(formula.sees_nothing(masked), total - 1.0, over)
         off = float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0))
-        checks.append(Check("rows sum to 1", off, max(tolerance, _rounded_away(weights)) if low else tolerance))
+        checks.append(
+            Check("rows sum to 1", off, max(tolerance, rounded_away(weights, weights.shape[-1])) if low else tolerance)
+        )
         if sample is not None:
             arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
             weights, masked = arrays["weights"], arrays.get("masked")
@@ -186,16 +188,19 @@ def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array
     return _relative(lambda at: formula.scaled(scores[at], float(factors[at[1]])), scaled)
 
 
-def _rounded_away(weights: Array) -> float:
+def rounded_away(weights: Array, keys: int) -> float:
     """How far rows may be off 1 because each weight was rounded to the next whole number of steps; 0 if none was.
 
     Integer graphs give weights in steps of 1/256 or so: over many keys, what is rounded away adds up.
+
+    Args:
+        weights: [B,H,Q,K], or sums of them over groups of keys, [B,H,Q,M].
+        keys: How many keys there are.
     """
     step = float(weights.min(initial=1.0, where=weights > 0))
     count = weights[:1, :, -1:] / np.float32(step)  # the last queries see the most keys
     if not _FINEST <= step <= _COARSEST or np.abs(count - np.round(count)).max(initial=0.0) > _WHOLE:
         return 0.0
-    keys: int = weights.shape[-1]
     return (keys / 2 + 1) * step
 
 

@@ -65,7 +65,7 @@ def _read_site(
 ) -> Reading:
     arrays: dict[str, Array] = {}
     origin: dict[str, Origin] = {}
-    low = _is_quantised(site)
+    low = is_quantised(site)
     batch = _batch(site, tapped, values)
     for quantity, name in tapped.taps.get(site.index, {}).items():
         raw = values[name]
@@ -184,5 +184,6 @@ def compute(site: Site, arrays: dict[str, Array], origin: dict[str, Origin], qua
         put("context", formula.context(arrays["weights"], arrays["value"]))
 
 
-def _is_quantised(site: Site) -> bool:
+def is_quantised(site: Site) -> bool:
+    """Whether what a site gives was rounded to integers' steps."""
     return "QLinear" in site.op or any(p.value.startswith("attnx/quantised") for p in site.places.values())

@@ -12,16 +12,17 @@ from attnx.feed import fill as feeding
 from attnx.feed import lookups
 from attnx.feed.inputs import fixed_length
 from attnx.records import Array, Site
+from attnx.run.check import TOLERANCE, rounded_away
 from attnx.run.generate import Plan, decoder_steps
 from attnx.run.kvcache import room
 from attnx.run.passes import Feed, Pass, Passes, Planned
 from attnx.run.pipeline import execute
+from attnx.run.read import is_quantised
 from attnx.session.protocol import NOTHING, OpenModel, Run, Wanted
 from attnx.taps.reductions import MARKS, ROWS, fits, read_stat, source
 
 _SOME, _EVERY = "row_marks", "marks"
 """What the weights are reduced to: the sums over key groups of some rows, and of every row."""
-_TOLERANCE = 2e-2
 Result = TypeVar("Result")
 
 
@@ -114,12 +115,15 @@ class RowSums:
         return [np.concatenate([part[at] for part in self._parts], axis=1) for at in range(len(self.sites))]
 
 
-def sound(sums: Sequence[Array], sites: Sequence[Site]) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
+def sound(
+    sums: Sequence[Array], sites: Sequence[Site], keys: int
+) -> tuple[list[Array], tuple[Site, ...], tuple[str, ...]]:
     """The sites whose rows sum to 1 (or less, where a sink takes a share), and notes about the others.
 
     Args:
         sums: For each site, [H,R,M]; the last group is all keys.
         sites: The sites.
+        keys: How many keys the longest row has.
 
     Raises:
         UnsupportedError: No site is left.
@@ -128,7 +132,8 @@ def sound(sums: Sequence[Array], sites: Sequence[Site]) -> tuple[list[Array], tu
     for one, site in zip(sums, sites, strict=True):
         over = one[..., -1] - 1
         off = float(np.abs(np.maximum(over, 0) if site.sink else over).max(initial=0.0))
-        if off <= _TOLERANCE:
+        rounded = rounded_away(one[None, ..., :-1], keys) if is_quantised(site) else 0.0
+        if off <= max(TOLERANCE["low"], rounded):
             kept.append((one, site))
         else:
             doubts.append(f"left out, {site.label} NOT TRUSTED: rows sum to 1 is off by {off:.2g}")

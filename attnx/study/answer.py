@@ -178,7 +178,7 @@ def answer(model: OpenModel, source: Prompt, plan: Plan | None, how: str = "sent
     if not count:
         raise InputError(f"{model.name} wrote nothing", Wording("Give the answer: <target=>."))
     sums = [one[:, :count].astype(np.float64) for one in sums]  # the last token's row writes nothing
-    sums, sites, doubts = sound(sums, sites)
+    sums, sites, doubts = sound(sums, sites, len(tokens))
     return _measured(model, device, tokens, prompt, spans, sites, sums, (*tokens.notes, *notes, *doubts))
 
 

@@ -90,7 +90,7 @@ def summed(
     wanted = Wanted(layers, ("weights",), verify=False, kinds=CROSS)
     try:
         trace = rows.follow(prompt.feed(model, prompt.encode(model), wanted))
-        sums, sites, doubts = sound(rows.sums(), rows.sites)
+        sums, sites, doubts = sound(rows.sums(), rows.sites, size)
     except UnreducedError:
         return None
     bare = tuple(Attention(site) for site in sites)
