@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -13,8 +13,21 @@ from attnx.numerals import counted
 from attnx.records import Array
 from attnx.wording import Wording
 
-if TYPE_CHECKING:
-    from attnx.session.ort import Slot
+
+class Slot(Protocol):
+    """An input of a model; see `attnx.session.ort.Slot`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def shape(self) -> tuple[int | str | None, ...]:
+        """Numbers, names of symbolic dimensions, or None."""
+
+    @property
+    def ids(self) -> bool:
+        """Whether it takes token ids although its name does not say so."""
 
 
 def disagreement(slots: Sequence[Slot], feed: Mapping[str, Array]) -> RunError | None:
