@@ -1,4 +1,4 @@
-"""Keep what libraries write to stdout out of the result that is written there."""
+"""Keep what libraries write to stdout and stderr out of results and messages."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnx.cli.process import work
-from attnx.session.silence import reserve
+from attnx.silence import reserve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -19,7 +19,7 @@ from attnx.model import Model
 from attnx.paths import new_mode
 from attnx.scan.corpus import read
 from attnx.session.ort import open_session
-from attnx.session.silence import quiet, reserve
+from attnx.silence import quiet, reserve
 
 TEXTS = ("The cat sat on the mat. The cat", "It was tired because it was late.", "x y z " * 20, "hello")
 
@@ -89,7 +89,7 @@ def test_without_a_place_that_is_nowhere_there_is_no_silence(
 ) -> None:
     reserve()
     with monkeypatch.context() as patched:
-        patched.setattr("attnx.session.silence.os.open", lambda *_: Path("/no/such/place").readlink())
+        patched.setattr("attnx.silence.os.open", lambda *_: Path("/no/such/place").readlink())
         with quiet(errors=True):
             os.write(1, b"noise\n")
     with quiet(errors=True):

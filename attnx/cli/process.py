@@ -36,7 +36,7 @@ def work(args: list[str]) -> int:
         warnings.simplefilter("ignore")
     try:
         from attnx.cli.app import begin
-        from attnx.session.silence import reserve
+        from attnx.silence import reserve
 
         reserve()
         return begin(args)

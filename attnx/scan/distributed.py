@@ -28,7 +28,7 @@ from attnx.scan.chunks import Chunk, Corpus
 from attnx.scan.identity import software
 from attnx.scan.measuring import Job
 from attnx.scan.scanning import Engine, Made, made_of, there
-from attnx.session.silence import quiet
+from attnx.silence import quiet
 from attnx.wording import Wording
 
 if TYPE_CHECKING:

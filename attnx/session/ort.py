@@ -22,7 +22,7 @@ from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
 from attnx.session.disagreement import disagreement
-from attnx.session.silence import quiet, unprinted
+from attnx.silence import quiet, unprinted
 from attnx.wording import Wording
 
 _CODES = {

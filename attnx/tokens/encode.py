@@ -12,6 +12,7 @@ import numpy as np
 from attnx.errors import InputError, UsageError, lacks_memory
 from attnx.numerals import counted
 from attnx.records import Tokens
+from attnx.silence import quiet
 from attnx.tokens.ids import from_ids, pad
 from attnx.tokens.jamo import in_text, letters
 from attnx.tokens.lost import dropped, unknown_id, unwritten
@@ -201,7 +202,8 @@ class Tokenizer:
             InputError: The vocabulary has no entry for a part of the text, and none that stands for unknown ones.
         """
         try:
-            return self._raw.encode(text, pair, add_special_tokens=add_special)
+            with quiet(errors=True):  # what a panic prints
+                return self._raw.encode(text, pair, add_special_tokens=add_special)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # it has no class of its own; a panic of its Rust code is no Exception at all

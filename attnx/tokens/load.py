@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnx.errors import ModelError, lacks_memory
+from attnx.silence import quiet
 from attnx.tokens.encode import Tokenizer
 from attnx.tokens.files import (
     MERGES,
@@ -92,9 +93,13 @@ def _settle(model: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _clear_errors(file: Path) -> Iterator[None]:
-    """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError."""
+    """Turns errors of the tokenizers package, including panics of its Rust code, into a ModelError.
+
+    What a panic prints is kept out.
+    """
     try:
-        yield
+        with quiet(errors=True):
+            yield
     except (ModelError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic is not an Exception

@@ -1,4 +1,6 @@
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,7 @@ from tokenizers import Tokenizer as Raw
 
 from attnx.cli.wording import worded
 from attnx.errors import AttnxError, InputError, ModelError
+from attnx.silence import reserve
 from attnx.tokens import find_limit, load_tokenizer
 from tests.tokens.conftest import MINILM, PIECES, write_bpe, write_unigram, write_vocab_txt
 
@@ -214,3 +217,34 @@ def test_a_tokenizer_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert (
         load_tokenizer(tmp_path).encode("the cat").ids.tolist() == load_tokenizer(MINILM).encode("the cat").ids.tolist()
     )
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """As on the command line: what is written to stderr is this package's."""
+    reserve()
+    yield
+    reserve(False)
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_a_panic_of_the_tokenizers_package_prints_is_kept_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads((MINILM / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ModelError, match="is not a tokenizer that can be read"):
+        load_tokenizer(tmp_path)
+
+    class Panicking:
+        def encode(self, *_: object, **__: object) -> None:
+            os.write(2, b"thread '<unnamed>' panicked")
+            raise BaseException("a panic")
+
+    tokenizer = load_tokenizer(MINILM)
+    monkeypatch.setattr(tokenizer, "_raw", Panicking())
+    with pytest.raises(InputError, match="cannot write this text: a panic"):
+        tokenizer._encoded("a", None, True)
+    os.write(2, b"after it")
+    assert capfd.readouterr().err == "after it"
