@@ -21,7 +21,6 @@ from attnx.errors import DeviceError, InputError, ModelError, RunError, lacks_me
 from attnx.installed import pip
 from attnx.records import Array
 from attnx.session.device import parse_device
-from attnx.session.disagreement import disagreement
 from attnx.silence import quiet, unprinted
 from attnx.wording import Wording
 
@@ -163,6 +162,8 @@ def _run_error(error: Exception, inputs: Sequence[Slot], feed: Mapping[str, Arra
             "the GPU ran out of memory",
             Wording("Use <device='cpu'>, or a shorter text[, or fewer layers (<layers>)]."),
         )
+    from attnx.session.disagreement import disagreement  # only a run that failed needs it
+
     return disagreement(inputs, feed) or RunError(
         f"onnxruntime could not run the model: {text}",
         Wording("Check the feed[ (<inputs>)] against <model.slots()>."),
