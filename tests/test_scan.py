@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
@@ -620,3 +621,27 @@ def test_parts_of_two_devices_are_not_mixed(
         scan(minilm, [corpus], out, part=PART)
     monkeypatch.undo()
     assert scan(minilm, [corpus], out, part=PART).kept == PART
+
+
+@pytest.mark.parametrize(("cells", "said"), [
+    (pa.array([b"The cat", b"\xff"]), "row 2: the column 'text' holds bytes that are not UTF-8 text (byte 1 is 0xff)"),
+    (pa.array([["a"], ["b"]]), "row 1: the column 'text' has no text but list in it"),
+    (pa.array([1, 2]), "row 1: the column 'text' has no text but int in it"),
+])  # fmt: skip
+def test_cells_that_are_no_text_are_refused(tmp_path: Path, cells: pa.Array, said: str) -> None:
+    parquet.write_table(pa.table({"text": cells}), tmp_path / "c.parquet")
+    with pytest.raises(InputError) as caught:
+        list(read([tmp_path / "c.parquet"]))
+    assert said in caught.value.message
+
+
+def test_bytes_in_a_column_are_the_text_that_they_encode(tmp_path: Path) -> None:
+    texts = ["The cat sat.", "Le café.", "고양이"]
+    parquet.write_table(pa.table({"text": pa.array([t.encode() for t in texts])}), tmp_path / "c.parquet")
+    assert [row.text for row in read([tmp_path / "c.parquet"])] == texts
+
+
+def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"text": "a", "text": "a"}\n{"text": "The cat", "text": "The dog"}\n')
+    with pytest.raises(InputError, match=r"line 2 has 'text' twice"):
+        list(read([tmp_path / "c.jsonl"]))

@@ -37,6 +37,15 @@ class Source:
         alone = (self.text, self.file, self.ids, self.inputs, self.image, self.audio)
         return all(one is None for one in alone) and not self.values
 
+    @property
+    def beside(self) -> dict[str, object]:
+        """Option -> its value, None where it was not given: everything but the text itself."""
+        return {
+            "--pair": self.pair, "--file": self.file, "--ids": self.ids, "--inputs": self.inputs,
+            "--set": self.values or None, "--dim": self.dims or None, "--target": self.target, "--image": self.image,
+            "--audio": self.audio,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Writing:

@@ -169,9 +169,13 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_fields)
         except (ValueError, RecursionError):
             raise InputError(f"{path}, line {at} is not JSON", _ROWS) from None
+        except _TwiceError as error:
+            raise InputError(
+                f"{path}, line {at} has {error} twice, with different values", "Take one of them out."
+            ) from None
         text, fields = row, {}
         if isinstance(row, dict):
             for wanted in (name, *needs):
@@ -186,6 +190,20 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
                 _ROWS if isinstance(row, list) else Wording("Each line is a text or holds one: <field>."),
             )
         yield at, text, fields, end
+
+
+class _TwiceError(Exception):
+    """A name that stands twice in an object."""
+
+
+def _fields(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON; Python would keep the last value of a name in silence."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found and found[name] != value:
+            raise _TwiceError(repr(name))
+        found[name] = value
+    return found
 
 
 def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimiter: str) -> Iterator[_Row]:
@@ -246,11 +264,29 @@ def _parquet(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) ->
             for batch in file.iter_batches(batch_size=1024, columns=columns):
                 for row in batch.to_pylist():
                     at += 1
-                    text = row[name]
                     fields = {one: row[one] for one in columns if one in needs or one in may}
-                    yield at, "" if text is None else str(text), fields, int(at * share)
+                    yield at, _cell(path, at, name, row[name]), fields, int(at * share)
     except ArrowException as error:
         raise InputError(f"{path} is not a Parquet file that can be read: {str(error)[:120]}") from None
+
+
+def _cell(path: Path, at: int, name: str, cell: object) -> str:
+    """A text in a Parquet file; some tools write text as bytes without saying that it is text."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    if not isinstance(cell, bytes):
+        kind = f"the column {name!r} has no text but {type(cell).__name__} in it"
+        raise InputError(f"{path}, row {at}: {kind}", Wording("Name the column with the text: <field>."))
+    try:
+        return cell.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, row {at}: the column {name!r} holds bytes that are not UTF-8 text (byte {error.start + 1} is "
+            f"0x{cell[error.start]:02x})",
+            "Save the texts as UTF-8, or take the row out.",
+        ) from None
 
 
 def _lacks(path: Path, line: int, wanted: str, name: str, has: Sequence[str]) -> InputError:

@@ -75,7 +75,7 @@ def coref(
     if dataset is not None:
         if run.source.text is not None or contrast is not None:
             raise UsageError("--dataset stands alone, without a text", "Leave the text out.")
-        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top, "--all": every})
+        refuse("with --dataset", {"--from": from_, "--to": to, "--top": top, "--all": every, **run.source.beside})
         saving.check(save, force=force)
         _dataset(run.open(), dataset, run.output.json, causal, save, force, explain)
         return

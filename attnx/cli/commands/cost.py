@@ -63,12 +63,15 @@ def cost(
     """
     from attnx import model as pipeline
     from attnx.cli import output, saving
+    from attnx.cli.unused_options import refuse
     from attnx.cli.wording import worded
     from attnx.errors import UnsupportedError, UsageError
     from attnx.measure import cost as measure
     from attnx.numerals import beyond, whole
     from attnx.wording import Wording
 
+    if not measured:
+        refuse("with --no-measure", {"--longest": longest})
     most = longest or (_RUN if lengths is None else _RUN_GIVEN)
     parts = (_LENGTHS if lengths is None else lengths).split(",")
     if any(beyond(part, _LARGEST) for part in parts):
