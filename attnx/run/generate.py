@@ -60,17 +60,26 @@ class Decoded:
     notes: tuple[str, ...] = ()
 
 
-def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
-    """A plan that follows the model's own configuration: what ends a text, which tokens are forced, which suppressed.
+def check_count(count: object) -> None:
+    """Refuse what is no number of tokens to write.
 
     Raises:
-        UsageError: A number that makes no sense.
+        UsageError: It is no whole number, or below 1.
     """
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise UsageError(
             Wording("<generate={count}>: it takes the number of tokens to write, from 1", count=count),
             Wording("Try <generate=20>."),
         )
+
+
+def plan(model: OpenModel, count: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> Plan:
+    """A plan that follows the model's own configuration: what ends a text, which tokens are forced, which suppressed.
+
+    Raises:
+        UsageError: A number that makes no sense.
+    """
+    check_count(count)
     if temperature < 0 or not np.isfinite(temperature):
         raise UsageError(
             Wording("<temperature={it}>: it takes a number from 0", it=temperature), "0 takes the likeliest token."

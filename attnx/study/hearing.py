@@ -17,7 +17,7 @@ from attnx.measure import warping
 from attnx.records import Array, Trace
 from attnx.run.axis_tokens import in_place
 from attnx.run.encdec import Encoded, encoder_steps
-from attnx.run.generate import Plan, decoder_steps, plan
+from attnx.run.generate import Plan, check_count, decoder_steps, plan
 from attnx.run.passes import Planned, Steps
 from attnx.run.pipeline import execute
 from attnx.session.protocol import NOTHING, OpenModel, Wanted
@@ -69,6 +69,8 @@ class Ear:
             count: The most tokens to write per window.
         """
         self.model, self.sound = model, sound
+        if count is not None:
+            check_count(count)
         self.prompt, self.target, self.count = prompt, target, count
         self.seconds = len(sound.samples) / sound.rate
         self.config = settings(model)

@@ -67,6 +67,7 @@ def test_table_and_subtitles(attnx: Run, tmp_path: Path) -> None:
         (("--head", "7.0"), "no layer 7"),
         (("a text",), "a text and a sound were given"),
         (("--target", ""), "the target is empty"),
+        (("--generate", "0"), "--generate 0: it takes the number of tokens to write, from 1"),
     ],
 )
 def test_what_does_not_go_together(attnx: Run, options: tuple[str, ...], said: str) -> None:
