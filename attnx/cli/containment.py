@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from attnx.errors import INTERRUPTED, RUN
@@ -45,7 +46,8 @@ def contained(work: Callable[[list[str]], int], args: list[str]) -> int:
         try:
             return work(args)  # the child continues as the program
         finally:
-            os.write(tell, b".")  # a library that ends the process does not come here
+            with suppress(BrokenPipeError):  # the parent was killed
+                os.write(tell, b".")  # a library that ends the process does not come here
     os.close(tell)
     try:
         status = _wait(child)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ Outputs = Sequence[Array | None]
 """The tokens of each output of a node; None, or a missing one, where its cells stand for none."""
 Rule = Callable[["Carrier", "NodeProto", dict[str, Any]], Outputs]
 """From what is known, a node and its attributes."""
+MOST = 1 << 26
+"""The most cells of a value that is looked into: what a file says of its sizes may be anything."""
 
 
 class Carrier:
@@ -61,7 +64,7 @@ class Carrier:
         self._texts = texts
         for text, name in enumerate(texts):
             shape = self.shape(name)
-            if shape is not None and shape[1] > 1:
+            if shape is not None and 1 < shape[1] < SPAN:
                 self._lengths[text] = shape[1]
                 wide = [shape[1] if axis == 1 else 1 for axis in range(len(shape))]
                 self.held[name] = (1 + text * SPAN + np.arange(shape[1])).reshape(wide)
@@ -72,11 +75,12 @@ class Carrier:
         return self.graph.behind(self._texts)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The whole shape of a value; None where part of it is unknown, or it has no cells."""
+        """The whole shape of a value; None where part of it is unknown, or it has no cells or more than `MOST`."""
         shape = self.facts.get(name, UNKNOWN).shape
         if shape is None or None in shape or 0 in shape:
             return None
-        return tuple(int(d) for d in shape if d is not None)
+        whole = tuple(int(d) for d in shape if d is not None)
+        return whole if prod(whole) <= MOST else None
 
     def rank(self, name: str) -> int | None:
         """The number of axes of a value."""
