@@ -100,10 +100,10 @@ class _Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write everything on one screen of 80 by 24."""
-        options = [", ".join(sorted(p.opts, key=len)) for p in self.get_params(ctx) if p.param_type_name == "option"]
+        options = ["/".join(sorted(p.opts, key=len)) for p in self.get_params(ctx) if p.param_type_name == "option"]
         formatter.write(HEAD)
         panels.write_commands(names(), formatter)
-        formatter.write(f"Options: {' · '.join(options)}\n{TERMS}\n")
+        formatter.write(f"Options: {', '.join(options)}\n{TERMS}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in names():

@@ -77,7 +77,7 @@ Models
   models     models that are at hand     sites      the attention in a file
   pull       a model from the Hub        cost       what attention costs
   export     ONNX from PyTorch           doctor     what works on this machine
-Options: -V, --version · --install-completion · --show-completion · -h, --help
+Options: -V/--version, --install-completion, --show-completion, -h/--help
 Terms that it uses: docs/reference/glossary.md in the repository
 """
     )
