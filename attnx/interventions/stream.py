@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -117,11 +117,13 @@ class Streams:
         order = sorted(self._joins.values(), key=lambda j: position(self.graph, j.out))
         by_out = {join.out: join for join in order}
         before: dict[int, tuple[Join | None, _Back]] = {}
+        cut: dict[int, str] = {}
         for join in order:
             try:
                 before[join.site.index] = self._back(join.stream, by_out)
             except LostError as error:
                 self.lost[join.site.index] = str(error)
+                cut[join.site.index] = str(error)
         stacks: list[Stack] = []
         open_at: dict[int, list[Join]] = {}
         chains: list[list[Join]] = []
@@ -137,6 +139,10 @@ class Streams:
             chain.append(join)
             open_at[join.site.index] = chain
         for chain in chains:
+            after = [join for join in order if join.site.index in cut and self._leads(join.stream, {chain[-1].out})]
+            if after:  # where the last layer's stream ends is not known either
+                self.lost.update({j.site.index: cut[after[0].site.index] for j in chain})
+                continue
             try:
                 stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
             except LostError as error:
@@ -195,13 +201,22 @@ class Streams:
         """Whether an attention was added upstream."""
         return reaches(self.graph, value, outs)
 
-    def _older(self, live: Sequence[str], outs: Collection[str]) -> str | None:
-        """The term of a sum from which the others are computed; otherwise the one that an attention was added to."""
+    def _older(self, live: Sequence[str], outs: Mapping[str, Join]) -> str | None:
+        """The term of a sum from which the others are computed; otherwise the one that an attention was added to.
+
+        Where attention and MLP read the same stream, the others may be computed from what that attention was added to.
+        """
         graph = self.graph
         for name in live:
             rest = [n for n in live if n != name]
             if all(reaches(graph, n, {name, unchanged(graph, name)}, outs) for n in rest):
                 return name
+        for name in live:
+            join = outs.get(name) or outs.get(unchanged(graph, name))
+            if join is not None:
+                sources = {join.stream, unchanged(graph, join.stream)}
+                if all(self._computed(n, name, sources) for n in live if n != name):
+                    return name
         led = [name for name in live if self._leads(name, outs)]
         return led[0] if len(led) == 1 else None
 
@@ -285,13 +300,14 @@ class Streams:
         back = _Back([], [], False, True)
         value = join.out
         for _ in range(8):
-            step = self._next(value, norm or join.out == value)
+            step = self._next(value, norm or join.out == value, join.stream)
             if step is None:
                 break
             back.steps += step[0]
             back.terms += step[1]
             back.norm = back.norm or step[2]
             value = back.steps[-1][2]
+        self._must_end(value, join.stream)
         if back.norm or (norm and not back.steps) or (norm and back.terms):
             closed = norm_of(graph, value)
             if closed is not None:
@@ -301,10 +317,24 @@ class Streams:
                 back.norm = True
         return back
 
-    def _next(self, value: str, through: bool) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
-        """The next sum of the stream and something computed from it; `through`: also from its norm."""
+    def _must_end(self, value: str, given: str) -> None:
+        """Make sure that nothing is subtracted from the stream where its last sum was found."""
+        sources, shape = {value, given, unchanged(self.graph, given)}, self.graph.shape(value)
+        for node in self.graph.consumers(value):
+            if node.op_type == "Sub" and all(
+                self.graph.shape(n) == shape and (n == value or self._computed(n, value, sources)) for n in node.input
+            ):
+                raise LostError(f"the residual stream passes through Sub {node.name!r}: it is lost there")
+
+    def _next(
+        self, value: str, through: bool, given: str
+    ) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
+        """The next sum of the stream and something computed from it; `through`: also from its norm.
+
+        An MLP beside the last attention reads what that attention was added to: the stream `given`.
+        """
         graph = self.graph
-        found = self._sum_with(value)
+        found = self._sum_with(value, given)
         if found is not None:
             return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
         closed = norm_of(graph, value) if through else None
@@ -318,9 +348,10 @@ class Streams:
         beside = [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)]
         return [(node, value, closed), *found], beside, True
 
-    def _sum_with(self, value: str) -> list[tuple[NodeProto, str, str]] | None:
-        """The steps to a sum of a tensor and something computed from it."""
+    def _sum_with(self, value: str, given: str | None = None) -> list[tuple[NodeProto, str, str]] | None:
+        """The steps to a sum of a tensor and something computed from it, or from the stream `given`."""
         graph = self.graph
+        sources = {value} if given is None else {value, given, unchanged(graph, given)}
         stack: list[tuple[str, list[tuple[NodeProto, str, str]]]] = [(value, [])]
         while stack:
             name, steps = stack.pop(0)
@@ -330,9 +361,15 @@ class Streams:
                 elif node.op_type in ADDS:
                     others = [n for n in node.input if n != name and depends(graph, n)]
                     same = [n for n in others if graph.shape(n) == graph.shape(name)]
-                    if same and all(reaches(graph, n, {value}) for n in same):
+                    if same and all(self._computed(n, value, sources) for n in same):
                         return [*steps, (node, name, node.output[0])]
         return None
+
+    def _computed(self, name: str, value: str, sources: Collection[str]) -> bool:
+        """Whether a tensor is computed from one of the sources, and is no copy of an earlier stream."""
+        if reaches(self.graph, name, {value}):
+            return True
+        return unchanged(self.graph, name) not in sources and reaches(self.graph, name, sources)
 
 
 def _first(graph: Graph, value: str) -> str:
