@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.measure.resampling import halves, redrawn
+from attnx.measure.resampling import halves, interval, redrawn
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 from attnx.tokens.text_file import read_text
@@ -212,7 +212,7 @@ def _interval(counted: Array, sure: Array, sample: Array, level: float) -> list[
     rate, precision, recall = rates(counted.sum(axis=0), int(sure.sum()))
     drawn = rates(counted[sample].sum(axis=1), sure[sample].sum(axis=1))[..., 0]
     drawn = drawn[~np.isnan(drawn)]
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else (np.nan, np.nan)
+    low, high = interval(drawn, level) if len(drawn) else (np.nan, np.nan)
     return [float(rate), float(low), float(high), float(precision), float(recall)]
 
 

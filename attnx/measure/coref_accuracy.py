@@ -9,7 +9,7 @@ import numpy as np
 
 from attnx.errors import InputError
 from attnx.formula import average
-from attnx.measure.resampling import halves, redrawn
+from attnx.measure.resampling import halves, interval, redrawn
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 
@@ -147,7 +147,7 @@ def _interval(credit: Array, groups: Array, sample: Array, level: float) -> list
     count = np.bincount(groups).astype(np.float64)
     total = np.bincount(groups, weights=credit)
     drawn = total[sample].sum(axis=1) / count[sample].sum(axis=1)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = interval(drawn, level)
     return [float(credit.mean()), float(low), float(high), float((total == count).mean())]
 
 

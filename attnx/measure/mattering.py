@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 
 from attnx.errors import InputError
-from attnx.measure.resampling import redrawn
+from attnx.measure.resampling import interval, redrawn
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement
 from attnx.tokens.spans import Mention
@@ -205,5 +205,5 @@ def _interval(values: Array, groups: Array, sample: Array, level: float) -> list
     count = np.bincount(groups[known], minlength=size).astype(np.float64)
     total = np.bincount(groups[known], weights=values[known], minlength=size)
     drawn = total[sample].sum(axis=1) / np.maximum(count[sample].sum(axis=1), 1)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = interval(drawn, level)
     return [float(values[known].mean()), float(low), float(high)]

@@ -15,7 +15,6 @@ from attnx.errors import AttnxError, UnsupportedError
 from attnx.feed.fill import derive
 from attnx.feed.inputs import fixed_length, is_ids, looked_up, takes_target
 from attnx.records import Array, Axis, Measurement, Tokens
-from attnx.run.encdec import Encoded
 from attnx.run.prompt import Prompt
 from attnx.session.memory import give_back
 from attnx.session.ort import Session
@@ -72,6 +71,8 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
         tokens = _random(model, length)
         try:
             if two_sided:
+                from attnx.run.encdec import Encoded  # no other model needs it
+
                 both = Encoded(tokens).needs(tokens.ids.tolist())
                 took = timer.timed(derive(model.slots(), both))
             else:
