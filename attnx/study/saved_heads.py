@@ -38,6 +38,7 @@ def by_heads(file: ArrayFile, read: Stretches, wanted: Wanted, heads: Sequence[t
     # A context that the graph does not hold is computed from the weights, and so some heads at a time as well.
     in_parts = [name for name in QUANTITIES if name in wanted.quantities and _per_head(name, name in site.places)]
     whole = [name for name in wanted.quantities if name not in in_parts]
+    read.reach(layer)
     trace = read.run(replace(wanted, quantities=whole), read.after((layer,)))
     (attention,) = trace.attentions
     for name in whole:

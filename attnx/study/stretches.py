@@ -201,6 +201,12 @@ class Stretches:
             self._onward.advance(layer, then)
             self._model.sessions.clear()
 
+    def reach(self, layer: int) -> None:
+        """Run what is in front of a layer that is split, unless an earlier run left its stream."""
+        if self._onward is not None:
+            self._onward.reach(layer)
+            self._model.sessions.clear()
+
     def piece(self, part: Stretch, heads: tuple[int, ...]) -> Piece:
         """Some heads of a layer that is split."""
         assert part is not None

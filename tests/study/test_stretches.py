@@ -15,7 +15,8 @@ from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Wanted
-from attnx.study import stretches
+from attnx.study import onward, stretches
+from attnx.study.saved_trace import run_and_save
 from attnx.study.stretches import Piece, Stretches
 from tests import small_models
 from tests.interventions import models
@@ -143,3 +144,30 @@ def test_a_decoder_that_reads_another_text_goes_on_from_its_stream(
     assert [len(names) for names in begun] == [0, 1]
     assert [[a.site.kind for a in part[0].trace.attentions] for part in found] == [["self", "cross"]] * 2
     compared(found, whole)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_heads_of_a_later_layer_begin_in_front_of_it(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the layers ahead are not looked at either, they are run once, not once for each head."""
+    model, prompt = opened("pre", tmp_path)
+    begins: list[tuple[bool, bool]] = []
+
+    def noted(model: OpenModel, prompt: Prompt, wanted: Wanted) -> Trace:
+        begins.append((wanted.heads is not None and bool(wanted.heads), wanted.section.begin is not None))
+        return execute(model, prompt, wanted)
+
+    monkeypatch.setattr(onward, "execute", noted)
+    whole = execute(model, prompt, Wanted((LAYERS - 1,), ARRAYS))
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    if saved:
+        run_and_save(model, prompt, Wanted((LAYERS - 1,), ARRAYS), tmp_path / "run.npz")
+        with np.load(tmp_path / "run.npz") as file:
+            (site,) = (a.site.index for a in whole.attentions)
+            np.testing.assert_array_equal(file[f"attention.{site}.weights"], whole.attentions[0].weights)
+    else:
+        compared([list(one) for one in Stretches(model, prompt, ARRAYS, [LAYERS - 1]).each(lambda piece: piece)], whole)
+    of_heads = [begun for some, begun in begins if some]
+    assert of_heads == [True] * 4
+    assert [begun for some, begun in begins].count(False) == 1
