@@ -227,13 +227,13 @@ def test_no_more_is_read_ahead_than_memory_is_meant_for(minilm: Model, monkeypat
 
 def test_a_model_is_held_against_single_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     proofs: list[int] = []
-    proved = batching._proved
+    agreeing = batching._agreeing
 
     def counted(*args: Any) -> Any:
         proofs.append(1)
-        return proved(*args)
+        return agreeing(*args)
 
-    monkeypatch.setattr(batching, "_proved", counted)
+    monkeypatch.setattr(batching, "_agreeing", counted)
     model = attnx.open("tiny-gpt", device="cpu")
     texts = [f"the cat sat on the {'mat ' * (at % 5)}" for at in range(40)]
     assert len(list(model.trace_many(texts, quantities=("weights",), size=4))) == 40

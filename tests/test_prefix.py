@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import attnx
+from attnx.errors import ModelError
 from attnx.feed.generation_config import Rules, decoder_start, read_rules
+from attnx.feed.languages import code
 from attnx.tokens.config import Config
 from tests import small_models as small
 from tests.small_senses import letters
@@ -25,6 +27,11 @@ WHISPER = {
         (WHISPER, {2: 7, 3: 9}, {1: {5, 6}}),
         (WHISPER | {"language": "de", "task": "translate"}, {1: 6, 2: 8, 3: 9}, {}),
         (WHISPER | {"language": "<|en|>"}, {1: 5, 2: 7, 3: 9}, {}),
+        (WHISPER | {"language": "German", "task": "transcribe"}, {1: 6, 2: 7, 3: 9}, {}),
+        (WHISPER | {"language": "german", "is_multilingual": False}, {1: 6, 2: 7, 3: 9}, {}),
+        # where a language or a task is set, transformers passes over the older field
+        (WHISPER | {"language": "de", "forced_decoder_ids": [[1, 5], [2, 8]]}, {1: 6, 2: 7, 3: 9}, {}),
+        (WHISPER | {"task": "translate", "forced_decoder_ids": [[1, 5], [2, 7]]}, {2: 8, 3: 9}, {1: {5, 6}}),
         (WHISPER | {"forced_decoder_ids": [[1, None], [2, 7]]}, {2: 7, 3: 9}, {1: {5, 6}}),
         (WHISPER | {"is_multilingual": False}, {1: 9}, {}),
         ({"forced_decoder_ids": [[1, 9]], "no_timestamps_token_id": 9}, {1: 9}, {}),
@@ -36,6 +43,19 @@ def test_what_is_forced(config: dict[str, object], forced: dict[int, int], among
     assert rules.forced == forced
     assert rules.among == {place: frozenset(ids) for place, ids in among.items()}
     assert rules.first == 1 + max([0, *forced, *among])
+
+
+@pytest.mark.parametrize(("name", "value"), [("language", "klingon"), ("language", "French"), ("task", "sing")])
+def test_a_language_or_task_that_the_model_lacks_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ModelError, match=f"{name} is '{value}', and one of .*_to_id was expected"):
+        read_rules(Config(WHISPER | {name: value}))
+
+
+def test_languages_go_by_names_codes_and_tokens() -> None:
+    assert [code(name) for name in ("Japanese", "ja", "<|JA|>", "Haitian Creole", "Mandarin")] == [
+        "ja", "ja", "ja", "ht", "zh",
+    ]  # fmt: skip
+    assert code("klingon") == "klingon"
 
 
 def test_what_is_suppressed() -> None:

@@ -274,6 +274,27 @@ def test_a_mask_in_the_graph_that_hides_a_token_from_itself(least: int, together
             np.testing.assert_allclose(table.measure(name).values[0], values, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_a_mask_that_hides_more_in_a_few_rows_of_a_long_text(tmp_path: Path) -> None:
+    """Rows 40 to 45 of 80 do not see the first 20 keys, which a probe of a short text cannot tell."""
+    length, least = 80, np.zeros((80, 80), np.float32)
+    least[40:46, :20] = -1e9
+    g = G()
+    x = str(g.op("Gather", g.weight(50, 16), g.input("input_ids", ["b", "s"], TensorProto.INT64)))
+    scores = g.scores(g.heads(g.linear(x, D * H)), g.heads(g.linear(x, D * H), (0, 2, 3, 1)))
+    size = g.op("Slice", g.op("Shape", scores), g.const([2]), g.const([4]), g.const([0]))
+    bias = g.op("Slice", g.const(least, np.float32), g.const([0, 0]), size, g.const([0, 1]))
+    weights = g.softmax(str(g.op("Add", scores, bias)))
+    g.save(tmp_path, g.out(str(g.op("MatMul", weights, g.heads(g.linear(x, D * H))))), weights)
+    tokens = from_ids([3 + at % 7 for at in range(length)], None)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    wide = session.run([weights], {"input_ids": np.array([tokens.ids])})[0][0].astype(np.float64)
+    entropy = -(wide * np.log(np.where(wide > 0, wide, 1))).sum(axis=-1)
+    counts = np.where((np.arange(length) >= 40) & (np.arange(length) < 46), 60, 80)
+    table, _ = heads(attnx.open(tmp_path / "model.onnx", device="cpu"), Prompt(tokens=tokens))
+    share = (entropy / np.log(counts)).mean(axis=1)
+    np.testing.assert_allclose(table.measure("entropy share").values[0], share, rtol=1e-4)
+
+
 def test_where_every_key_is_hidden_no_measure_has_a_value(gpt: Model) -> None:
     feed = fed(gpt, [0] * 5)
     reduced, trace = heads(gpt, Prompt(inputs=feed))

@@ -73,6 +73,10 @@ class _Command(TyperCommand):
         panels.write(self, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not any("-m" in p.opts for p in self.params):
+            from attnx.cli.named_models import models_in_place
+
+            args = models_in_place(self.params, args)
         # An empty path would be read as ".", the folder that one stands in.
         paths = {name for p in self.params for name in p.opts if p.type.name in ("path", "file", "directory")}
         for before, value in pairwise(["", *args]):

@@ -78,6 +78,9 @@ QueryOption = Annotated[
         help="The query token: text, position or text@position; it..tired and it,he take several.",
     ),
 ]
+OneQueryOption = Annotated[
+    str | None, Option("--query", "-q", metavar="TOKEN", help="The query token: text, position or text@position.")
+]
 SiteOption = Annotated[
     str | None,
     Option("--site", metavar="SORT", help="Which attention of an encoder-decoder: encoder, decoder or cross."),

@@ -55,7 +55,8 @@ def read_settings(
         given: Other arrays of the feed; sizes of symbolic dimensions are taken from them.
 
     Raises:
-        UsageError: No such input or dimension, a value that cannot be read, or a size that is not known.
+        UsageError: No such input or dimension, a value that cannot be read, a size that is not known, or one that
+            nothing asks for.
         InputError: A file that cannot be read.
     """
     by_name = {s.name: s for s in slots}
@@ -70,11 +71,19 @@ def read_settings(
             sizes |= {d: n for d, n in zip(by_name[name].shape, array.shape, strict=True) if isinstance(d, str)}
     sizes |= dims or {}
     out: dict[str, Array] = {}
+    needed = set[str]()
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in by_name:
             raise UsageError(f"--set {text!r} names no input of the model", f"{_HOW} It takes: {', '.join(by_name)}.")
         out[name] = _value(by_name[name], value.strip(), sizes)
+        if not value.strip().startswith("@"):
+            needed |= {d for d in by_name[name].shape if isinstance(d, str)}
+    if idle := [name for name in dims or {} if name not in needed]:
+        raise UsageError(
+            f"--dim {idle[0]}={(dims or {})[idle[0]]} would do nothing: no --set makes an array of that dimension",
+            "Leave it out, or set an input that has it: --set NAME=zeros.",
+        )
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -81,7 +82,8 @@ def array_of(name: str, value: object) -> Array:
     Raises:
         InputError: It is ragged, or a masked array that hides some of its values.
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    # Who has a masked array has loaded numpy.ma, which takes a while.
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InputError(
             f"input {name} is a masked array, and hides {int(np.sum(value.mask))} of its values",
             "A model runs on all of them. Fill it: array.filled(0); what it is not to see goes into its mask input.",

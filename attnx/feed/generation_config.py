@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attnx.errors import ModelError
+from attnx.feed.languages import code
 from attnx.feed.timestamps import Marks
 from attnx.numerals import LARGEST, whole_of
 from attnx.session.protocol import OpenModel
@@ -91,21 +92,30 @@ def read_rules(config: Config) -> Rules:
 
 
 def _whisper(config: Config) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
-    """What is forced after the start: language, task, no timestamps; a language that is not set is recognised."""
+    """What is forced after the start: language, task, no timestamps; a language that is not set is recognised.
+
+    Raises:
+        ModelError: A language or a task that is set is none of the model's.
+    """
     forced: dict[int, int] = {}
     among: dict[int, frozenset[int]] = {}
     languages, tasks = (_ids_by_name(config, name) for name in ("lang_to_id", "task_to_id"))
-    places = _forced(config)
-    if not places and languages and config.flag("is_multilingual", True):
-        places = {1: None, 2: None}
     language, task = (config.text(name) or "" for name in ("language", "task"))
+    # The older forced_decoder_ids do not count where a language or a task is set, as in transformers.
+    places = {} if languages and (language or task) else _forced(config)
+    if not places and languages and (language or config.flag("is_multilingual", True)):
+        places = {1: None, 2: None}
     for place, number in sorted(places.items()):
         if number is None and place == 1 and languages:
-            number = languages.get(language, languages.get(f"<|{language}|>"))
+            number = languages.get(language, languages.get(f"<|{code(language)}|>", languages.get(code(language))))
+            if number is None and language:
+                raise config.wrong("language", "one of lang_to_id")
             if number is None:
                 among[place] = frozenset(languages.values())
         elif number is None and place == 2:
-            number = tasks.get(task, tasks.get("transcribe"))
+            number = tasks.get(task or "transcribe")
+            if number is None and task:
+                raise config.wrong("task", "one of task_to_id")
         if number is not None:
             forced[place] = number
     silent = config.maybe_whole("no_timestamps_token_id")

@@ -97,6 +97,8 @@ class _Attribution:
         self._output = name
         self._sites = {site.index: site for site in all_.points.wide.found.sites}
         self._close = TOLERANCE["float32" if all_.exact else "low"]
+        self._norm = True
+        """Whether a norm stands between the last layer and the logits."""
 
     def of(self, targets: Targets) -> Attributed:
         """Decompose the logits of targets."""
@@ -135,9 +137,15 @@ class _Attribution:
         missed = head.logit - (whole if cross is None else whole + cross.sum((1, 2)))
         off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
         if self._all.exact and not (off <= self._close).all():
+            before = (
+                "no final norm of all positions was found (it may norm only some of them), and what follows the last "
+                "layer is not linear"
+            )
+            behind = "what follows the final norm is not linear, or a logit is made of more than one position"
+            why = behind if self._norm else before
             raise UnsupportedError(
-                f"the parts do not sum to the logit (off by {float(off.max()):.2g}): what follows the final norm is "
-                "not linear, or a logit is made of more than one position"
+                f"the parts do not sum to the logit (off by {float(off.max()):.2g}): {why}",
+                "The lens, patches and ablations are for such models too.",
             )
         return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output)
 
@@ -172,6 +180,7 @@ class _Attribution:
         ends = {"logits": uncapped(self._all, self._output)}
         value = norm_of(graph, out.value)
         if value is None or reaches(graph, self._output, {out.value}, {value}):
+            self._norm = False
             return same(*last.shape), Head(part(self._all, self._run, _stream(out), ends), last, targets)
         end = Place(value, out.layout)
         norm = frozen(self._all, self._run, _stream(out), _stream(end), "what follows the last layer")

@@ -87,6 +87,7 @@ class Joins:
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
         stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
+        beside = [*beside, *(n for n in node.input if n != other and n not in mine and depends(graph, n))]
         branch, added, more, way, plain = self._way(mine[0], out, reached)
         axes_of = {out: axes}
         current: Axes | None = axes

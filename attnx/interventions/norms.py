@@ -106,9 +106,35 @@ def _narrow(graph: Graph, value: str) -> bool:
 
 
 def _made_of(graph: Graph, value: str, source: str) -> bool:
-    """Whether a tensor is computed from `source` alone, by arithmetic that includes a reduction and a root."""
-    source = unchanged(graph, source)
-    stack, seen, rooted = [value], set[str](), False
+    """Whether a tensor is `source`, shifted and scaled by single numbers that are computed from `source` alone.
+
+    A root and a reduction must be among them. Two norms in a row, a norm whose features are squared, and a norm that is
+    added to its own input are not norms of `source`.
+    """
+    source, scales = unchanged(graph, source), list[str]()
+    for _ in range(_MOST):
+        if unchanged(graph, value) == source:
+            return _scales(graph, scales, source)
+        node = graph.producer(value)
+        if node is None:
+            return False
+        live = [n for n in node.input if n and depends(graph, n)]
+        wide = [n for n in live if not _narrow(graph, n)]
+        if node.op_type in SAME or node.op_type == "Neg":
+            value = node.input[0]
+        elif node.op_type in ("Add", "Sub", "Mul", "Div") and len(wide) == 1:
+            if node.op_type == "Div" and wide[0] != node.input[0]:
+                return False
+            scales += [n for n in live if n != wide[0]]
+            value = wide[0]
+        else:
+            return False
+    return False
+
+
+def _scales(graph: Graph, scales: list[str], source: str) -> bool:
+    """Whether tensors are computed from `source` alone, by arithmetic that reduces it, with a root."""
+    stack, seen, rooted = scales, set[str](), False
     while stack:
         name = stack.pop()
         if name in seen or unchanged(graph, name) == source:
@@ -117,6 +143,8 @@ def _made_of(graph: Graph, value: str, source: str) -> bool:
         if node is None or node.op_type not in _ARITHMETIC or len(seen) > _MOST:
             return False
         seen.add(name)
+        if node.op_type in _SUMS and unchanged(graph, _base(graph, node.input[0])) != source:
+            return False
         if node.op_type in ("Sqrt", "ReduceL2"):
             rooted = True
         elif node.op_type == "Pow":

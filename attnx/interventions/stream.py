@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,12 +22,11 @@ from attnx.interventions.joins import (
     moved,
     position,
 )
-from attnx.interventions.norms import SAME, norm_of, normed, unchanged
+from attnx.interventions.norms import SAME, normed, unchanged
+from attnx.interventions.stream_end import Back, computed, end_of
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
     from attnx.graph.shapes.index import Graph
 
 
@@ -59,17 +58,6 @@ class Stack:
     """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
     plain: bool = True
     """Whether the stream is exactly the sum of what is added to it (no factors, no other tensors)."""
-
-
-@dataclass(slots=True)
-class _Back:
-    """The path from one layer's stream back to the attention that was added last."""
-
-    steps: list[tuple[NodeProto, str, str]]
-    """Node, the input that carries the stream, the output; in data order. A norm is one step."""
-    terms: list[str]
-    norm: bool
-    plain: bool
 
 
 class Streams:
@@ -116,12 +104,14 @@ class Streams:
     def _stacks(self) -> list[Stack]:
         order = sorted(self._joins.values(), key=lambda j: position(self.graph, j.out))
         by_out = {join.out: join for join in order}
-        before: dict[int, tuple[Join | None, _Back]] = {}
+        before: dict[int, tuple[Join | None, Back]] = {}
+        cut: dict[int, str] = {}
         for join in order:
             try:
                 before[join.site.index] = self._back(join.stream, by_out)
             except LostError as error:
                 self.lost[join.site.index] = str(error)
+                cut[join.site.index] = str(error)
         stacks: list[Stack] = []
         open_at: dict[int, list[Join]] = {}
         chains: list[list[Join]] = []
@@ -137,16 +127,20 @@ class Streams:
             chain.append(join)
             open_at[join.site.index] = chain
         for chain in chains:
+            after = [join for join in order if join.site.index in cut and self._leads(join.stream, {chain[-1].out})]
+            if after:  # where the last layer's stream ends is not known either
+                self.lost.update({j.site.index: cut[after[0].site.index] for j in chain})
+                continue
             try:
                 stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
 
-    def _back(self, value: str, outs: dict[str, Join]) -> tuple[Join | None, _Back]:
+    def _back(self, value: str, outs: dict[str, Join]) -> tuple[Join | None, Back]:
         """Follow the stream upstream to the last attention that was added, or to its beginning."""
         graph = self.graph
-        back = _Back([], [], False, True)
+        back = Back([], [], False, True)
         for _ in range(STEPS):
             if value in outs:
                 break
@@ -195,22 +189,31 @@ class Streams:
         """Whether an attention was added upstream."""
         return reaches(self.graph, value, outs)
 
-    def _older(self, live: Sequence[str], outs: Collection[str]) -> str | None:
-        """The term of a sum from which the others are computed; otherwise the one that an attention was added to."""
+    def _older(self, live: Sequence[str], outs: Mapping[str, Join]) -> str | None:
+        """The term of a sum from which the others are computed; otherwise the one that an attention was added to.
+
+        Where attention and MLP read the same stream, the others may be computed from what that attention was added to.
+        """
         graph = self.graph
         for name in live:
             rest = [n for n in live if n != name]
             if all(reaches(graph, n, {name, unchanged(graph, name)}, outs) for n in rest):
                 return name
+        for name in live:
+            join = outs.get(name) or outs.get(unchanged(graph, name))
+            if join is not None:
+                sources = {join.stream, unchanged(graph, join.stream)}
+                if all(computed(graph, n, name, sources) for n in live if n != name):
+                    return name
         led = [name for name in live if self._leads(name, outs)]
         return led[0] if len(led) == 1 else None
 
-    def _stack(self, chain: Sequence[Join], backs: Sequence[_Back]) -> Stack:
+    def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
         graph = self.graph
         starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
         if starts[0] != 0:
             starts = [0, *starts]
-        tail = self._tail(chain[-1], any(back.norm for back in backs))
+        tail = end_of(graph, chain[-1], any(back.norm for back in backs))
         ends = [*backs[1:], tail]
         layers: list[Layer] = []
         for number, at in enumerate(starts):
@@ -278,61 +281,6 @@ class Streams:
             else:
                 break
         return best
-
-    def _tail(self, join: Join, norm: bool) -> _Back:
-        """From the last attention to the end of the last layer."""
-        graph = self.graph
-        back = _Back([], [], False, True)
-        value = join.out
-        for _ in range(8):
-            step = self._next(value, norm or join.out == value)
-            if step is None:
-                break
-            back.steps += step[0]
-            back.terms += step[1]
-            back.norm = back.norm or step[2]
-            value = back.steps[-1][2]
-        if back.norm or (norm and not back.steps) or (norm and back.terms):
-            closed = norm_of(graph, value)
-            if closed is not None:
-                node = graph.producer(closed)
-                assert node is not None
-                back.steps.append((node, value, closed))
-                back.norm = True
-        return back
-
-    def _next(self, value: str, through: bool) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
-        """The next sum of the stream and something computed from it; `through`: also from its norm."""
-        graph = self.graph
-        found = self._sum_with(value)
-        if found is not None:
-            return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
-        closed = norm_of(graph, value) if through else None
-        if closed is None:
-            return None
-        found = self._sum_with(closed)
-        if found is None:
-            return None
-        node = graph.producer(closed)
-        assert node is not None
-        beside = [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)]
-        return [(node, value, closed), *found], beside, True
-
-    def _sum_with(self, value: str) -> list[tuple[NodeProto, str, str]] | None:
-        """The steps to a sum of a tensor and something computed from it."""
-        graph = self.graph
-        stack: list[tuple[str, list[tuple[NodeProto, str, str]]]] = [(value, [])]
-        while stack:
-            name, steps = stack.pop(0)
-            for node in graph.consumers(name):
-                if len(steps) < 6 and node.op_type in VIEWS | CLAMPS and node.input[0] == name:
-                    stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
-                elif node.op_type in ADDS:
-                    others = [n for n in node.input if n != name and depends(graph, n)]
-                    same = [n for n in others if graph.shape(n) == graph.shape(name)]
-                    if same and all(reaches(graph, n, {value}) for n in same):
-                        return [*steps, (node, name, node.output[0])]
-        return None
 
 
 def _first(graph: Graph, value: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from attnx.errors import InputError, UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.measure.choice import Verdict, margin, shares, verdict
-from attnx.measure.rows import SINK, Received, Rows, head_labels, is_over, read, rows_at, stack
+from attnx.measure.rows import SINK, Received, Rows, alike, head_labels, is_over, joined, read, rows_at, stack
 from attnx.numerals import counted
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
 from attnx.tokens.pieces import in_prose
@@ -257,39 +257,49 @@ def _looks(
         raise UnsupportedError(
             "no self-attention of this model is over that text", Wording("<model.find()> lists what the model has.")
         )
-    out = {}
+    found: list[Rows] = []
     for at in sites:
         attention = trace.attentions[at]
         index = attention.site.index
-        own = known.get(index) or read(trace, attention, received.get(index))
-        queries = rows_at(trace, pronoun.pieces)
-        if trace.rows is None:
-            queries = [row + own.weights.shape[1] - len(own.queries) for row in queries]
-        out[at] = _look(own, queries, pronoun, candidates)
-    return out
+        found.append(known.get(index) or read(trace, attention, received.get(index)))
+    queries = rows_at(trace, pronoun.pieces)
+    looks: list[_Look] = []
+    for group in alike(found):
+        past = group[0].weights.shape[1] - len(group[0].queries) if trace.rows is None else 0
+        looks += _look(group, [row + past for row in queries], pronoun, candidates)
+    return dict(zip(sites, looks, strict=True))
 
 
-def _look(rows: Rows, queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]) -> _Look:
-    """Where the heads of one site look."""
-    _, _, keys = rows.weights.shape
+def _look(
+    group: Sequence[Rows], queries: Sequence[int], pronoun: Mention, candidates: Sequence[Mention]
+) -> list[_Look]:
+    """Where the heads of sites that are alike look, site by site; their heads are counted through."""
+    rows = joined(group)
+    heads, _, keys = group[0].weights.shape
     shift = keys - len(rows.keys)
     if shift < 0 or min(queries) < 0:
         raise InputError(
             f"{rows.attention.site.label} has {keys} keys where the text has {counted(len(rows.keys), 'token')}"
         )
-    kept, visible = rows.real[:, queries], rows.visible
-    line = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
-    hub = rows.importance(queries, HUB_ROWS, visible) > SINK  # not where it is NaN
+    kept, visible = rows.real[:, queries], np.concatenate([one.visible for one in group])
+    line: Array = average(rows.weights[:, queries], axis=1, where=np.broadcast_to(kept[..., None], (*kept.shape, keys)))
+    hub = np.asarray(rows.importance(queries, HUB_ROWS, visible) > SINK)  # not where it is NaN
     special, own = rows.key_flags(rows.keys.special), np.zeros(keys, bool)
     own[[at + shift for at in pronoun.pieces]] = True
     wanted = np.zeros((len(candidates), keys), bool)
     for at, one in enumerate(candidates):
         wanted[at, [piece + shift for piece in one.pieces]] = True
-    seen = np.asarray((wanted & visible[:, queries].any(axis=(0, 1))).any(axis=1))
+    by_site = np.asarray(visible[:, queries].reshape(len(group), heads, -1, keys).any(axis=(1, 2)))
+    seen = np.asarray((wanted & by_site[:, None, :]).any(axis=2))  # [S,C]
     plain = ~(special | own) & ~hub
     weight = np.stack([np.where(plain & cells, line, 0.0).sum(axis=1) for cells in wanted], axis=-1)
     says = np.asarray(kept.any(axis=1))[:, None]
-    return _Look(rows, line, hub, special, own, wanted, np.where(seen & says, weight, np.nan), seen)
+    weight = np.asarray(np.where(np.repeat(seen, heads, axis=0) & says, weight, np.nan))
+    parts = [slice(at * heads, (at + 1) * heads) for at in range(len(group))]
+    return [
+        _Look(one, line[part], hub[part], special, own, wanted, weight[part], seen[at])
+        for at, (one, part) in enumerate(zip(group, parts, strict=True))
+    ]
 
 
 def _from_map(

@@ -33,7 +33,7 @@ def entropy(trace: Trace) -> Measurement:
         name="entropy",
         unit="nats",
         bounds=(0.0, None),
-        formula="mean over queries of -sum a ln a",
+        formula="mean over queries of -sum a ln a, a row scaled to sum to 1",
         source=SOURCE,
     )
 
@@ -83,7 +83,7 @@ def entropy_rows(trace: Trace, site: int) -> Measurement:
         values=np.where(rows.real, row_entropy(rows.weights), np.nan),
         bounds=(0.0, None),
         source=SOURCE,
-        formula="-sum a ln a",
+        formula="-sum a ln a, a row scaled to sum to 1",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -199,6 +199,30 @@ def read(trace: Trace, attention: Attention, received: Received | None = None) -
         broken=int((nan & ~padding[None, :]).sum()),
         received=received,
     )
+
+
+def alike(rows: Sequence[Rows]) -> list[list[Rows]]:
+    """Sites in groups that numpy can look at in one go: of one shape, over the same keys, and small."""
+    groups: list[list[Rows]] = []
+    for one in rows:
+        last = groups[-1] if groups else []
+        first = last[0] if last else one
+        same = (
+            one.weights.shape == first.weights.shape and one.keys is first.keys and not (one.received or first.received)
+        )
+        if last and same and (len(last) + 1) * one.weights.size <= AT_ONCE:
+            last.append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def joined(group: Sequence[Rows]) -> Rows:
+    """The heads of several sites as the heads of one; all but the weights, and which rows count, is the first's."""
+    if len(group) == 1:
+        return group[0]
+    weights, real = (np.concatenate(parts) for parts in zip(*((one.weights, one.real) for one in group), strict=True))
+    return replace(group[0], weights=weights, real=real)
 
 
 def _summed(weights: Array) -> tuple[Array, Array]:

@@ -37,7 +37,7 @@ class ScalingTable:
     saturated: Measurement
     """[S,H,2]: share of rows whose largest weight passes 0.99."""
     gradient: Measurement
-    """[S,H,2]: mean of 1 - sum a^2."""
+    """[S,H,2]: mean of sum a (1 - a), which is 1 - sum a^2 where a row sums to 1."""
     divergence: Measurement
     """[S,H]: mean KL(scaled || unscaled), nats."""
     layers: Measurement
@@ -256,10 +256,10 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
 
     table = [
         both("spread", "", "standard deviation of the visible scores (theory: sqrt(d_k), then 1)", None),
-        both("entropy", "nats", "mean over queries of -sum a ln a", None),
+        both("entropy", "nats", "mean over queries of -sum a ln a, a row scaled to sum to 1", None),
         both("largest", "share", "mean over queries of max a", 1.0),
         both("saturated", "share of rows", f"share of queries with max a > {SATURATED}", 1.0),
-        both("gradient", "", "mean over queries of 1 - sum a^2", 1.0),
+        both("gradient", "", "mean over queries of sum a (1 - a), which is 1 - sum a^2 if a row sums to 1", 1.0),
     ]
     kl = Measurement(
         "KL(scaled || unscaled)", "nats", (layer, heads), stack(divergence), (0.0, None), SOURCE,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -99,19 +100,37 @@ def trace_many(
         )
     if size < 1:
         raise UsageError(f"a batch of {size} texts", "Give 1 or more.")
-    return _trace_many(model, texts, Wanted(layers, quantities, verify=verify), size)
+    return _in_order(traces_as_run(model, texts, Wanted(layers, quantities, verify=verify), size))
 
 
-def _trace_many(model: OpenModel, texts: Iterable[str | Tokens], wanted: Wanted, size: int) -> Iterator[Trace]:
+def traces_as_run(
+    model: OpenModel, texts: Iterable[str | Tokens], wanted: Wanted, size: int = SIZE
+) -> Iterator[tuple[int, Trace]]:
+    """The same as `trace_many`, in the order in which the batches are run: while one is looked at, the next ones run.
+
+    Yields:
+        The position of a text, from 0, and its trace.
+    """
     tokens_of = (_tokens(model, text) for text in texts)
+    before = 0
     for window in within(tokens_of, matrix_bytes(model, wanted.quantities, wanted.layers), size * WINDOW):
-        if not together(model):
-            yield from (_single(model, tokens, wanted) for tokens in window)
-            continue
-        done: dict[int, Trace] = {}
-        for batch in run(model, window, wanted, size):
-            done.update(zip(batch.places, batch.traces(), strict=True))
-        yield from (done[at] for at in range(len(window)))
+        if together(model):
+            for batch in run(model, window, wanted, size):
+                yield from zip((before + place for place in batch.places), batch.traces(), strict=True)
+        else:
+            yield from ((before + at, _single(model, tokens, wanted)) for at, tokens in enumerate(window))
+        before += len(window)
+
+
+def _in_order(traces: Iterator[tuple[int, Trace]]) -> Iterator[Trace]:
+    """Traces in the order of their texts."""
+    waiting: dict[int, Trace] = {}
+    due = 0
+    for at, trace in traces:
+        waiting[at] = trace
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,57 +179,53 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
     if len(texts) <= FEW:
         yield from (one([at]) for at in order)
         return
-    sessions, done = model.sessions, None
-    if sessions.batches is None:
+    sessions = model.sessions
+    if sessions.batches is not False:
         first = next(cut)
-        done = _proved(model, first, [texts[at] for at in first], wanted)
-        if done is None or len(first) > 1:
-            sessions.batches = done is not None
-    if sessions.batches is False:
-        for alone in (one([at]) for at in order):
-            yield replace(alone, notes=(*alone.notes, ALONE))
-        return
-    if done is None:
-        done = one(next(cut))
-    yield done
-    cut = reversed(list(cut))  # the longest texts first: what runs last, beside nothing else, is short
-    lanes = sessions.lanes() if done.device == "cpu" else 1
-    if lanes == 1:
-        yield from map(one, cut)
-        return
-    ahead: deque[Future[Batch]] = deque()
-    pool = ThreadPoolExecutor(lanes, "attnx-batch")
-    try:
-        for part in cut:
-            ahead.append(pool.submit(one, part))
-            # One more than run at once, and one more while a batch is looked at: no lane waits for that.
-            if len(ahead) > lanes + 1:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+        rest = reversed(list(cut))  # the longest texts first: what runs last, beside nothing else, is short
+        unsure = sessions.batches is None and len(first) > 1
+        alone = [one([first[at]]) for at in (0, -1)] if unsure else [one(first)]
+        lanes = sessions.lanes() if alone[0].device == "cpu" else 1
+        ahead: deque[Future[Batch]] = deque()
+        pool = ThreadPoolExecutor(lanes, "attnx-batch")
+        try:
+            # One more than run at once, and one more while a batch is looked at: no lane waits for that. Beside a batch
+            # that must show first that texts can share one, as many as there are cores left.
+            begun = 0 if lanes == 1 else lanes - 1 if unsure else lanes + 1
+            ahead.extend(pool.submit(one, part) for part in islice(rest, begun))
+            done = _agreeing(one, first, alone) if unsure else alone[0]
+            if unsure:
+                sessions.batches = done is not None
+            if done is not None:
+                ahead.extend(pool.submit(one, part) for part in islice(rest, 0 if lanes == 1 else lanes + 1 - begun))
+                yield done
+                for part in rest:
+                    if lanes > 1:
+                        ahead.append(pool.submit(one, part))
+                    yield ahead.popleft().result() if ahead else one(part)
+                while ahead:
+                    yield ahead.popleft().result()
+                return
+        finally:
+            pool.shutdown(cancel_futures=True)
+    for single in (one([at]) for at in order):
+        yield replace(single, notes=(*single.notes, ALONE))
 
 
-def _proved(model: OpenModel, part: Sequence[int], texts: Sequence[Tokens], wanted: Wanted) -> Batch | None:
-    """The first batch, if its shortest and its longest text give the same in it as on their own; else None.
+def _agreeing(one: Callable[[Sequence[int]], Batch], part: Sequence[int], alone: Sequence[Batch]) -> Batch | None:
+    """A batch, if its shortest and its longest text give the same in it as on their own; else None.
 
     Some graphs use one scale for all rows of a batch (dynamic quantisation), and some were exported for a batch of
     one and take no more.
     """
     try:
-        batch = _run(model, part, texts, wanted)
+        batch = one(part)
     except RunError:
-        if len(texts) == 1:
-            raise
         return None
-    if len(texts) == 1:
-        return batch
     traces = list(batch.traces())
     limit = CLOSE[batch.device.partition(":")[0]]
-    for at in (0, -1):
-        alone = _run(model, [0], [texts[at]], wanted)
-        for got, want in zip(traces[at].attentions, alone.attentions, strict=True):
+    for at, single in zip((0, -1), alone, strict=True):
+        for got, want in zip(traces[at].attentions, single.attentions, strict=True):
             names = ("weights",) if got.weights is not None else QUANTITIES
             if any(not _alike(getattr(got, name), getattr(want, name), limit) for name in names):
                 return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from attnx.errors import AttnxError, UnsupportedError
 from attnx.feed.fill import derive
-from attnx.feed.inputs import fixed_length, takes_target
+from attnx.feed.inputs import fixed_length, is_ids, looked_up, takes_target
 from attnx.records import Array, Axis, Measurement, Tokens
 from attnx.run.encdec import Encoded
 from attnx.run.prompt import Prompt
@@ -28,8 +27,6 @@ RUNS = 3
 """Runs for each length, at most, of which the median is taken; one whose time does not count comes before."""
 ENOUGH = 0.05
 """Seconds after which a length is not run again: long runs vary less. If the first took longer, its time counts."""
-TRIES = 20
-"""How often ids that turn out to be special are drawn again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ def measure(model: OpenModel, lengths: Sequence[int]) -> Timing:
     """Run a model on random tokens of each length.
 
     Args:
-        model: With a tokenizer or without: ids are drawn from its vocabulary, or from 1 to 8.
+        model: With a tokenizer or without: ids are drawn from the model's own table.
         lengths: Numbers of tokens, special ones included.
 
     Returns:
@@ -142,7 +139,7 @@ class _Timer:
         seconds: list[float] = []
         while len(seconds) < RUNS and first + sum(seconds) < ENOUGH:
             seconds.append(_seconds(session, feed))
-        return statistics.median(seconds or [first]), memory
+        return _median(seconds or [first]), memory
 
     def _ready(self, feed: Mapping[str, Array]) -> Session:
         """The session for a feed, holding no memory of other runs: opened, or freed of it by a small run."""
@@ -158,6 +155,12 @@ class _Timer:
         return self._session
 
 
+def _median(values: Sequence[float]) -> float:
+    """The middle of them, or the mean of the two in the middle."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 def _seconds(session: Session, feed: Mapping[str, Array]) -> float:
     started = time.perf_counter()
     session.run(feed)
@@ -165,20 +168,15 @@ def _seconds(session: Session, feed: Mapping[str, Array]) -> float:
 
 
 def _random(model: OpenModel, length: int) -> Tokens:
-    """Tokens of random ids that are not special, always the same for a given length; 1 to 8 without a tokenizer."""
-    draw = np.random.default_rng(length)
-    try:
-        tokenizer = model.tokenizer
-    except AttnxError:
-        return from_ids(draw.integers(1, 9, length).tolist())
-    ids = draw.integers(0, tokenizer.size, length).tolist()
-    for _ in range(TRIES):
-        special = [at for at, number in enumerate(ids) if tokenizer.is_special(number)]
-        if not special:
-            break
-        for at, number in zip(special, draw.integers(0, tokenizer.size, len(special)).tolist(), strict=True):
-            ids[at] = number
-    return tokenizer.from_ids(ids)
+    """Tokens of random ids from the model's table of them, always the same for a given length; 1 to 8 without a table.
+
+    Which ids they are changes no time. Hence no tokenizer is read to tell the special ones, and multiples of a large
+    prime do for random numbers (Knuth, TAOCP 3, 6.4): numpy's take time to load.
+    """
+    known = model.find()
+    sizes = [slot.table for slot in looked_up(known.inputs, known.rows) if is_ids(slot) and slot.table is not None]
+    most = max(2, min(sizes, default=9))
+    return from_ids([1 + (length + at) * 2654435761 % 2**32 % (most - 1) for at in range(length)])
 
 
 def _can_measure_memory() -> bool:

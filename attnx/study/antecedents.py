@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +12,7 @@ from attnx.formula import average, normalise
 from attnx.measure import rollout
 from attnx.measure.coreference import Coreference, coreference
 from attnx.measure.norms import value_norms, weighted
-from attnx.measure.rows import Received, Rows, is_over
+from attnx.measure.rows import Received, Rows, alike, is_over, joined
 from attnx.records import Array, Tokens, Trace
 from attnx.session.protocol import OpenModel
 from attnx.study.mentioned import candidates, mentions, pronouns
@@ -57,7 +57,8 @@ def maps(
     except UnsupportedError as error:
         notes.append(Wording("no rollout: {why}", why=error.message))
     text = text_of(trace)
-    shares, bare = [], False
+    shares, bare = list[Array](), False
+    sized: list[tuple[Rows, Array]] = []
     for at, attention in enumerate(trace.attentions):
         size = sizes.get(attention.site.index)
         if not is_over(trace, attention, text) or (attention.value is None and size is None):
@@ -67,17 +68,27 @@ def maps(
             size, output = contributions(model, attention, inputs)
         rows = read.get(attention.site.index)
         if size is not None and rows is not None:
-            found = normalise(weighted(rows, size))
-        else:
-            found = value_norms(trace, at, output, together=False, sizes=size).shares.values
+            sized.append((rows, size))
+            continue
+        found = value_norms(trace, at, output, together=False, sizes=size).shares.values
         if found.shape[1:] == (len(text) if trace.rows is None else len(trace.rows), len(text)):
             bare = bare or (output is None and size is None)
             shares.append(average(found, axis=0))
+    cells = (len(text) if trace.rows is None else len(trace.rows), len(text))
+    shares += [one for one in _shares(sized) if one.shape == cells]
     if shares:
         out["value norms"] = np.nan_to_num(average(np.stack(shares), axis=0))
         if bare:
             notes.append("value norms: without W_O, of the value vectors alone")
     return out, notes
+
+
+def _shares(sized: Sequence[tuple[Rows, Array]]) -> Iterator[Array]:
+    """Shares [Q,K] of value-weighted attention, the mean over heads, of sites and the norms of their values [H,K]."""
+    sizes = iter(size for _, size in sized)
+    for group in alike([rows for rows, _ in sized]):
+        found = normalise(weighted(joined(group), np.concatenate([next(sizes) for _ in group])))
+        yield from average(found.reshape(len(group), -1, *found.shape[1:]), axis=1)
 
 
 def resolve(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CHECKED = ("masked", "weights")
 """The quantities of which a few rows are gathered and checked against one another."""
-SAMPLED = 4
+SAMPLED = 16
 """How many rows are gathered for the checks."""
 TOGETHER = 512
 """Up to this many tokens, distances are summed over all cells of a head at once: float32 was off by 5e-5 of the sum at

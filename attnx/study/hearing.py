@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 from attnx.errors import ModelError, UsageError
 from attnx.feed.audio import Sound
 from attnx.feed.generation_config import Rules, decoder_start, numbers, read_rules, settings
+from attnx.feed.languages import code
 from attnx.feed.timestamps import Marks
 from attnx.measure import warping
 from attnx.records import Array, Trace
@@ -30,6 +32,7 @@ Result = TypeVar("Result")
 
 MARK = 0.02
 """Seconds from one timestamp to the next. Source: Radford et al. 2022, section 2.3."""
+_LANGUAGE = re.compile(r"<\|[a-z]{2,3}\|>")
 MOST = 4096
 """The most tokens written per window if the decoder's limit is not known."""
 
@@ -237,11 +240,13 @@ class Ear:
         return self._execute(decoder_steps(self.model, ids, first, NOTHING, encoded, inputs)).ids[-1]
 
     def _name_language(self, ids: Sequence[int]) -> None:
+        """The language among the initial tokens, by the configuration, or else by its own text, such as <|ja|>."""
         languages = self.config.get("lang_to_id")
         named = {number: name for name, number in languages.items()} if isinstance(languages, dict) else {}
         for number in ids:
-            if number in named:
-                self.language = str(named[number]).strip("<|>")
+            name = named.get(number) if named else self.model.tokenizer.piece(number)
+            if name is not None and (named or _LANGUAGE.fullmatch(name)):
+                self.language = code(str(name))
 
     def _prompt(self) -> list[int]:
         """The ids of the text that came before: <|startofprev|>, then a space and the text."""

@@ -12,8 +12,8 @@ from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Choices, choices
 from attnx.records import Array
-from attnx.run.batch import trace_many
-from attnx.session.protocol import OpenModel
+from attnx.run.batch import traces_as_run
+from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.antecedents import ARRAYS, maps, text_of
 from attnx.tokens.spans import mention
 from attnx.wording import Wording
@@ -35,30 +35,31 @@ def judge(
     Raises:
         InputError: No example is left.
     """
-    judged: list[Judged] = []
-    skipped: list[str] = []
-    notes: dict[str, None] = {}
+    judged: dict[int, Judged] = {}
+    skipped: dict[int, str] = {}
+    notes: dict[int, list[str]] = {}
     layers: tuple[str, ...] = ()
-    traces = trace_many(model, (example.text for example in examples), ARRAYS)
-    for at, (example, trace) in enumerate(zip(examples, traces, strict=True), start=1):
-        text = text_of(trace)
+    texts = (example.text for example in examples)
+    for done, (at, trace) in enumerate(traces_as_run(model, texts, Wanted(None, ARRAYS)), start=1):
+        example, text = examples[at], text_of(trace)
         try:
             pronoun = mention(text, *example.pronoun)
             candidates = [mention(text, *spot) for spot in example.candidates]
         except InputError as error:
-            skipped.append(Wording("example {at} is left out: {why}", at=at, why=error.message))
+            skipped[at] = Wording("example {at} is left out: {why}", at=at + 1, why=error.message)
             continue
         finally:
-            tell(at)
+            tell(done)
         read = {a.site.index: rows.read(trace, a) for a in trace.attentions if rows.is_over(trace, a, text)}
-        by_name, about = maps(model, trace, None, read=read)
-        notes |= dict.fromkeys(about)
+        by_name, notes[at] = maps(model, trace, None, read=read)
         found = choices(trace, pronoun, candidates, maps=by_name, tokens=text, known=read)
         layers = found.layers
-        judged.append(Judged(found.weights, example.answer, example.pair, _others(found)))
+        judged[at] = Judged(found.weights, example.answer, example.pair, _others(found))
     if not judged:
-        raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
-    return accuracy(judged, layers), (*notes, *skipped)
+        raise InputError("no example of the dataset could be judged", skipped[min(skipped)] if skipped else "")
+    about = dict.fromkeys(note for at in sorted(notes) for note in notes[at])
+    left_out = [skipped[at] for at in sorted(skipped)]
+    return accuracy([judged[at] for at in sorted(judged)], layers), (*about, *left_out)
 
 
 def _others(found: Choices) -> dict[str, Array]:

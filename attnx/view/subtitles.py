@@ -28,6 +28,8 @@ class Cue:
 def cues(words: Sequence[tuple[str, float, float]], *, by_word: bool = False) -> tuple[Cue, ...]:
     """Lines of words, each ended by the end of a sentence, a pause, or its length; or a cue for each word.
 
+    No cue starts before the one in front of it, as WebVTT has it: where windows of a sound overlap, times may go back.
+
     Args:
         words: What each says, the space before it included, and its start and end in seconds.
         by_word: A cue for each word.
@@ -37,6 +39,7 @@ def cues(words: Sequence[tuple[str, float, float]], *, by_word: bool = False) ->
         last = out[-1] if out else None
         joined = "" if last is None else last.text + text
         if last is None or by_word or len(joined) > LINE or _END.search(last.text) or start - last.end >= PAUSE:
+            start = start if last is None else max(start, last.start)
             out.append(Cue(start, max(end, start + LEAST), text.strip()))
         else:
             out[-1] = Cue(last.start, max(last.end, end), joined)

@@ -46,15 +46,16 @@ def write(folder: Path, tokens: int, words: int) -> None:
 
 
 def sound(path: Path, minutes: float) -> None:
-    """Noise, 16,000 samples a second."""
+    """Noise, 16,000 samples a second, half a minute after another: a child's peak begins with its parent's size."""
     import numpy as np
 
-    samples = np.random.default_rng(0).standard_normal(int(minutes * 60 * 16_000)) * 3000
+    rng = np.random.default_rng(0)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16_000)
-        file.writeframes(samples.astype("<i2").tobytes())
+        for _ in range(round(minutes * 2)):
+            file.writeframes((rng.standard_normal(30 * 16_000) * 3000).astype("<i2").tobytes())
 
 
 def text(words: int, step: int) -> str:

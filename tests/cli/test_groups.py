@@ -109,3 +109,11 @@ def test_flow_averages_what_each_token_gives(attnx: Run) -> None:
 
 def test_a_page_opens_with_one_token(attnx: Run) -> None:
     assert "takes one token here" in attnx("report", ANIMAL, "--query", GROUP, code=2).err
+
+
+@pytest.mark.parametrize(
+    ("command", "several"),
+    [*((name, True) for name in ("inspect", "qkv", "scale", "flow")), ("report", False), ("explore", False)],
+)
+def test_help_promises_several_tokens_only_where_they_are_taken(attnx: Run, command: str, several: bool) -> None:
+    assert ("it..tired" in attnx(command, "--help").out) is several

@@ -33,6 +33,13 @@ class Kind:
     """pre, post (BERT), or sandwich (Gemma 2: also behind each sublayer)."""
     parallel: bool = False
     """Attention and MLP read the same stream."""
+    joined: str = "branches"
+    """How a parallel layer is summed: branches, (m + a) + x; stream, (x + a) + m; at once, Sum(x, a, m);
+    subtracted, (x + a) - m, which numpy does not follow."""
+    closed: bool = False
+    """Whether a post-norm model ends with a norm of its own, behind the last layer's."""
+    written: bool = False
+    """Whether layer norms are written out."""
     rms: bool = False
     """RMS norms, written out."""
     sink: bool = False
@@ -130,7 +137,7 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
 
 def head(kind: Kind, w: dict[str, Array], x: Array) -> Array:
     """All that follows the last layer."""
-    if kind.norm != "post":
+    if kind.norm != "post" or kind.closed:
         x = _norm(kind, w, "end", x)
     if not kind.every:
         x = x[:, -1:]
@@ -274,6 +281,12 @@ class Graph:
         return self.op("Add", self.w[bias], made) if bias else made
 
     def norm(self, name: str, x: str) -> str:
+        if self.kind.written:
+            centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1]))
+            variance = self.op("ReduceMean", self.op("Pow", centred, np.float32(2)), axes=[-1])
+            root = self.op("Sqrt", self.op("Add", variance, np.float32(1e-5)))
+            scaled = self.op("Mul", self.op("Div", centred, root), self.w[f"{name}g"])
+            return self.op("Add", scaled, self.w[f"{name}b"])
         if not self.kind.rms:
             return self.op("LayerNormalization", x, self.w[f"{name}g"], self.w[f"{name}b"], axis=-1, epsilon=1e-5)
         square = self.op("ReduceMean", self.op("Pow", x, np.float32(2)), axes=[-1])
@@ -455,7 +468,13 @@ def _layers(g: Graph, x: str) -> str:
         a = g.norm(f"{layer}behind1", a) if kind.norm == "sandwich" else a
         if kind.parallel:
             m = g.mlp(layer, g.norm(f"{layer}mid", x))
-            x = g.op("Add", g.op("Add", m, a), x)
+            sums = {
+                "branches": lambda x, a, m: g.op("Add", g.op("Add", m, a), x),
+                "stream": lambda x, a, m: g.op("Add", g.op("Add", x, a), m),
+                "at once": lambda x, a, m: g.op("Sum", x, a, m),
+                "subtracted": lambda x, a, m: g.op("Sub", g.op("Add", x, a), m),
+            }
+            x = sums[kind.joined](x, a, m)
             continue
         x = g.op("Add", x, a)
         x = g.norm(f"{layer}in", x) if kind.norm == "post" else x
@@ -463,7 +482,7 @@ def _layers(g: Graph, x: str) -> str:
         m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
         x = g.op("Add", m, x)
         x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
-    return x if kind.norm == "post" else g.norm("end", x)
+    return x if kind.norm == "post" and not kind.closed else g.norm("end", x)
 
 
 def _skipped(g: Graph, x: str) -> str:
@@ -524,6 +543,10 @@ KINDS: dict[str, Kind] = {
     "post": Kind(norm="post", causal=False, low=LOWEST),
     "sandwich": Kind(norm="sandwich", rms=True, kv=2),
     "parallel": Kind(parallel=True),
+    "parallel, one by one": Kind(parallel=True, joined="stream", written=True),
+    "parallel, at once": Kind(parallel=True, joined="at once", rms=True),
+    "post, closed": Kind(norm="post", closed=True, written=True),
+    "post, closed, rms": Kind(norm="post", closed=True, rms=True),
     "grouped": Kind(kv=2, rms=True),
     "one key head": Kind(kv=1),
     "sink": Kind(sink=True, kv=2),

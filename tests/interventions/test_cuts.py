@@ -71,7 +71,7 @@ def off(one: Trace, parts: list[Trace]) -> float:
 def test_layers_from_a_stream_are_those_from_the_beginning(
     name: str, tmp_path: Path, begun: list[dict[str, Any]]
 ) -> None:
-    """Bit for bit; fused operators of onnxruntime's own, which it fuses otherwise in a part, to a last bit.
+    """Bit for bit; onnxruntime's fused operators, and norms that it fuses otherwise in a part, to a last bit.
 
     The stream that is fed is what numpy computes there. Where a fused skip norm adds to the stream and norms it, no
     part begins between the two: today's way stays.
@@ -82,7 +82,7 @@ def test_layers_from_a_stream_are_those_from_the_beginning(
     whole = execute(attnx.open(path, device="cpu"), prompt, Wanted(None, QUANTITIES))
     del begun[:]
     parts = apart(attnx.open(path, device="cpu"), prompt)
-    assert off(whole, parts) <= (2e-6 if kind.fused else 0.0)
+    assert off(whole, parts) <= (5e-6 if kind.fused or kind.written else 0.0)
     cut = "skip" not in kind.fused or kind.norm == "post"
     assert [len(fed) for fed in begun] == [0, *[int(cut)] * (LAYERS - 1)]
     record = models.recorded(kind, w, feed["input_ids"], feed["attention_mask"])

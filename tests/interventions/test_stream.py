@@ -6,12 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 import attnx
+from attnx.errors import UnsupportedError
 from attnx.interventions.lens import lens
+from attnx.interventions.norms import norm_of, normed
+from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
 from tests.interventions import models
+from tests.sites.replacing import graph_of
 
 
 def test_an_embedding_that_gives_its_sum_beside_its_norm(tmp_path: Path) -> None:
@@ -40,3 +45,35 @@ def test_an_embedding_that_gives_its_sum_beside_its_norm(tmp_path: Path) -> None
     known = models.recorded(kind, w, feed["input_ids"], feed["attention_mask"])
     states = [known["given", 0], *(known["residual", layer] for layer in range(kind.layers))]
     np.testing.assert_allclose(lens(all_).hidden, states, atol=2e-5)
+
+
+def test_a_stream_that_something_is_subtracted_from_is_lost_in_words(tmp_path: Path) -> None:
+    """Also in the layer before, and in the last: what is known of it is not the stream after the layer."""
+    kind = models.Kind(parallel=True, joined="subtracted")
+    path = models.build(kind, models.weights(kind), tmp_path)
+    all_ = Intervening(attnx.open(path, device="cpu"), {"inputs": models.feeds(kind)[0]})
+    for layer in range(kind.layers):
+        edit = Edit("patch", layers=(layer,), quantity="residual", source="inputs")
+        with pytest.raises(UnsupportedError, match="passes through Sub"):
+            list(all_.run([Intervention("one", (edit,))]))
+
+
+def test_a_norm_is_of_what_it_reduces_alone(tmp_path: Path) -> None:
+    """Not two norms in a row, the square of a norm, nor a norm that is added to its input."""
+    kind = models.Kind(written=True)
+    g = models.Graph(kind, models.weights(kind))
+    once = g.norm("0in", "x")
+    twice = g.norm("1in", once)
+    half = g.op("Sub", once, g.op("ReduceMean", once, axes=[-1]))
+    others = [half, g.op("Mul", once, once), g.op("Add", "x", once)]
+    shape = ["b", "q", models.WIDTH]
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in ("x", twice, *others)]
+    tensors = [numpy_helper.from_array(a, n) for n, a in g.tensors.items()]
+    proto = helper.make_model(
+        helper.make_graph(g.nodes, "g", values[:1], values[1:], tensors), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    graph = graph_of(proto)
+    assert normed(graph, once) == "x"
+    assert normed(graph, twice) == once
+    assert [normed(graph, other) for other in others] == [None, None, None]
+    assert norm_of(graph, "x") == once

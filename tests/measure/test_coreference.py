@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnx.errors import InputError, UnsupportedError, UsageError
+from attnx.measure import rows
 from attnx.measure.coref_accuracy import Judged, accuracy
 from attnx.measure.coref_contrast import contrast
 from attnx.measure.coreference import choices, coreference
@@ -286,3 +287,23 @@ def test_a_pair_is_never_split():
         accuracy([examples[0], Judged(examples[0].weights, 5, "z")], ["L0"])
     with pytest.raises(InputError, match="different models"):
         accuracy([examples[0], judged(0, 0, "z", heads=3)], ["L0"])
+
+
+def test_sites_of_one_shape_are_looked_at_together_each_with_what_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A causal layer between two that see all: a candidate after the pronoun is unseen there alone."""
+    text = plain(7)
+    it, before, after = (find(text, f"w{at}")[0] for at in (4, 1, 6))
+    layers = [
+        drawn(n=7, seed=s, index=s, mask=m, causal=m == "causal") for s, m in enumerate(("none", "causal", "none"))
+    ]
+    at_once = coreference(trace(text, *layers), it, [before, after])
+    for at, layer in enumerate(layers):
+        weights = np.asarray(layer.need("weights"))[0, :, 4].astype(np.float64)
+        wanted = weights[:, [1, 6]]
+        if at == 1:
+            wanted[:, 1] = np.nan
+        np.testing.assert_allclose(at_once.weights.values[at], wanted, rtol=1e-12)
+    monkeypatch.setattr(rows, "AT_ONCE", 0)
+    alone = coreference(trace(text, *layers), it, [before, after])
+    np.testing.assert_array_equal(at_once.weights.values, alone.weights.values)
+    np.testing.assert_array_equal(at_once.aside.values, alone.aside.values)

@@ -107,6 +107,22 @@ def test_what_is_said_may_be_told(tmp_path: Path) -> None:
     assert got.language == heard(WORDS, tmp_path, 1.3).language
 
 
+@pytest.mark.parametrize("told", [{}, {"lang_to_id": None}])
+def test_a_forced_language_without_spaces_is_cut_by_its_characters(
+    told: dict[str, object], copied: Path, tmp_path: Path
+) -> None:
+    """Older configurations name no languages: then the token that is forced says which it is."""
+    tokenizer = attnx.open(WORDS).tokenizer
+    ids = [tokenizer.token_id(f"<|{name}|>") for name in ("zh", "transcribe")]
+    forced = {"task": None, "forced_decoder_ids": [[1, ids[0]], [2, ids[1]]], **told}
+    got = heard(configured(copied, **forced), tmp_path, 1.3, target="犬と鳥")
+    assert got.language == "zh"
+    assert [word.text.strip() for word in got.words if word.text.strip()] == list("犬と鳥")
+    other = heard(configured(copied, task=None, language="German"), tmp_path, 1.3, target="犬と鳥")
+    assert other.language == "de"
+    assert [word.text for word in other.words] == [" 犬と鳥"]
+
+
 def test_prompts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leaves no room"):
         heard(WORDS, tmp_path, 1.3, prompt="the cat " * 40)

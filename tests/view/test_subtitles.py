@@ -1,16 +1,22 @@
 """Subtitles: lines of words, exact text, and what parsers that are not ours read out of it."""
 
+import html
 import io
 
 import pytest
 
-from attnx.view.subtitles import cues, srt, vtt
+from attnx.view.subtitles import LEAST, cues, srt, vtt
 
 WORDS = [
     (" The", 0.0, 0.3), (" cat", 0.3, 0.62), (" sat", 0.62, 0.9), (" down.", 0.9, 1.4), (" It", 1.42, 1.5),
     (" was", 1.5, 1.5), (" tired", 3.2, 3.8), (" &", 3.8, 3.9), (" <b>", 3.9, 4.0), (" -->", 4.0, 4.1),
     (" 猫\n", 3725.5, 3726.125),
 ]  # fmt: skip
+ODD = [
+    "a\n\nb", " 1", "", " ", " 00:00:01.000 --> 00:00:02.000", " WEBVTT", " NOTE", " STYLE", " --", ">", " <i>",
+    " </b>", " &amp;", "\u2028x", "\x85y", "\x0b", " \x00", " {\\an8}", "\ufeff", " <00:00:01.000>", "，", "\x1b[31m",
+]  # fmt: skip
+"""Words that a subtitle's file could take for its own signs."""
 
 
 def test_lines_end_with_sentences_pauses_and_their_length() -> None:
@@ -23,6 +29,14 @@ def test_lines_end_with_sentences_pauses_and_their_length() -> None:
     assert len(single) == len(WORDS)
     assert (single[5].start, single[5].end) == (1.5, 1.52)  # a word of no length is shown for a frame
     assert cues([]) == ()
+
+
+def test_no_cue_starts_before_the_one_in_front_of_it() -> None:
+    """As a word of the next window may, where the last word of a window lasts beyond that window's end."""
+    back = [(" one.", 29.5, 30.4), (" two", 30.4, 31.0), (" three", 30.0, 30.2), (" four", 30.2, 31.5)]
+    got = [(cue.text, cue.start, cue.end) for cue in cues(back, by_word=True)]
+    assert got == [("one.", 29.5, 30.4), ("two", 30.4, 31.0), ("three", 30.4, 30.4 + LEAST), ("four", 30.4, 31.5)]
+    assert [(cue.start, cue.end) for cue in cues(back)] == [(29.5, 30.4), (30.4, 31.5)]
 
 
 def test_as_text() -> None:
@@ -58,3 +72,23 @@ def test_parsers_of_others_read_the_same(by_word: bool) -> None:
     ]
     assert [c.start for c in found] == [line.split()[0] for line in vtt(shown).splitlines() if " --> " in line]
     assert len(found.captions) == len(shown)
+
+
+@pytest.mark.parametrize("by_word", [False, True])
+@pytest.mark.parametrize("start", [0.0, 3599.9996, 359_999.5])
+def test_odd_words_are_taken_for_nothing_else(by_word: bool, start: float) -> None:
+    theirs, webvtt = pytest.importorskip("srt"), pytest.importorskip("webvtt")
+    shown = cues([(word, start + at / 10, start + at / 10) for at, word in enumerate(ODD)], by_word=by_word)
+    assert len(shown) > (len(ODD) - 6 if by_word else 2)
+    read = list(theirs.parse(srt(shown)))
+    found = list(webvtt.from_buffer(io.StringIO(vtt(shown))))
+    assert len(read) == len(found) == len(shown)
+    for cue, one, two in zip(shown, read, found, strict=True):
+        assert one.start.total_seconds() == pytest.approx(cue.start, abs=0.001)
+        assert one.end.total_seconds() == pytest.approx(cue.end, abs=0.001)
+        assert one.start < one.end
+        assert (two.start, two.end) == tuple(
+            theirs.timedelta_to_srt_timestamp(t).replace(",", ".") for t in (one.start, one.end)
+        )
+        assert one.content.strip()
+        assert html.unescape(two.raw_text) == one.content

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnx.cli.option_groups import MODEL
-from attnx.cli.options import DeviceOption, ExplainOption, ForceOption, JsonOption, SaveOption, TokenizerOption
+from attnx.cli.options import DeviceOption, ExplainOption, ForceOption, JsonOption, SaveOption
 
 if TYPE_CHECKING:
     from attnx.measure.cost import Cost
@@ -44,7 +44,6 @@ def cost(
             min=1,
         ),
     ] = None,
-    tokenizer: TokenizerOption = None,
     device: DeviceOption = "auto",
     explain: ExplainOption = False,
     save: SaveOption = None,
@@ -81,7 +80,7 @@ def cost(
     if None in read:
         raise UsageError(f"--lengths {lengths!r} is not a list of whole numbers from 1", "Try --lengths 64,256,1024")
     saving.check(save, force=force)
-    opened = pipeline.open(model, device=device, tokenizer=tokenizer)
+    opened = pipeline.open(model, device=device)
     count = opened.sessions.parameters(opened.find())
     sites = [*opened.encoder_sites, *opened.sites]
     if opened.encoder is not None:

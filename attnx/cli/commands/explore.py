@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnx.cli.options import SENSES, WRITING, QueryOption, starts
+from attnx.cli.options import SENSES, WRITING, OneQueryOption, starts
 from attnx.cli.start import Start
 from attnx.cli.wording import worded
 
@@ -28,7 +28,7 @@ def explore(
         str | None,
         typer.Option("--head", "-H", metavar="L.H", help="The head that is open first; else the one worth opening."),
     ] = None,
-    query: QueryOption = None,
+    query: OneQueryOption = None,
 ) -> None:
     """Explore the attention of a text in the terminal.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnx.cli.options import SENSES, ForceOption, LayerOption, QueryOption, SiteOption, starts
+from attnx.cli.options import SENSES, ForceOption, LayerOption, OneQueryOption, SiteOption, starts
 from attnx.cli.start import Start
 from attnx.numerals import counted
 
@@ -22,7 +22,7 @@ def report(
         str | None,
         typer.Option("--head", "-H", metavar="L.H", help="The head that is open first; else the one worth opening."),
     ] = None,
-    query: QueryOption = None,
+    query: OneQueryOption = None,
     from_: Annotated[
         str | None, typer.Option("--from", metavar="WORD", help="The word to look from; else the first pronouns.")
     ] = None,
