@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.records import STAGES, Trace
+from attnx.records import QUANTITIES, STAGES, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.ort import Session
@@ -171,3 +173,26 @@ def test_heads_of_a_later_layer_begin_in_front_of_it(
     of_heads = [begun for some, begun in begins if some]
     assert of_heads == [True] * 4
     assert [begun for some, begun in begins].count(False) == 1
+
+
+def test_nothing_that_a_session_gave_is_held_while_the_next_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array that a session gave keeps all of the session's working memory."""
+    model, prompt = opened("pre", tmp_path)
+    held: list[weakref.ref[np.ndarray]] = []
+    alive: list[int] = []
+
+    def noted(model: OpenModel, prompt: Prompt, wanted: Wanted) -> Trace:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in held))
+        trace = execute(model, prompt, wanted)
+        arrays = [getattr(a, name) for a in trace.attentions for name in QUANTITIES]
+        held.extend(weakref.ref(array) for array in (*arrays, *trace.outputs.values()) if array is not None)
+        return trace
+
+    monkeypatch.setattr(onward, "execute", noted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    run_and_save(model, prompt, Wanted(None, QUANTITIES), tmp_path / "run.npz")
+    assert len(held) > len(alive) > LAYERS * 4
+    assert not any(alive)
