@@ -67,7 +67,6 @@ class Onward:
             layer: The layer.
             then: The one behind it; nothing is run where there is none.
         """
-        self.reach(layer)
         if then is not None and then in self._begins and then not in self._streams:
             self.run(Wanted((layer,), ()), then)
 

@@ -197,6 +197,7 @@ class Stretches:
 
     def advance(self, layer: int, then: int | None) -> None:
         """Run a layer that is split for the stream behind it, with which the next run begins."""
+        self.reach(layer)
         if self._onward is not None:
             self._onward.advance(layer, then)
             self._model.sessions.clear()

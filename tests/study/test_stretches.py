@@ -196,3 +196,25 @@ def test_nothing_that_a_session_gave_is_held_while_the_next_runs(
     run_and_save(model, prompt, Wanted(None, QUANTITIES), tmp_path / "run.npz")
     assert len(held) > len(alive) > LAYERS * 4
     assert not any(alive)
+
+
+def test_each_run_of_a_layer_that_is_split_has_the_only_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open session keeps the memory of its runs: none is open when another layer or piece is run."""
+    model, prompt = opened("pre", tmp_path)
+    sessions: list[weakref.ref[Session]] = []
+    alive: list[int] = []
+    own = Session.run
+
+    def noted(self: Session, *rest: Any, **more: Any) -> Any:
+        gc.collect()
+        alive.append(sum((one := ref()) is not None and one is not self for ref in sessions))
+        sessions.append(weakref.ref(self))
+        return own(self, *rest, **more)
+
+    monkeypatch.setattr(Session, "run", noted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    found = Stretches(model, prompt, ARRAYS, [LAYERS - 2, LAYERS - 1]).each(lambda piece: len(piece.heads or ()))
+    assert list(found) == [[1] * 4] * 2
+    assert not any(alive)
