@@ -22,8 +22,10 @@ from attnx.run.check import check
 from attnx.run.prompt import Prompt
 from attnx.run.unseen import unseen
 from attnx.session.protocol import Wanted
+from attnx.sites.recognise import find
 from attnx.study.head_stats import heads, of_batch
 from attnx.taps.reductions import ROWS
+from attnx.taps.tap import tap
 from attnx.tokens import from_ids
 from scripts.bench.make_decoder import Shape, build
 from tests.graphs import D, G, H
@@ -170,6 +172,40 @@ def fed(model: Model, mask: list[int]) -> dict[str, np.ndarray]:
             for slot in model.slots() if "past" in slot.name}  # fmt: skip
     rows = {"input_ids": np.arange(40, 40 + count), "attention_mask": np.array(mask), "position_ids": np.arange(count)}
     return feed | {slot.name: rows[slot.name][None] for slot in model.slots() if slot.name in rows}
+
+
+@pytest.mark.parametrize("mask", [[1] * 12, [0, 0, 0, *[1] * 9]])
+def test_entropy_of_one_head_at_a_time(gpt: Model, monkeypatch: pytest.MonkeyPatch, mask: list[int]) -> None:
+    """Of long texts, what entropy takes is held for one head at a time: the same numbers, padded rows among them."""
+    from attnx.study import head_stats as reduced
+
+    feed = fed(gpt, mask)
+    together = heads(gpt, Prompt(inputs=feed))[0].measure("entropy").values
+    monkeypatch.setattr(reduced, "TOGETHER", 0)
+    single = heads(gpt, Prompt(inputs=feed))[0].measure("entropy").values
+    np.testing.assert_array_equal(single, together)
+
+
+def test_entropy_of_one_head_at_a_time_is_that_of_its_rows(decoder: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnx.study import head_stats as reduced
+
+    monkeypatch.setattr(reduced, "TOGETHER", 0)
+    got = decoder.heads(tokens=ids(40)).measure("entropy").values
+    for layer, attention in enumerate(decoder.trace(tokens=ids(40), quantities=("weights",)).attentions):
+        a = attention.need("weights")[0].astype(np.float64)
+        want = -(a * np.log(np.where(a > 0, a, 1))).sum(axis=-1).mean(axis=-1)
+        np.testing.assert_allclose(got[layer], want, rtol=2e-5)
+
+
+def test_no_difference_of_all_heads_is_held(decoder: Model) -> None:
+    """Nodes that are run for all heads at once make no further tensor of the size of the weights."""
+    found = find(decoder.path)
+    inside = {}
+    for stat in ("entropy", "entropy_single"):
+        proto = onnx.load_from_string(tap(found, {0: (stat,)}, outputs=()).model)
+        inside[stat] = {node.op_type for node in proto.graph.node if node.name.startswith("attnx/")}
+    assert {"Sub", "Clip"} <= inside["entropy"]
+    assert inside["entropy_single"].isdisjoint({"Sub", "Clip"})
 
 
 @pytest.mark.parametrize("hidden", [float("-inf"), float(np.finfo(np.float32).min), -10000.0])

@@ -236,6 +236,8 @@ def _opened(read: Stretches, whole: Part, asked: Asked, found: Sequence[Corefere
 def _held(read: Stretches, stretch: Stretch, heads: Sequence[tuple[int, ...]], number: int | None) -> tuple[int, Trace]:
     """A head of a layer that is split, or the one with its largest weight between two words, and its trace alone."""
     if number is None:
+        if stretch is not None:
+            read.reach(stretch[0])
         looks = [_largest(read.piece(stretch, some)) for some in heads]
         number = max(looks, key=lambda look: look[0])[1]
     return number, read.piece(stretch, (number,)).trace

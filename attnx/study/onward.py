@@ -70,6 +70,11 @@ class Onward:
         if then is not None and then in self._begins and then not in self._streams:
             self.run(Wanted((layer,), ()), then)
 
+    def reach(self, layer: int) -> None:
+        """Run what is in front of a layer, unless its stream is held: several runs are to begin there."""
+        if layer > self._first and layer in self._begins and layer not in self._streams:
+            self.run(Wanted((layer,), ()), layer)
+
     def _keep(self, layer: int, stream: Array) -> None:
         """Hold a stream: a copy, as what a session gave keeps all of its working memory."""
         self._streams[layer] = np.copy(stream)

@@ -38,7 +38,8 @@ def by_heads(file: ArrayFile, read: Stretches, wanted: Wanted, heads: Sequence[t
     # A context that the graph does not hold is computed from the weights, and so some heads at a time as well.
     in_parts = [name for name in QUANTITIES if name in wanted.quantities and _per_head(name, name in site.places)]
     whole = [name for name in wanted.quantities if name not in in_parts]
-    trace = read.run(replace(wanted, quantities=whole), read.after((layer,)))
+    read.reach(layer)
+    trace = _copied(read.run(replace(wanted, quantities=whole), read.after((layer,))))
     (attention,) = trace.attentions
     for name in whole:
         if (array := getattr(attention, name)) is not None:
@@ -64,6 +65,18 @@ def by_heads(file: ArrayFile, read: Stretches, wanted: Wanted, heads: Sequence[t
     kept |= {name: shape for name, shape in shapes.items() if shape is not None}
     done = replace(attention, **kept, origin={**attention.origin, **origin}, checks=_largest(checks))
     return replace(trace, attentions=(done,), notes=merged(trace.notes, of_all_heads(notes)))
+
+
+def _copied(trace: Trace) -> Trace:
+    """A trace with copies of its arrays: what a session gave keeps all of its working memory while others run."""
+
+    def copied(attention: Attention) -> Attention:
+        held = {name: getattr(attention, name) for name in QUANTITIES}
+        arrays: dict[str, Any] = {name: np.copy(array) for name, array in held.items() if array is not None}
+        return replace(attention, **arrays)
+
+    outputs = {name: np.copy(array) for name, array in trace.outputs.items()}
+    return replace(trace, attentions=tuple(map(copied, trace.attentions)), outputs=outputs)
 
 
 def _per_head(name: Quantity, tapped: bool) -> bool:

@@ -197,8 +197,15 @@ class Stretches:
 
     def advance(self, layer: int, then: int | None) -> None:
         """Run a layer that is split for the stream behind it, with which the next run begins."""
+        self.reach(layer)
         if self._onward is not None:
             self._onward.advance(layer, then)
+            self._model.sessions.clear()
+
+    def reach(self, layer: int) -> None:
+        """Run what is in front of a layer that is split, unless an earlier run left its stream."""
+        if self._onward is not None:
+            self._onward.reach(layer)
             self._model.sessions.clear()
 
     def piece(self, part: Stretch, heads: tuple[int, ...]) -> Piece:

@@ -31,18 +31,21 @@ keys, float32 [K,M], the last of them all ones; cells of a matrix, i x K + j, in
 key, int64 [1]; the start of a rollout, float32 [R,Q]; its ends, float32 [K,M]; which cells count for pairs, float32
 [Q,K]."""
 STATS = (
-    "total", "entropy", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen", "received", "seers",
-    "most_added", "least_added", "mean", "most", "most_masked", "rollout", "arrived",
+    "total", "entropy", "entropy_single", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen",
+    "received", "seers", "most_added", "least_added", "mean", "most", "most_masked", "rollout", "arrived",
     "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes",
 )  # fmt: skip
-"""What a matrix can be reduced to. For each row: sum a; sum a ln a; max a; max a over the keys kept; sum a m_j for each
-mark; a of each cell; sum a |i - j|, and the same over all rows together; how many keys are visible; whether the key
-`FIRST` is visible. For each column: sum a; to how many queries it is visible. Over heads, [Q,K]: the largest and the
-smallest number that bias and mask add to a score; the mean and the largest weight; the largest masked score. For all
-sites together, stored with the first: the rows of the rollout that begin with `START`, for which all layers' means are
-held until the last; or its columns times `ENDS` in the rows `ROWS`, [R,M], for which one layer's is. For the cells in
-`PAIRS`: each head's largest weight, and its cell i x K + j; the largest over heads, [Q,K], and its head. For the value:
-see `norms`. For the rows in `ROWS` only: sum a m_j for each mark. For the matrix: Q and K, int64 [2]."""
+"""What a matrix can be reduced to. For each row: sum a; sum a ln a, and the same for one head at a time; max a; max a
+over the keys kept; sum a m_j for each mark; a of each cell; sum a |i - j|, and the same over all rows together; how
+many keys are visible; whether the key `FIRST` is visible. For each column: sum a; to how many queries it is visible.
+Over heads, [Q,K]: the largest and the smallest number that bias and mask add to a score; the mean and the largest
+weight; the largest masked score. For all sites together, stored with the first: the rows of the rollout that begin with
+`START`, for which all layers' means are held until the last; or its columns times `ENDS` in the rows `ROWS`, [R,M], for
+which one layer's is. For the cells in `PAIRS`: each head's largest weight, and its cell i x K + j; the largest over
+heads, [Q,K], and its head. For the value: see `norms`. For the rows in `ROWS` only: sum a m_j for each mark. For the
+matrix: Q and K, int64 [2]."""
+ENTROPIES = ("entropy", "entropy_single")
+"""Statistics with one result: the second, for long texts, takes less memory."""
 ROLLOUTS = ("rollout", "arrived")
 OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", *ROLLOUTS, "pairs", "pairs_head")
 """Statistics over all heads."""
@@ -159,7 +162,7 @@ class Writer(Nodes):
             return self.node("Gather", [self.node("MatMul", [last, MARKS]), self.index(-1)], axis=-1)
         if stat == "total":
             return self.summed(last)
-        if stat == "entropy":
+        if stat in ENTROPIES:
             # 0 ln 0 = 0: the logarithm is never given a 0.
             log = self.node("Log", [self.node("Clip", [last, self.number(_TINY)])])
             return self.summed(self.node("Mul", [last, log]))
@@ -284,21 +287,36 @@ class Writer(Nodes):
             return self.node(kind, [value, self.ints(axes)], keepdims=0)
         return self.node(kind, [value], axes=axes, keepdims=0)
 
-    def entropy(self, value: str, place: Place, masked: str, masked_place: Place, marked: bool = False) -> str:
+    def entropy(
+        self,
+        value: str,
+        place: Place,
+        masked: str,
+        masked_place: Place,
+        *,
+        marked: bool = False,
+        single: bool = False,
+    ) -> str:
         """Sum a ln a without a logarithm for each cell, which would take longer than everything else.
 
         With s the masked scores, ln a = s - m + ln max a, where m = max s: sum a (s - m) + ln max a x sum a. A row in
-        which all cells are hidden gives 0.
+        which all cells are hidden gives 0. `single`: one head's s - m is held at a time, with the same numbers. Of all
+        heads together, s - m is a third tensor of their size beside the scores and the weights.
         """
         if not self._is_float32(masked) or not self._is_float32(value):
             return self.stat(value, place, "entropy")
-        weights, scores = self._last(value, place), self._last(masked, masked_place)
-        most = self.node("Max", [self.extreme("ReduceMax", scores, keep=1), self.number(_LOWEST)])
-        below = self.node("Sub", [scores, most])
-        shown = self.at_least(below, HIDDEN)  # hidden cells, whose weight is 0, may be -inf
+        both = self._last(value, place), self._last(masked, masked_place)
+        outer = len(outer_words(place.layout))
+        below = self.one_by_one(self._below, both, outer) if single and outer else self._below(*both)
         log = self.node("Log", [self.node("Max", [self.stat(value, place, "largest"), self.number(_TINY)])])
         whole = self.node("Mul", [log, self.stat(value, place, "total", marked=marked)])
-        return self.node("Add", [self.summed(self.node("Mul", [weights, shown])), whole])
+        return self.node("Add", [below, whole])
+
+    def _below(self, weights: str, scores: str) -> str:
+        """Sum a (s - m) of each row."""
+        most = self.node("Max", [self.extreme("ReduceMax", scores, keep=1), self.number(_LOWEST)])
+        shown = self.at_least(self.node("Sub", [scores, most]), HIDDEN)  # hidden cells, whose weight is 0, may be -inf
+        return self.summed(self.node("Mul", [weights, shown]))
 
     def _last(self, value: str, place: Place) -> str:
         """The matrix in float32 with q and k as its last axes, cut to its window."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
-from attnx.taps.reductions import ADDED, NORMS, ROLLOUTS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.taps.reductions import ADDED, ENTROPIES, NORMS, ROLLOUTS, STATS, Reduction, Writer, before_mask, fits, source
 from attnx.taps.some_heads import heads_input, some_heads
 from attnx.wording import Wording
 
@@ -143,8 +143,9 @@ def tap(
             elif quantity in ROLLOUTS:
                 means.append((i, writer.head_mean(name, place, found.sites[i].sink, found.sites[i].heads)))
                 continue
-            elif quantity == "entropy" and masked is not None and fits(found.sites[i], "visible"):
-                name = writer.entropy(name, place, _output(found.opened, proto, masked, named), masked, marked)
+            elif quantity in ENTROPIES and masked is not None and fits(found.sites[i], "visible"):
+                scores, single = _output(found.opened, proto, masked, named), quantity == "entropy_single"
+                name = writer.entropy(name, place, scores, masked, marked=marked, single=single)
             elif quantity in STATS:
                 name = writer.stat(name, place, quantity, found.sites[i].heads, marked)
             elif rows and quantity in STAGES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,6 +127,37 @@ class Nodes:
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """The tensor with axes split and merged; 0 keeps the axis at that place, -1 takes the rest."""
         return self.node("Reshape", [value, self.ints(shape)])
+
+    def one_by_one(self, compute: Callable[..., str], values: Sequence[str], outer: int) -> str:
+        """Reduce the rows of float32 matrices, one matrix at a time: what `compute` makes on the way is held for one.
+
+        Args:
+            compute: Given the names of matrices [Q,K], adds nodes that make a number for each row; returns its name.
+            values: Tensors of one shape, with Q and K as their last axes.
+            outer: How many axes they have before these.
+
+        Returns:
+            A tensor with the outer axes and Q.
+        """
+        from onnx import helper
+
+        if self._graph.opset < 9:  # an older Scan takes a batch
+            return compute(*values)
+        shape = self.node("Shape", [values[0]])
+        ends = self.node("Gather", [shape, self.ints([outer, outer + 1])])
+        stacked = self.node("Concat", [self.ints([-1]), ends], axis=0)
+        matrices = [f"{value}/matrix" for value in values]
+        nodes = self._proto.graph.node
+        before = len(nodes)
+        row = compute(*matrices)
+        inside = [type(node).FromString(node.SerializeToString()) for node in nodes[before:]]
+        del nodes[before:]
+        takes = [helper.make_tensor_value_info(m, 1, [f"{m}/queries", f"{m}/keys"]) for m in matrices]
+        gives = [helper.make_tensor_value_info(row, 1, [f"{row}/queries"])]
+        body = helper.make_graph(inside, f"{row}/body", takes, gives)
+        flat = [self.node("Reshape", [value, stacked]) for value in values]
+        rows = self.node("Scan", flat, body=body, num_scan_inputs=len(flat))
+        return self.node("Reshape", [rows, self.node("Gather", [shape, self.ints(range(outer + 1))])])
 
     def extreme(self, kind: str, value: str, keep: int = 0) -> str:
         """ReduceMax or ReduceMin over the last axis."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,13 @@ import numpy as np
 import pytest
 
 import attnx
-from attnx.records import STAGES, Trace
+from attnx.records import QUANTITIES, STAGES, Trace
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
 from attnx.session.ort import Session
 from attnx.session.protocol import OpenModel, Wanted
-from attnx.study import stretches
+from attnx.study import onward, stretches
+from attnx.study.saved_trace import run_and_save
 from attnx.study.stretches import Piece, Stretches
 from tests import small_models
 from tests.interventions import models
@@ -143,3 +146,75 @@ def test_a_decoder_that_reads_another_text_goes_on_from_its_stream(
     assert [len(names) for names in begun] == [0, 1]
     assert [[a.site.kind for a in part[0].trace.attentions] for part in found] == [["self", "cross"]] * 2
     compared(found, whole)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_heads_of_a_later_layer_begin_in_front_of_it(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the layers ahead are not looked at either, they are run once, not once for each head."""
+    model, prompt = opened("pre", tmp_path)
+    begins: list[tuple[bool, bool]] = []
+
+    def noted(model: OpenModel, prompt: Prompt, wanted: Wanted) -> Trace:
+        begins.append((wanted.heads is not None and bool(wanted.heads), wanted.section.begin is not None))
+        return execute(model, prompt, wanted)
+
+    monkeypatch.setattr(onward, "execute", noted)
+    whole = execute(model, prompt, Wanted((LAYERS - 1,), ARRAYS))
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    if saved:
+        run_and_save(model, prompt, Wanted((LAYERS - 1,), ARRAYS), tmp_path / "run.npz")
+        with np.load(tmp_path / "run.npz") as file:
+            (site,) = (a.site.index for a in whole.attentions)
+            np.testing.assert_array_equal(file[f"attention.{site}.weights"], whole.attentions[0].weights)
+    else:
+        compared([list(one) for one in Stretches(model, prompt, ARRAYS, [LAYERS - 1]).each(lambda piece: piece)], whole)
+    of_heads = [begun for some, begun in begins if some]
+    assert of_heads == [True] * 4
+    assert [begun for some, begun in begins].count(False) == 1
+
+
+def test_nothing_that_a_session_gave_is_held_while_the_next_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array that a session gave keeps all of the session's working memory."""
+    model, prompt = opened("pre", tmp_path)
+    held: list[weakref.ref[np.ndarray]] = []
+    alive: list[int] = []
+
+    def noted(model: OpenModel, prompt: Prompt, wanted: Wanted) -> Trace:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in held))
+        trace = execute(model, prompt, wanted)
+        arrays = [getattr(a, name) for a in trace.attentions for name in QUANTITIES]
+        held.extend(weakref.ref(array) for array in (*arrays, *trace.outputs.values()) if array is not None)
+        return trace
+
+    monkeypatch.setattr(onward, "execute", noted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    run_and_save(model, prompt, Wanted(None, QUANTITIES), tmp_path / "run.npz")
+    assert len(held) > len(alive) > LAYERS * 4
+    assert not any(alive)
+
+
+def test_each_run_of_a_layer_that_is_split_has_the_only_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open session keeps the memory of its runs: none is open when another layer or piece is run."""
+    model, prompt = opened("pre", tmp_path)
+    sessions: list[weakref.ref[Session]] = []
+    alive: list[int] = []
+    own = Session.run
+
+    def noted(self: Session, *rest: Any, **more: Any) -> Any:
+        gc.collect()
+        alive.append(sum((one := ref()) is not None and one is not self for ref in sessions))
+        sessions.append(weakref.ref(self))
+        return own(self, *rest, **more)
+
+    monkeypatch.setattr(Session, "run", noted)
+    monkeypatch.setattr(stretches, "ROOM", 1)
+    found = Stretches(model, prompt, ARRAYS, [LAYERS - 2, LAYERS - 1]).each(lambda piece: len(piece.heads or ()))
+    assert list(found) == [[1] * 4] * 2
+    assert not any(alive)
