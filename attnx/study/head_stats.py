@@ -118,9 +118,9 @@ def reduced(
     return replace(trace, notes=(*trace.notes, *notes)), stats, cells
 
 
-def sample(count: int) -> Array:
+def sample(count: int, most: int = SAMPLED) -> Array:
     """A few row numbers of a matrix, from the first to the last, int64: the rows that are checked."""
-    return np.unique(np.linspace(0, count - 1, SAMPLED).astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, most).astype(np.int64))
 
 
 def _see_all(some: Attention, rows: Array) -> bool:

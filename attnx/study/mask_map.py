@@ -54,7 +54,7 @@ def _cells(model: OpenModel, planned: DryRun, sites: Sequence[Site]) -> tuple[Tr
     good = [s.kind == "self" and before_mask(s) is not None and fits(s, "total") and fits(s, ADDED[0]) for s in sites]
     if not sites or not all(good) or not planned.single:
         return None
-    some = sample(count)
+    some = sample(count, 4)  # the mask itself is fetched whole
     found = reduce(model, planned, sites, (*ADDED, *ARRAYS), {ROWS: some})
     if found is None:
         return None
