@@ -127,15 +127,22 @@ class Streams:
             chain.append(join)
             open_at[join.site.index] = chain
         for chain in chains:
-            after = [join for join in order if join.site.index in cut and self._leads(join.stream, {chain[-1].out})]
-            if after:  # where the last layer's stream ends is not known either
-                self.lost.update({j.site.index: cut[after[0].site.index] for j in chain})
+            if why := self._cut_behind(chain[-1].out, by_out, cut):
+                self.lost.update({join.site.index: why for join in chain})
                 continue
             try:
                 stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
+
+    def _cut_behind(self, out: str, outs: Mapping[str, Join], cut: Mapping[int, str]) -> str | None:
+        """Why the stream behind an attention is lost on the way from the next one: its layer has no known end."""
+        others = outs.keys() - {out}
+        for join in outs.values():
+            if join.site.index in cut and reaches(self.graph, join.stream, {out}, others):
+                return cut[join.site.index]
+        return None
 
     def _back(self, value: str, outs: dict[str, Join]) -> tuple[Join | None, Back]:
         """Follow the stream upstream to the last attention that was added, or to its beginning."""

@@ -70,7 +70,7 @@ def heads(table: ScalingTable, *, explain: bool = True) -> Columns:
 def _told(table: ScalingTable) -> list[str]:
     return [
         "spread: standard deviation of visible scores; theory for unit-variance q, k: sqrt(d_k), then 1",
-        "saturated: largest weight > 0.99; gradient: mean of 1 - Σa²; KL(scaled || unscaled) in nats "
+        "saturated: largest weight > 0.99; gradient: mean of Σa(1 - a); KL(scaled || unscaled) in nats "
         f"({table.size.source})",
     ]
 

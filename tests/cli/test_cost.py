@@ -86,6 +86,25 @@ def test_a_long_run_is_not_repeated_and_memory_is_given_back_between_lengths(mon
     assert got.table.values[:, 0].tolist() == pytest.approx([0.01, 0.03, 0.5])
 
 
+def test_ids_are_of_the_models_own_table_and_no_tokenizer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, fed = open_model("tiny-gpt"), list[np.ndarray]()
+    real = Session.run
+
+    def run(self: Session, feed: Mapping[str, np.ndarray], *names: object, **more: object) -> object:
+        fed.append(feed["input_ids"])
+        return real(self, feed, *names, **more)
+
+    monkeypatch.setattr(Session, "run", run)
+    timing.measure(model, [64, 96])
+    assert "tokenizer" not in vars(model)
+    rows = model.find().rows["input_ids"]
+    assert rows == model.tokenizer.size
+    for ids in fed:
+        assert ids.min() >= 1
+        assert ids.max() < rows
+        assert len(np.unique(ids)) > ids.size / 2
+
+
 ALONE_AND_AFTER = """
 import attnx
 from attnx.run.timing import measure

@@ -15,6 +15,7 @@ from attnx.interventions.lens import lens
 from attnx.interventions.norms import norm_of, normed
 from attnx.interventions.plan import Edit, Intervention
 from attnx.interventions.running import Intervening
+from tests import graphs
 from tests.interventions import models
 from tests.sites.replacing import graph_of
 
@@ -77,3 +78,30 @@ def test_a_norm_is_of_what_it_reduces_alone(tmp_path: Path) -> None:
     assert normed(graph, twice) == once
     assert [normed(graph, other) for other in others] == [None, None, None]
     assert norm_of(graph, "x") == once
+
+
+def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path) -> None:
+    """The encoder's stream ends where the decoder reads it, whatever is subtracted in the decoder."""
+    g = graphs.G()
+
+    def mlp(x: str) -> str:
+        return g.linear(str(g.op("Relu", g.linear(x, 24))), 16, 24)
+
+    x, y = (g.input(name, [1, f"{name}_length", 16]) for name in ("source", "target"))
+    ends = []
+    for _ in range(2):
+        x = str(g.op("Add", x, graphs.plain(g, x)))
+        x = str(g.op("Add", x, mlp(x)))
+        ends.append(x)
+    for _ in range(2):
+        y = str(g.op("Add", y, graphs.plain(g, y)))
+        y = str(g.op("Add", y, graphs.plain(g, y, x)))
+        y = str(g.op("Sub", y, mlp(y)))
+    path = g.save(tmp_path, y)
+    rng = np.random.default_rng(0)
+    feed = {name: rng.standard_normal((1, n, 16)).astype(np.float32) for name, n in (("source", 5), ("target", 4))}
+    streams = Intervening(attnx.open(path, device="cpu"), {"inputs": feed}).points.streams
+    (stack,) = streams.stacks
+    assert [layer.out.value for layer in stack.layers if layer.out is not None] == ends
+    assert len(streams.lost) == 4
+    assert all("passes through Sub" in why for why in streams.lost.values())
