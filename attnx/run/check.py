@@ -10,6 +10,7 @@ import numpy as np
 from attnx import formula
 from attnx.errors import RunError
 from attnx.records import QUANTITIES, Array, Attention, Check, Site
+from attnx.run import rounding
 from attnx.run.read import Reading
 from attnx.session.ort import Session
 
@@ -22,8 +23,8 @@ _ROWS = 16
 """How many queries' scores are computed only to be checked."""
 _ENOUGH = 4
 """Degrees of freedom needed to recognise a factor: two numbers are proportional to any two others."""
-_COARSEST, _FINEST, _WHOLE = 1 / 64, 1 / 2048, 1e-2
-"""The largest and smallest step that rounded weights may have, and how near to whole numbers of it they must be."""
+SUMS = "rows sum to 1"
+"""The name of that check."""
 _HIDDEN = -1000.0
 """A number added to a cell to hide it is below this, where it is not minus infinity."""
 
@@ -123,14 +124,11 @@ def _check(
     weights, masked = arrays.get("weights"), arrays.get("masked")
     if weights is not None and origin.get("weights") == "tapped":
         total = weights.sum(axis=-1)
-        over = total - 1.0 if site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))  # a fully hidden row is 0
-        if masked is not None and masked.shape == weights.shape:
-            # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
-            over = np.where(formula.sees_nothing(masked), total - 1.0, over)
-        off = float(np.nan_to_num(np.maximum(over, 0), nan=np.inf).max(initial=0.0))
-        checks.append(
-            Check("rows sum to 1", off, max(tolerance, rounded_away(weights, weights.shape[-1])) if low else tolerance)
-        )
+        # What a query sees none of may be shared with cells that are no keys: padding that fills up a block.
+        blind = formula.sees_nothing(masked) if masked is not None and masked.shape == weights.shape else None
+        known = masked if origin.get("masked") == "tapped" else None
+        allowance = rounded_rows(site, weights, known, total, tolerance) if low else np.zeros(total.shape)
+        checks.append(sums_to_one(site, total, tolerance, allowance, blind))
         if sample is not None:
             arrays = {q: array[list(sample)] if len(array) > len(sample) else array for q, array in arrays.items()}
             weights, masked = arrays["weights"], arrays.get("masked")
@@ -188,20 +186,47 @@ def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array
     return _relative(lambda at: formula.scaled(scores[at], float(factors[at[1]])), scaled)
 
 
-def rounded_away(weights: Array, keys: int) -> float:
-    """How far rows may be off 1 because each weight was rounded to the next whole number of steps; 0 if none was.
-
-    Integer graphs give weights in steps of 1/256 or so: over many keys, what is rounded away adds up.
+def sums_to_one(
+    site: Site, total: Array, tolerance: float, allowance: Array, blind: Array | None = None, hides: bool = True
+) -> Check:
+    """Check that rows sum to 1, or less where a sink takes a share.
 
     Args:
-        weights: [B,H,Q,K], or sums of them over groups of keys, [B,H,Q,M].
-        keys: How many keys there are.
+        site: The site.
+        total: Sums of rows, any shape.
+        tolerance: How far each may be off.
+        allowance: How far each may be off because weights were rounded, same shape.
+        blind: Rows that see no key, bool, same shape: these may sum to less.
+        hides: Whether a row of 0 is one that sees no key.
+
+    Returns:
+        The row that is farthest beyond what it is allowed, and that.
     """
-    step = float(weights.min(initial=1.0, where=weights > 0))
-    count = weights[:1, :, -1:] / np.float32(step)  # the last queries see the most keys
-    if not _FINEST <= step <= _COARSEST or np.abs(count - np.round(count)).max(initial=0.0) > _WHOLE:
-        return 0.0
-    return (keys / 2 + 1) * step
+    over = total - 1.0 if site.sink else np.where((total == 0) & hides, 0.0, np.abs(total - 1.0))
+    if blind is not None:
+        over = np.where(blind, total - 1.0, over)
+    off = np.nan_to_num(np.maximum(over, 0), nan=np.inf).ravel()
+    within = np.maximum(allowance, tolerance).ravel()
+    worst = int(np.argmax(off - within)) if off.size else None
+    return Check(SUMS, *((0.0, tolerance) if worst is None else (float(off[worst]), float(within[worst]))))
+
+
+def rounded_rows(site: Site, weights: Array, masked: Array | None, total: Array, tolerance: float) -> Array:
+    """How far the sum of each row may be off 1 because its weights were rounded, [B,H,Q]; 0 where they were not.
+
+    Args:
+        site: The site.
+        weights: [B,H,Q,K].
+        masked: The softmax's input if it is known: rows that are off are then allowed what their own scores explain.
+        total: Sums of the rows, [B,H,Q].
+        tolerance: How far rows may be off anyway.
+    """
+    step = rounding.step_of(weights)
+    allowance = rounding.allowed(total, step, weights.shape[-1])
+    if step and masked is not None and masked.shape == weights.shape and not site.sink:
+        some = (np.abs(total - 1) > tolerance) & ~formula.sees_nothing(masked)
+        allowance[some] = rounding.allowed_of_scores(total[some], masked[some], step)
+    return allowance
 
 
 def _own(site: Site, masked: Array, total: Array) -> Array:

@@ -12,7 +12,8 @@ from attnx.feed import fill as feeding
 from attnx.feed import lookups
 from attnx.feed.inputs import fixed_length
 from attnx.records import Array, Site
-from attnx.run.check import TOLERANCE, rounded_away
+from attnx.run import rounding
+from attnx.run.check import TOLERANCE, sums_to_one
 from attnx.run.generate import Plan, decoder_steps
 from attnx.run.kvcache import room
 from attnx.run.passes import Feed, Pass, Passes, Planned
@@ -130,13 +131,12 @@ def sound(
     """
     kept, doubts = [], []
     for one, site in zip(sums, sites, strict=True):
-        over = one[..., -1] - 1
-        off = float(np.abs(np.maximum(over, 0) if site.sink else over).max(initial=0.0))
-        rounded = rounded_away(one[None, ..., :-1], keys) if is_quantised(site) else 0.0
-        if off <= max(TOLERANCE["low"], rounded):
+        total, step = one[..., -1], rounding.step_of(one[None, ..., :-1]) if is_quantised(site) else 0.0
+        found = sums_to_one(site, total, TOLERANCE["low"], rounding.allowed(total, step, keys), hides=False)
+        if found.holds:
             kept.append((one, site))
         else:
-            doubts.append(f"left out, {site.label} NOT TRUSTED: rows sum to 1 is off by {off:.2g}")
+            doubts.append(f"left out, {site.label} NOT TRUSTED: {found.name} is off by {found.difference:.2g}")
     if not kept:
         raise UnsupportedError("no site of this model can be trusted, so nothing is measured", doubts[0])
     return [one for one, _ in kept], tuple(site for _, site in kept), tuple(doubts)

@@ -16,11 +16,13 @@ import numpy as np
 from attnx.formula import sees_nothing, visible
 from attnx.measure.rows import head_axes
 from attnx.records import Array, Attention, Check, Site, Tokens, Trace
+from attnx.run.check import TOLERANCE, sums_to_one
 from attnx.run.check import attentions as checked
 from attnx.run.dry_run import DryRun, dry_run, reduce
 from attnx.run.pipeline import execute
 from attnx.run.prompt import Prompt
-from attnx.run.read import read
+from attnx.run.read import is_quantised, read
+from attnx.run.rounding import allowed, step_of
 from attnx.run.unseen import blind_rows
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_table import asked, table, table_of
@@ -199,9 +201,17 @@ def read_stats(site: Site, tapped: Tapped, values: Mapping[str, Array]) -> dict[
 
 
 def rows_sum_to_one(some: Attention, total: Array) -> Check:
-    """Check that all rows sum to 1, with the same tolerance as the check of a few rows."""
-    over = total - 1.0 if some.site.sink else np.where(total == 0, 0.0, np.abs(total - 1.0))
-    return Check("rows sum to 1", float(np.maximum(over, 0).max(initial=0.0)), some.checks[0].tolerance)
+    """Check that all rows sum to 1: the gathered ones by their scores, all by their sums alone.
+
+    Args:
+        some: The gathered rows, checked.
+        total: The sums of all rows [H,Q].
+    """
+    weights, first = some.need("weights"), some.checks[0]
+    step = step_of(weights) if is_quantised(some.site) else 0.0
+    tolerance = min(first.tolerance, TOLERANCE["low"])
+    every = sums_to_one(some.site, total, tolerance, allowed(total, step, weights.shape[-1]))
+    return every if first.holds else first
 
 
 def of_batch(batch: Batch, choose: Callable[[Trace], Trace]) -> list[tuple[HeadTable, Trace]]:

@@ -99,11 +99,11 @@ def _context(whole: Attention, part: Attention, heads: Sequence[int]) -> tuple[C
 
 
 def _largest(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Of checks of some heads each, the one that is farthest off for each name."""
+    """Of checks of some heads each, the one that is farthest beyond its tolerance for each name."""
     found: dict[str, Check] = {}
     for one in checks:
         before = found.get(one.name)
-        if before is None or not one.difference <= before.difference:
+        if before is None or not one.difference - one.tolerance <= before.difference - before.tolerance:
             found[one.name] = one
     return tuple(found.values())
 
