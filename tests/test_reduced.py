@@ -23,7 +23,7 @@ from attnx.run.prompt import Prompt
 from attnx.run.unseen import unseen
 from attnx.session.protocol import Wanted
 from attnx.sites.recognise import find
-from attnx.study.head_stats import heads, of_batch
+from attnx.study.head_stats import heads, of_batch, sample
 from attnx.taps.reductions import ROWS
 from attnx.taps.tap import tap
 from attnx.tokens import from_ids
@@ -274,25 +274,49 @@ def test_a_mask_in_the_graph_that_hides_a_token_from_itself(least: int, together
             np.testing.assert_allclose(table.measure(name).values[0], values, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_mask_that_hides_more_in_a_few_rows_of_a_long_text(tmp_path: Path) -> None:
-    """Rows 40 to 45 of 80 do not see the first 20 keys, which a probe of a short text cannot tell."""
-    length, least = 80, np.zeros((80, 80), np.float32)
-    least[40:46, :20] = -1e9
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("way", ["Add", "two Adds", "Where", "Where not", "Sub"])
+def test_a_mask_that_hides_more_in_one_row_of_a_long_text(way: str, causal: bool, tmp_path: Path) -> None:
+    """Row 41 of 80 does not see the first 20 keys, which neither a short text nor the rows that are checked tell."""
+    length, row = 80, 41
+    assert row not in sample(length)
+    hidden = np.triu(np.full((length, length), causal), 1)
+    whole = hidden.copy()
+    hidden[row, :20] = True
     g = G()
     x = str(g.op("Gather", g.weight(50, 16), g.input("input_ids", ["b", "s"], TensorProto.INT64)))
     scores = g.scores(g.heads(g.linear(x, D * H)), g.heads(g.linear(x, D * H), (0, 2, 3, 1)))
     size = g.op("Slice", g.op("Shape", scores), g.const([2]), g.const([4]), g.const([0]))
-    bias = g.op("Slice", g.const(least, np.float32), g.const([0, 0]), size, g.const([0, 1]))
-    weights = g.softmax(str(g.op("Add", scores, bias)))
+
+    def cut(array: np.ndarray, dtype: type) -> str:
+        return str(g.op("Slice", g.const(array, dtype), g.const([0, 0]), size, g.const([0, 1])))
+
+    far = np.float32(-1e9)
+    if way == "two Adds":
+        masked = g.op(
+            "Add", g.op("Add", scores, cut(whole * far, np.float32)), cut((hidden & ~whole) * far, np.float32)
+        )
+    elif way == "Where":
+        masked = g.op("Where", cut(~hidden, np.bool_), scores, g.const(far, np.float32))
+    elif way == "Where not":
+        masked = g.op("Where", cut(hidden, np.bool_), g.const(far, np.float32), scores)
+    else:  # what is subtracted is no mask that is looked at on its own: the masked scores are
+        masked = g.op(way, scores, cut(hidden * (far if way == "Add" else -far), np.float32))
+    weights = g.softmax(str(masked))
     g.save(tmp_path, g.out(str(g.op("MatMul", weights, g.heads(g.linear(x, D * H))))), weights)
     tokens = from_ids([3 + at % 7 for at in range(length)], None)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     wide = session.run([weights], {"input_ids": np.array([tokens.ids])})[0][0].astype(np.float64)
     entropy = -(wide * np.log(np.where(wide > 0, wide, 1))).sum(axis=-1)
-    counts = np.where((np.arange(length) >= 40) & (np.arange(length) < 46), 60, 80)
-    table, _ = heads(attnx.open(tmp_path / "model.onnx", device="cpu"), Prompt(tokens=tokens))
-    share = (entropy / np.log(counts)).mean(axis=1)
+    counts = (~hidden).sum(axis=1)
+    model = attnx.open(tmp_path / "model.onnx", device="cpu")
+    assert model.sites[0].causal is causal
+    table, _ = heads(model, Prompt(tokens=tokens))
+    some = counts > 1
+    share = (entropy[:, some] / np.log(counts[some])).mean(axis=1)
     np.testing.assert_allclose(table.measure("entropy share").values[0], share, rtol=1e-4)
+    first = wide[:, hidden[:, 0] == 0, 0].mean(axis=1)
+    np.testing.assert_allclose(table.measure("sink").values[0], first, rtol=1e-4)
 
 
 def test_where_every_key_is_hidden_no_measure_has_a_value(gpt: Model) -> None:

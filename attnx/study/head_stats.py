@@ -27,7 +27,20 @@ from attnx.run.unseen import blind_rows
 from attnx.session.protocol import OpenModel, Wanted
 from attnx.study.head_table import asked, table, table_of
 from attnx.study.key_masks import Cells, cells_of, repeats
-from attnx.taps.reductions import AWAY, CELLS, ENTROPIES, FIRST, KEEP, MARKS, OVER_HEADS, ROWS, STATS, fits, read_stat
+from attnx.taps.reductions import (
+    AWAY,
+    CELLS,
+    ENTROPIES,
+    FIRST,
+    KEEP,
+    MARKS,
+    OVER_HEADS,
+    ROWS,
+    STATS,
+    UP_TO,
+    fits,
+    read_stat,
+)
 from attnx.taps.tap import Tapped
 
 if TYPE_CHECKING:
@@ -100,7 +113,8 @@ def reduced(
     if plan is None:
         return None
     cells, some = cells_of(tokens), sample(len(tokens))
-    wanted = {site.index: (*plan, *more.get(site.index, ()), *CHECKED) for site in sites}
+    unlike = {site.index: () if "visible" in plan else (_unlike(site),) for site in sites}
+    wanted = {i: (*plan, *one, *more.get(i, ()), *CHECKED) for i, one in unlike.items()}
     done = reduce(model, planned, sites, wanted, {**_inputs(tokens, cells), **extra, ROWS: some})
     if done is None:
         return None
@@ -109,7 +123,8 @@ def reduced(
     if any(s["total"].shape[1] != len(tokens) or np.isnan(s["total"]).any() for s in stats.values()):
         return None
     gathered = checked_rows(sites, tapped, values, some)
-    if "visible" not in plan and not all(_see_all(one, some) for one in gathered):
+    as_declared = all(not stats[i][name] for i, names in unlike.items() for name in names)
+    if "visible" not in plan and not (as_declared and all(_see_all(one, some) for one in gathered)):
         return reduced(model, replace(planned, own=True), sites, more, extra)
     attentions = tuple(
         Attention(a.site, checks=(rows_sum_to_one(a, stats[a.site.index]["total"]), *a.checks[1:])) for a in gathered
@@ -118,6 +133,11 @@ def reduced(
     counts = {label: stats[a.site.index].get("visible") for label, a in zip(trace.labels, attentions, strict=True)}
     notes = blind_rows({label: (seen == 0).all(axis=0) for label, seen in counts.items() if seen is not None})
     return replace(trace, notes=(*trace.notes, *notes)), stats, cells
+
+
+def _unlike(site: Site) -> str:
+    """The statistic that says whether any cell of a site's mask is other than the site declares."""
+    return "not_causal" if site.causal else "not_full"
 
 
 def sample(count: int, most: int = SAMPLED) -> Array:
@@ -176,6 +196,7 @@ def _inputs(tokens: Tokens, cells: Cells) -> dict[str, Array]:
         CELLS: cells.flat,
         AWAY: _apart(len(tokens)),
         FIRST: np.zeros(1, np.int64),
+        UP_TO: np.tri(len(tokens), dtype=bool),
     }
 
 

@@ -17,23 +17,24 @@ import numpy as np
 
 from attnx.layout import arrange, axis_of, whole_factor
 from attnx.records import Array, Place, Site
+from attnx.taps.hiding import pieces
 from attnx.taps.some_heads import apart, heads_input
 from attnx.taps.writer import Nodes
 
 if TYPE_CHECKING:
     pass
 
-ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, ENDS, PAIRS = (
-    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "ends", "pairs")
+ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, ENDS, PAIRS, UP_TO = (
+    f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "ends", "pairs", "up_to")
 )
 """Inputs that reductions add to a graph: query positions int64 [R]; which keys count for `kept`, float32 [K]; marks of
 keys, float32 [K,M], the last of them all ones; cells of a matrix, i x K + j, int64 [P]; |i - j|, float32 [Q,K]; one
 key, int64 [1]; the start of a rollout, float32 [R,Q]; its ends, float32 [K,M]; which cells count for pairs, float32
-[Q,K]."""
+[Q,K]; which keys are not after their query, bool [Q,K]."""
 STATS = (
     "total", "entropy", "entropy_single", "largest", "kept", "marks", "cells", "away", "apart", "visible", "seen",
     "received", "seers", "most_added", "least_added", "mean", "most", "most_masked", "rollout", "arrived",
-    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes",
+    "pair", "pair_at", "pairs", "pairs_head", "norms", "norms_left", "row_marks", "sizes", "not_causal", "not_full",
 )  # fmt: skip
 """What a matrix can be reduced to. For each row: sum a; sum a ln a, and the same for one head at a time; max a; max a
 over the keys kept; sum a m_j for each mark; a of each cell; sum a |i - j|, and the same over all rows together; how
@@ -43,11 +44,15 @@ weight; the largest masked score. For all sites together, stored with the first:
 `START`, for which all layers' means are held until the last; or its columns times `ENDS` in the rows `ROWS`, [R,M], for
 which one layer's is. For the cells in `PAIRS`: each head's largest weight, and its cell i x K + j; the largest over
 heads, [Q,K], and its head. For the value: see `norms`. For the rows in `ROWS` only: sum a m_j for each mark. For the
-matrix: Q and K, int64 [2]."""
+matrix: Q and K, int64 [2]; in how many cells what is visible differs from the keys up to the query, or from all keys,
+one number: 0 where it never does; heads and layers that share a mask count once."""
 ENTROPIES = ("entropy", "entropy_single")
 """Statistics with one result: the second, for long texts, takes less memory."""
 ROLLOUTS = ("rollout", "arrived")
-OVER_HEADS = ("most_added", "least_added", "mean", "most", "most_masked", *ROLLOUTS, "pairs", "pairs_head")
+UNLIKE = ("not_causal", "not_full")
+OVER_HEADS = (
+    "most_added", "least_added", "mean", "most", "most_masked", *ROLLOUTS, "pairs", "pairs_head", *UNLIKE,
+)  # fmt: skip
 """Statistics over all heads."""
 HIDDEN = -9e3
 """A masked score at or below this counts as hidden. The same number as `formula.HIDDEN`."""
@@ -56,11 +61,12 @@ GATHERED = "attnx/Gather/"
 _NEEDS = {
     "kept": KEEP, "marks": MARKS, "cells": CELLS, "away": AWAY, "apart": AWAY, "seen": FIRST, "rollout": START,
     "arrived": ENDS, "pair": PAIRS, "pair_at": PAIRS, "pairs": PAIRS, "pairs_head": PAIRS, "row_marks": MARKS,
+    "not_causal": UP_TO,
 }  # fmt: skip
 ADDED = ("most_added", "least_added")
 NORMS = ("norms", "norms_left")
 """Statistics of the value and W_O; where a graph does not allow them, the value is tapped instead."""
-_MASKED = ("visible", "seen", "seers", "most_masked", *ADDED)
+_MASKED = ("visible", "seen", "seers", "most_masked", *ADDED, *UNLIKE)
 _TINY = 1e-37
 _LOWEST = float(np.finfo(np.float32).min)
 _WORD = re.compile(r"\([^)]*\)|\S+")
@@ -123,6 +129,7 @@ class Writer(Nodes):
             START: (TensorProto.FLOAT, ["attnx_rows", "attnx_queries"]),
             ENDS: (TensorProto.FLOAT, ["attnx_keys", "attnx_ends"]),
             PAIRS: (TensorProto.FLOAT, ["attnx_queries", "attnx_keys"]),
+            UP_TO: (TensorProto.BOOL, ["attnx_queries", "attnx_keys"]),
         }
         read = {name for node in self._proto.graph.node for name in node.input}
         for name in reduction.inputs:
@@ -211,6 +218,39 @@ class Writer(Nodes):
             scores = self.node("Div", [scores, self.number(float(factor))])
         gap = self.node("Sub", [self._last(masked, masked_place), scores])
         return self._over_heads(kind, gap, masked_place)
+
+    def unlike(self, masked: str, place: Place, before: Place | None, stat: str) -> str:
+        """In how many cells what is visible differs from what is expected: of the masks alone where those are known.
+
+        A mask of [1,K] or [Q,K] is looked at once for all sites that it hides cells of.
+        """
+        found = None if before is None else pieces(self._graph, place, before, HIDDEN)
+        if found is None:
+            shown = [self.node("Greater", [self._last(masked, place), self.number(HIDDEN)])]
+            hides = [self.node("Not", shown)]
+        else:
+            added = [self.as_float32(one.value) for one in found if one.kind == "added"]
+            shown = [self.node("Greater", [one, self.number(HIDDEN / len(added))]) for one in added]
+            hides = [self.node("Not", [self.node("Greater", [one, self.number(HIDDEN)])]) for one in added]
+            for one in found:
+                if one.kind != "added":
+                    (shown if one.kind == "shows" else hides).append(one.value)
+                    (hides if one.kind == "shows" else shown).append(self.node("Not", [one.value]))
+        if not shown:
+            shown, hides = [self._constant(np.ones((1, 1), bool))], [self._constant(np.zeros((1, 1), bool))]
+        seen = self._joined("And", shown)
+        if stat == "not_full":
+            unlike = self.node("Not", [seen])
+        elif len(shown) == 1:
+            unlike = self.node("Xor", [seen, UP_TO])
+        else:
+            later = self.node("Not", [self.node("Or", [self._joined("Or", hides), UP_TO])])
+            unlike = self.node("Or", [self.node("And", [self.node("Not", [seen]), UP_TO]), later])
+        return self.node("ReduceSum", [self.node("Cast", [unlike], to=1)], keepdims=0)
+
+    def _joined(self, kind: str, values: Sequence[str]) -> str:
+        """And, or Or, of several."""
+        return values[0] if len(values) == 1 else self.node(kind, [self._joined(kind, values[:-1]), values[-1]])
 
     def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
         """The tensor added in one node to the unchanged scores to make the masked ones; and its rank."""

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 from attnx.errors import ModelError
 from attnx.records import STAGES, Place, Site
 from attnx.taps.norms import norms_behind
-from attnx.taps.reductions import ADDED, ENTROPIES, NORMS, ROLLOUTS, STATS, Reduction, Writer, before_mask, fits, source
+from attnx.taps.reductions import (
+    ADDED,
+    ENTROPIES,
+    NORMS,
+    ROLLOUTS,
+    STATS,
+    UNLIKE,
+    Reduction,
+    Writer,
+    before_mask,
+    fits,
+    source,
+)
 from attnx.taps.some_heads import heads_input, some_heads
 from attnx.wording import Wording
 
@@ -134,6 +146,8 @@ def tap(
                     continue
                 scores = _output(found.opened, proto, before, named)
                 name = writer.added(name, place, scores, before, quantity)
+            elif quantity in UNLIKE:
+                name = writer.unlike(name, place, before_mask(found.sites[i]), quantity)
             elif quantity in NORMS:
                 both = norms_behind(writer, found.opened, found.sites[i], name, place)
                 if both is None:
