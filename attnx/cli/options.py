@@ -169,7 +169,9 @@ def starts(
             shared = {name: values.pop(name) for name in (*first, *behind)}
             run = start(**shared)
             if "model" in shared:  # else the command takes several models, and layers belong to one of them
-                values |= {name: run.numbered(values[name], values.get("site")) for name in LAYERS if name in values}
+                sort = values.get("site")
+                named = [name for name in LAYERS if name in values]
+                values |= {name: run.numbered(values[name], sort, head=name != "layer") for name in named}
             function(**values, **{own[at].name: run})
 
         command.__name__, command.__doc__, command.__module__ = (

@@ -64,24 +64,25 @@ class Start:
         assert self.items
         return self.open()
 
-    def numbered(self, given: Any, sort: str | None = None) -> Any:
+    def numbered(self, given: Any, sort: str | None = None, *, head: bool = False) -> Any:
         """Layers and heads as the options give them, with "last" and "-1" replaced by the model's own numbers.
 
         Args:
             given: A text, several, or None; the model is opened only if one counts from the end.
             sort: The sort of attention that is meant, if one was named.
+            head: Heads are named, not layers.
         """
         if given is None:
             return None
         from attnx.study.layer_names import from_end, numbered
 
         if not isinstance(given, str):
-            return [self.numbered(one, sort) for one in given]
-        if not from_end(given):
+            return [self.numbered(one, sort, head=head) for one in given]
+        if not from_end(given, head=head):
             return given
         from attnx.study.inspect_run import all_sites
 
-        return numbered(given, all_sites(self.opened), sort)
+        return numbered(given, all_sites(self.opened), sort, head=head)
 
     def prompt_of(self, item: Item, model: Model | None = None) -> Prompt:
         """What a model is run on for one item."""

@@ -12,28 +12,35 @@ from attnx.study.attention_kind import named_sort, sort_of
 _END = r"(?:last|-\d{1,6})"
 _ANY = rf"(?:L?\d{{1,6}}|{_END})"
 _PART = re.compile(rf"\s*({_ANY})(?:\s*-\s*({_ANY}))?\s*", re.ASCII | re.IGNORECASE)
-_HEAD = re.compile(rf"\s*L?({_END})(?=\.|\s*H\d)", re.ASCII | re.IGNORECASE)
+_HEAD = re.compile(rf"\s*L?({_END})(?=\.\d|\s*H\d)", re.ASCII | re.IGNORECASE)
 
 
-def from_end(text: str) -> bool:
-    """Whether a text names a layer, or the layer of a head, from the end: "last", "-1", "2-last", "last.3", "-1.3"."""
-    return bool(_HEAD.match(text)) or any(
-        (match := _PART.fullmatch(part)) and any(_of_end(end) for end in match.groups()) for part in text.split(",")
-    )
+def from_end(text: str, *, head: bool = False) -> bool:
+    """Whether a text names a layer, or the layer of a head, from the end: "last", "-1", "2-last", "last.3", "-1.3".
+
+    Args:
+        text: What names it.
+        head: It names a head: a number alone is one of heads, which do not count from the end.
+    """
+    if head or _HEAD.match(text):
+        return bool(_HEAD.match(text))
+    parts = [_PART.fullmatch(part) for part in text.split(",")]
+    return any(_of_end(end) for match in parts if match for end in match.groups())
 
 
-def numbered(text: str, sites: Sequence[Site], sort: str | None = None) -> str:
+def numbered(text: str, sites: Sequence[Site], sort: str | None = None, *, head: bool = False) -> str:
     """Resolve layers, or a head, to layer numbers.
 
     Args:
         text: "last", "-2--1", "0,last", "last.3", "-1H3"; anything else is returned unchanged.
         sites: The sites of the model.
         sort: The requested kind of attention, if any.
+        head: The text names a head, not layers.
 
     Raises:
         UsageError: The model's layers are not known, differ between its parts, or are too few.
     """
-    if not from_end(text):
+    if not from_end(text, head=head):
         return text
     layers = _layers(sites, sort)
     if match := _HEAD.match(text):

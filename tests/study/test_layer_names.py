@@ -39,6 +39,21 @@ def test_a_layer_from_the_end_is_its_number(text: str, says: str) -> None:
     assert from_end(text) == (says != text)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("-1", "-1"),
+        ("last", "last"),
+        ("0,last", "0,last"),
+        ("last.last", "last.last"),
+        ("-1.3", "5.3"),
+        ("lastH3", "5H3"),
+    ],
+)
+def test_a_head_alone_does_not_count_from_the_end(text: str, says: str) -> None:
+    assert numbered(text, sites(0, 1, 2, 3, 4, 5), head=True) == says
+
+
 def test_layers_of_a_part_of_the_model_are_counted_as_they_are_numbered() -> None:
     assert numbered("-1,-2", sites(0, 4, 7)) == "7,4"
 
