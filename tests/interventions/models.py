@@ -57,6 +57,10 @@ class Kind:
     """Whether query and key are multiplied with positions too, and the key scaled for one product alone (DeBERTa)."""
     every: bool = True
     """Whether all positions have logits; else the last alone."""
+    picks: str = ""
+    """How positions are picked between the last layer and the final norm, which numpy does not follow: slice, the last;
+    gather, the last without an axis for it; lengths, each row's last real one; product, the same by ones and zeros;
+    mean, of all."""
 
 
 def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
@@ -428,9 +432,11 @@ def build(kind: Kind, w: dict[str, Array], folder: Path) -> Path:
         helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"])
         for n in ("input_ids", "attention_mask")
     ]
-    out = helper.make_tensor_value_info(
-        "logits", TensorProto.FLOAT, ["batch", "length" if kind.every else 1, VOCABULARY]
+    middle: list[int | str] = (
+        ["length"] if not kind.picks else [1] if kind.picks in ("slice", "product", "mean") else []
     )
+    middle = middle if kind.every else [1]
+    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", *middle, VOCABULARY])
     tensors = [numpy_helper.from_array(a, n) for n, a in g.tensors.items()]
     graph = helper.make_graph(g.nodes, "g", inputs, [out], tensors)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
@@ -482,7 +488,27 @@ def _layers(g: Graph, x: str) -> str:
         m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
         x = g.op("Add", m, x)
         x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
-    return x if kind.norm == "post" and not kind.closed else g.norm("end", x)
+    return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
+
+
+def _picked(g: Graph, x: str) -> str:
+    """Positions of the last layer's stream, picked as the kind says."""
+    if g.kind.picks == "slice":
+        return g.op("Slice", x, g.ints(-1), g.ints(2**62), g.ints(1))
+    if g.kind.picks == "gather":
+        return g.op("Gather", x, np.array(-1, np.int64), axis=1)
+    if g.kind.picks == "mean":
+        return g.op("ReduceMean", x, axes=[1])
+    if g.kind.picks:
+        last = g.op("Sub", g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=0), g.ints(1))
+        size = g.op("Gather", "shape", g.ints(1), axis=0)
+        if g.kind.picks == "product":
+            ones = g.op("OneHot", last, size, np.array([0, 1], np.float32))
+            return g.op("MatMul", g.op("Unsqueeze", ones, g.ints(1)), x)
+        rows = [np.array(0, np.int64), g.op("Gather", "shape", np.array(0, np.int64), axis=0), np.array(1, np.int64)]
+        at = g.op("Add", g.op("Mul", g.op("Range", *rows), size), last)
+        return g.op("Gather", g.op("Reshape", x, g.ints(-1, WIDTH)), at, axis=0)
+    return x
 
 
 def _skipped(g: Graph, x: str) -> str:
