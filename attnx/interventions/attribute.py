@@ -119,12 +119,12 @@ class _Attribution:
         for number, layer in enumerate(stack.layers):
             for term in layer.terms:
                 added = self._taken(term.added)
-                summed += added
+                summed += term.sign * added
                 if term.site is None:
-                    mlps[:, number] += logits([added[b, q][None] for b, q, _ in targets])[:, 0]
+                    mlps[:, number] += term.sign * logits([added[b, q][None] for b, q, _ in targets])[:, 0]
                     continue
                 site = self._sites[term.site]
-                found = logits(self._parts(site, term.place, term.added, targets))
+                found = term.sign * logits(self._parts(site, term.place, term.added, targets))
                 heads.setdefault(site.kind, []).append(found[:, :-1])
                 biases[:, number] += found[:, -1]
         if (gap := difference(summed, last)) > self._close:
