@@ -19,17 +19,17 @@ from attnx.graph.axes.projections import output_weights
 from attnx.interventions.cells import unfactored
 from attnx.interventions.frozen import Frozen, frozen, same
 from attnx.interventions.norms import norm_of
+from attnx.interventions.picks import Picked, picked
 from attnx.interventions.plan import RUN
 from attnx.interventions.points import Point
 from attnx.interventions.stream import Stack
-from attnx.interventions.tail import Run, last_of, logits_of, part, stacks_of, uncapped
+from attnx.interventions.tail import last_of, logits_of, part, stacks_of, uncapped
+from attnx.interventions.unembedding import Targets, Unembedding
 from attnx.records import Array, Place, Site
 from attnx.run.check import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited
-
-Targets = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ class _Attribution:
         self._prepare()
         first, last = (self._taken(place) for place in (stack.layers[0].given, last_of(stack)))
         self._check(targets, last.shape)
-        norm, head = self._behind(last, targets)
+        norm, head, spots = self._behind(last, targets)
         layers, count = len(stack.layers), len(targets)
         heads: dict[str, list[Array]] = {}
         mlps, biases = np.zeros((count, layers)), np.zeros((count, layers))
@@ -114,17 +114,17 @@ class _Attribution:
 
         def logits(parts: Sequence[Array]) -> Array:
             """The contributions of parts [P,E] of each target to its logit, [N,P]."""
-            return head.added([norm.linear(p, b, q) for p, (b, q, _) in zip(parts, targets, strict=True)])
+            return head.added([norm.linear(p, *spot) for p, spot in zip(parts, spots, strict=True)])
 
         for number, layer in enumerate(stack.layers):
             for term in layer.terms:
                 added = self._taken(term.added)
-                summed += added
+                summed += term.sign * added
                 if term.site is None:
-                    mlps[:, number] += logits([added[b, q][None] for b, q, _ in targets])[:, 0]
+                    mlps[:, number] += term.sign * logits([added[b, q][None] for b, q, _ in targets])[:, 0]
                     continue
                 site = self._sites[term.site]
-                found = logits(self._parts(site, term.place, term.added, targets))
+                found = term.sign * logits(self._parts(site, term.place, term.added, targets))
                 heads.setdefault(site.kind, []).append(found[:, :-1])
                 biases[:, number] += found[:, -1]
         if (gap := difference(summed, last)) > self._close:
@@ -137,10 +137,7 @@ class _Attribution:
         missed = head.logit - (whole if cross is None else whole + cross.sum((1, 2)))
         off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
         if self._all.exact and not (off <= self._close).all():
-            before = (
-                "no final norm of all positions was found (it may norm only some of them), and what follows the last "
-                "layer is not linear"
-            )
+            before = "no final norm was found, and what follows the last layer is not linear"
             behind = "what follows the final norm is not linear, or a logit is made of more than one position"
             why = behind if self._norm else before
             raise UnsupportedError(
@@ -174,17 +171,28 @@ class _Attribution:
                         f"target {list(target)}: there is no {said} {place}", f"There are {count}, counted from 0."
                     )
 
-    def _behind(self, last: Array, targets: Targets) -> tuple[Frozen, Head]:
-        """The final norm, frozen, and what follows it."""
+    def _behind(self, last: Array, targets: Targets) -> tuple[Frozen, Unembedding, list[tuple[int, int]]]:
+        """The final norm, frozen, what follows it, and where the targets are in what is normed."""
         graph, out = self._all.points.wide.graph, last_of(self._stack)
         ends = {"logits": uncapped(self._all, self._output)}
+        spots = [(row, position) for row, position, _ in targets]
         value = norm_of(graph, out.value)
         if value is None or reaches(graph, self._output, {out.value}, {value}):
-            self._norm = False
-            return same(*last.shape), Head(part(self._all, self._run, _stream(out), ends), last, targets)
+            found = picked(self._all, self._run, _stream(out), self._output)
+            if found is None:
+                self._norm = False
+                return (
+                    same(*last.shape),
+                    Unembedding(part(self._all, self._run, _stream(out), ends), last, targets),
+                    spots,
+                )
+            spots, out = _among(found, spots), found.place
+            value = norm_of(graph, out.value)
+            assert value is not None
         end = Place(value, out.layout)
         norm = frozen(self._all, self._run, _stream(out), _stream(end), "what follows the last layer")
-        return norm, Head(part(self._all, self._run, _stream(end), ends), self._taken(end), targets)
+        placed = [(*spot, token) for spot, (_, _, token) in zip(spots, targets, strict=True)]
+        return norm, Unembedding(part(self._all, self._run, _stream(end), ends), self._taken(end), placed), spots
 
     def _parts(self, site: Site, place: Place, added: Place, targets: Targets) -> list[Array]:
         """What each head adds to the stream at each target, followed by W_O's bias: [H+1,E]."""
@@ -215,62 +223,19 @@ class _Attribution:
         return found
 
 
-class Head:
-    """The map from a normed residual stream to logits, applied to single vectors; it must be linear plus a constant.
-
-    Args:
-        run: The part of the model that computes it.
-        state: float [B,Q,E], its input in the run.
-        targets: As in `attribute`.
-    """
-
-    def __init__(self, run: Run, state: Array, targets: Targets) -> None:
-        self._run, self._shape, self._targets = run, state.shape, targets
-        given = run(state)["logits"]
-        self._whole = given.ndim == 3 and given.shape[1] == state.shape[1]
-        if self._whole:
-            turned = run(np.ascontiguousarray(state[:, ::-1]))["logits"][:, ::-1]
-            self._whole = difference(turned, given) <= TOLERANCE["float32"]
-        self.logit = self._read(given)
-        """[N]."""
-        self._zero = self._read(run(np.zeros(state.shape))["logits"])
-
-    def constant(self, bias: Array) -> Array:
-        """The output for the final norm's bias alone, [N]."""
-        return self._read(self._run(np.broadcast_to(bias, self._shape))["logits"])
-
-    def added(self, vectors: Sequence[Array]) -> Array:
-        """The contributions of vectors [P,E] of each target to its logit, [N,P]."""
-        if not self._whole:
-            return np.stack([self._one(i, own) for i, own in enumerate(vectors)])
-        count = len(vectors[0])
-        flat = np.concatenate(vectors)
-        tokens = np.repeat([token for _, _, token in self._targets], count)
-        rows, queries, width = self._shape
-        out = np.empty(len(flat))
-        for at in range(0, len(flat), rows * queries):
-            some = flat[at : at + rows * queries]
-            state = np.zeros((rows * queries, width))
-            state[: len(some)] = some
-            logits = self._run(state.reshape(self._shape))["logits"].reshape(rows * queries, -1)
-            out[at : at + len(some)] = logits[np.arange(len(some)), tokens[at : at + len(some)]]
-        return out.reshape(len(vectors), count) - self._zero[:, None]
-
-    def _one(self, i: int, vectors: Array) -> Array:
-        """Vectors of one target, each at its own position and in its own run: positions may be read differently."""
-        row, position, _ = self._targets[i]
-        found = np.empty(len(vectors))
-        for at, vector in enumerate(vectors):
-            state = np.zeros(self._shape)
-            state[row, position] = vector
-            found[at] = self._read(self._run(state)["logits"])[i] - self._zero[i]
-        return found
-
-    def _read(self, logits: Array) -> Array:
-        """The targets' logits, [N]."""
-        by_position = logits.ndim == 3 and logits.shape[1] == self._shape[1]
-        flat = logits.reshape(len(logits), -1, logits.shape[-1])
-        return np.array([flat[b, q if by_position else 0, t] for b, q, t in self._targets], np.float64)
+def _among(found: Picked, spots: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where positions of the stream are among the picked ones."""
+    placed = []
+    for row, position in spots:
+        spot = found.at(row, position)
+        if spot is None:
+            some = ", ".join(map(str, found.of_row(row)))
+            raise UnsupportedError(
+                f"there is no logit of position {position}: before its final norm, the model picks "
+                f"{f'position {some}' if some else 'nothing'} of row {row}"
+            )
+        placed.append(spot)
+    return placed
 
 
 def _stream(place: Place) -> Point:

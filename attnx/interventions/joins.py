@@ -24,6 +24,8 @@ VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Expand".split()) 
 CLAMPS = frozenset(("Clip", "Min", "Max"))
 """Operators that keep half precision finite and change nothing else."""
 ADDS = ("Add", "Sum")
+SUMS = (*ADDS, "Sub")
+"""Operators that the stream can pass through as a sum; of Sub, only through what is subtracted from."""
 STEPS = 80
 """The most nodes on one sublayer's path to the stream."""
 
@@ -38,6 +40,8 @@ class Term:
     """The same as it is added to the stream: after its norm and factors."""
     site: int | None = None
     """Index of the attention; None for an MLP or anything else that is added."""
+    sign: int = 1
+    """-1 if `added` is subtracted from the stream."""
 
 
 class LostError(Exception):
@@ -52,7 +56,8 @@ class Join:
     out: str
     stream: str
     term: Term
-    beside: list[str]
+    beside: list[tuple[str, int]]
+    """What else the sum adds, and -1 if it is subtracted."""
     axes: Axes
     """Layout of `out`."""
     names: list[tuple[str, Atom]]
@@ -87,8 +92,8 @@ class Joins:
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
         stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
-        beside = [*beside, *(n for n in node.input if n != other and n not in mine and depends(graph, n))]
-        branch, added, more, way, plain = self._way(mine[0], out, reached)
+        beside += [(n, 1) for n in node.input if n != other and n not in mine and depends(graph, n)]
+        branch, added, more, way, plain = self._way(mine[0], out, reached, sign_in(node, mine[0]))
         axes_of = {out: axes}
         current: Axes | None = axes
         for maker, source, target in way:
@@ -97,14 +102,15 @@ class Joins:
                 axes_of[target] = current
         if current is None:
             raise LostError("the axes of what it adds to the stream cannot be followed")
-        layout, behind = (layout_of(axes_of.get(value), names) for value in (branch, added))
+        layout, behind = (layout_of(axes_of.get(value), names) for value in (branch, added[0]))
         if layout is None or behind is None:
             raise LostError("what the axes of its output stand for cannot be told")
         whole = moved(graph, node, current, mine[0])
         if whole is None:
             raise LostError("the axes of the stream cannot be followed")
-        term = Term(Place(branch, layout), Place(added, behind), site.index)
-        return Join(site, node.output[0], stream, term, [*beside, *more, *mine[1:]], whole, names, plain)
+        term = Term(Place(branch, layout), Place(added[0], behind), site.index, added[1])
+        beside += [*more, *((name, 1) for name in mine[1:])]
+        return Join(site, node.output[0], stream, term, beside, whole, names, plain)
 
     def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
         """The first node downstream that adds the source of its query to it."""
@@ -119,9 +125,9 @@ class Joins:
             if name in done or node is None or node.op_type in ("Shape", "Size"):
                 continue
             done.add(name)
-            if node.op_type in ADDS:
+            if node.op_type in SUMS:
                 shape = graph.shape(name)
-                for other in node.input:
+                for other in carriers(node):
                     if other not in reached and self._stream_in(other, asked, shape, 2) is not None:
                         return node, other, reached
             for made in node.output:
@@ -133,8 +139,8 @@ class Joins:
 
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
-    ) -> tuple[str, list[str]] | None:
-        """The stream in a sum, and the other terms."""
+    ) -> tuple[str, list[tuple[str, int]]] | None:
+        """The stream in a sum, and the other terms with their signs."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:
@@ -142,32 +148,39 @@ class Joins:
         if not asked.isdisjoint((value, unchanged(graph, value))) and (depends(graph, value) or own == shape):
             return value, []
         node = graph.producer(unchanged(graph, value))
-        if depth == 0 or node is None or node.op_type not in ADDS:
+        if depth == 0 or node is None or node.op_type not in SUMS:
             return None
-        for name in node.input:
+        for name in carriers(node):
             if (inner := self._stream_in(name, asked, shape, depth - 1)) is not None:
-                rest = [n for n in node.input if n != name and depends(graph, n)]
+                rest = [(n, sign_in(node, n)) for n in node.input if n != name and depends(graph, n)]
                 return inner[0], [*inner[1], *rest]
         return None
 
     def _way(
-        self, value: str, out: str, reached: set[str]
-    ) -> tuple[str, str, list[str], list[tuple[NodeProto, str, str]], bool]:
+        self, value: str, out: str, reached: set[str], sign: int
+    ) -> tuple[str, tuple[str, int], list[tuple[str, int]], list[tuple[NodeProto, str, str]], bool]:
         """From W_O's product to the stream.
 
+        Args:
+            value: What the sum that joins the stream adds.
+            out: W_O's product.
+            reached: What is downstream of it.
+            sign: -1 if that sum subtracts it.
+
         Returns:
-            The sublayer's output; the same as it is added; what else is added; the steps; and whether nothing
-            changes the sum of these.
+            The sublayer's output; the same as it is added, with its sign; what else is added, with signs; the steps;
+            and whether nothing changes the sum of these.
         """
         graph = self.graph
         steps: list[tuple[NodeProto, str, str]] = []
-        beside: list[str] = []
+        beside: list[tuple[str, int]] = []
         end = added = value
+        own = sign
         plain = True
         for _ in range(STEPS):
             if value == out:
                 # The tensor before the first step that changes it; views and its bias belong to it.
-                return end, added, beside, steps[::-1], plain
+                return end, (added, own), beside, steps[::-1], plain
             node = graph.producer(value)
             assert node is not None
             source = normed(graph, value)
@@ -180,14 +193,25 @@ class Joins:
                 break
             others = [n for n in node.input if n and n not in reached and depends(graph, n)]
             steps.append((node, carried[0], value))
-            if node.op_type in ADDS and others:
+            if node.op_type in SUMS and others:
                 plain = plain and end == added
-                beside += others
+                beside += [(name, own * sign_in(node, name)) for name in others]
+                own *= sign_in(node, carried[0])
                 end = added = carried[0]
             elif node.op_type not in (*VIEWS, *CLAMPS, *ADDS):
                 end = carried[0]
             value = carried[0]
         raise LostError("the way from its output projection to the stream cannot be followed")
+
+
+def carriers(node: NodeProto) -> list[str]:
+    """The inputs of a sum that can be the stream: not what is subtracted."""
+    return list(node.input[:1] if node.op_type == "Sub" else node.input)
+
+
+def sign_in(node: NodeProto, name: str) -> int:
+    """-1 if a sum subtracts this input."""
+    return -1 if node.op_type == "Sub" and name == node.input[1] else 1
 
 
 def position(graph: Graph, value: str) -> int:

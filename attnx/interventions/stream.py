@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
-    ADDS,
     CLAMPS,
     STEPS,
+    SUMS,
     VIEWS,
     Join,
     Joins,
     LostError,
     Term,
+    carriers,
     layout_of,
     moved,
     position,
+    sign_in,
 )
 from attnx.interventions.norms import SAME, normed, unchanged
 from attnx.interventions.stream_end import Back, computed, end_of
@@ -165,13 +167,15 @@ class Streams:
             live = [n for n in node.input if n and depends(graph, n)]
             if node.op_type in VIEWS or node.op_type in CLAMPS:
                 source = str(node.input[0])
-            elif node.op_type in ADDS and len(live) > 1:
+            elif node.op_type in SUMS and len(live) > 1:
                 stream = self._older(live, outs)
                 if stream is None:
                     break
+                if stream not in carriers(node):
+                    raise LostError(f"the residual stream is subtracted in Sub {node.name!r}: it is lost there")
                 back.terms += [n for n in live if n != stream]
                 source = stream
-            elif node.op_type in ("Add", "Mul", "Div") and len(live) == 1:
+            elif node.op_type in ("Add", "Sub", "Mul", "Div") and len(live) == 1 and live[0] in carriers(node):
                 source = live[0]
                 back.plain = back.plain and not self._leads(source, outs)
             elif self._leads(value, outs):
@@ -232,15 +236,15 @@ class Streams:
                 axes: Axes | None = join.axes
                 layer.terms.append(join.term)
                 layout = layout_of(axes, join.names)
-                for name in join.beside:
-                    layer.terms.append(self._term(name, layout))
+                layer.terms += [self._term(name, layout, sign) for name, sign in join.beside]
                 value = join.out
                 for node, source, target in end.steps:
                     axes = moved(graph, node, axes, source)
                     value = target
-                    if node.op_type in ADDS:
+                    if node.op_type in SUMS:
                         layout = layout_of(axes, join.names)
-                        layer.terms += [self._term(n, layout) for n in node.input if n in end.terms]
+                        some = [n for n in node.input if n in end.terms]
+                        layer.terms += [self._term(n, layout, sign_in(node, n)) for n in some]
                 layout = layout_of(axes, join.names)
                 if layout is not None:
                     layer.out = Place(_first(graph, value), layout)
@@ -263,10 +267,10 @@ class Streams:
             raise LostError("what the axes of the residual stream stand for cannot be told")
         return layout
 
-    def _term(self, added: str, layout: str | None) -> Term:
+    def _term(self, added: str, layout: str | None, sign: int) -> Term:
         if layout is None:
             raise LostError("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), Place(added, layout))
+        return Term(Place(self._own(added), layout), Place(added, layout), None, sign)
 
     def _own(self, value: str) -> str:
         """A sublayer's output before its norm and factors."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, reaches
-from attnx.interventions.joins import ADDS, CLAMPS, VIEWS, Join, LostError
+from attnx.interventions.joins import CLAMPS, SUMS, VIEWS, Join, LostError, carriers
 from attnx.interventions.norms import norm_of, unchanged
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def end_of(graph: Graph, join: Join, norm: bool) -> Back:
 
 
 def _must_end(graph: Graph, value: str, given: str) -> None:
-    """Make sure that nothing is subtracted from the stream where its last sum was found."""
+    """Make sure that the stream is not subtracted from something where its last sum was found."""
     sources, shape = {value, given, unchanged(graph, given)}, graph.shape(value)
     for node in graph.consumers(value):
         if node.op_type == "Sub" and all(
             graph.shape(n) == shape and (n == value or computed(graph, n, value, sources)) for n in node.input
         ):
-            raise LostError(f"the residual stream passes through Sub {node.name!r}: it is lost there")
+            raise LostError(f"the residual stream is subtracted in Sub {node.name!r}: it is lost there")
 
 
 def _next(
@@ -91,7 +91,7 @@ def _sum_with(graph: Graph, value: str, given: str | None = None) -> list[tuple[
         for node in graph.consumers(name):
             if len(steps) < 6 and node.op_type in VIEWS | CLAMPS and node.input[0] == name:
                 stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
-            elif node.op_type in ADDS:
+            elif node.op_type in SUMS and name in carriers(node):
                 others = [n for n in node.input if n != name and depends(graph, n)]
                 same = [n for n in others if graph.shape(n) == graph.shape(name)]
                 if same and all(computed(graph, n, value, sources) for n in same):

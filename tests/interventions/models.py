@@ -34,8 +34,10 @@ class Kind:
     parallel: bool = False
     """Attention and MLP read the same stream."""
     joined: str = "branches"
-    """How a parallel layer is summed: branches, (m + a) + x; stream, (x + a) + m; at once, Sum(x, a, m);
-    subtracted, (x + a) - m, which numpy does not follow."""
+    """How a parallel layer is summed: branches, (m + a) + x; stream, (x + a) + m; at once, Sum(x, a, m); one of
+    `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m."""
+    scale: str = ""
+    """What a sublayer's output is multiplied with before it is added: number, or features (a stored vector)."""
     closed: bool = False
     """Whether a post-norm model ends with a norm of its own, behind the last layer's."""
     written: bool = False
@@ -57,6 +59,14 @@ class Kind:
     """Whether query and key are multiplied with positions too, and the key scaled for one product alone (DeBERTa)."""
     every: bool = True
     """Whether all positions have logits; else the last alone."""
+    picks: str = ""
+    """How positions are picked between the last layer and the final norm, which numpy does not follow: slice, the last;
+    gather, the last without an axis for it; lengths, each row's last real one; product, the same by ones and zeros;
+    mean, of all."""
+
+
+SIGNS = {"subtracted": (1, -1), "both subtracted": (-1, -1), "less the difference": (1, -1), "difference": (-1, 1)}
+"""The signs of attention and MLP in parallel layers that are (x + a) - m, x - (m + a), x - (m - a) and (m - a) + x."""
 
 
 def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
@@ -71,6 +81,7 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
         w[f"{layer}o"], w[f"{layer}ob"] = rng.normal(size=(HEADS * SIZE, WIDTH)) / 3, rng.normal(size=WIDTH) / 3
         w[f"{layer}up"], w[f"{layer}upb"] = rng.normal(size=(WIDTH, INNER)) / 3, rng.normal(size=INNER) / 3
         w[f"{layer}down"], w[f"{layer}downb"] = rng.normal(size=(INNER, WIDTH)) / 4, rng.normal(size=WIDTH) / 3
+        w[f"{layer}scales"] = np.linspace(0.3, 1.6, 2 * WIDTH).reshape(2, WIDTH)
         w[f"{layer}sink"] = rng.normal(size=HEADS)
         w[f"{layer}pk"], w[f"{layer}pq"] = rng.normal(size=(2, SIZE, LONGEST)) / 4
         for name in norms:
@@ -81,6 +92,13 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
 
 
 # In numpy
+
+
+def signs(kind: Kind) -> tuple[int, int]:
+    """The signs with which attention and MLP are added."""
+    if kind.joined not in SIGNS:
+        return 1, 1
+    return SIGNS[kind.joined] if kind.parallel else (-1, -1)
 
 
 def _keep(_name: str, _layer: int, array: Array) -> Array:
@@ -119,7 +137,9 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
         )
         if kind.norm == "sandwich":
             a = _norm(kind, w, f"{layer}behind1", a)
-        middle = x + a
+        plus, times = signs(kind)
+        a = a * factor(kind, w, layer, 0)
+        middle = x + plus * a
         if kind.norm == "post":
             middle = _norm(kind, w, f"{layer}in", middle)
         before = x if kind.parallel else middle
@@ -128,7 +148,7 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
         m = hook("mlp", layer, inner @ w[f"{layer}down"] + w[f"{layer}downb"])
         if kind.norm == "sandwich":
             m = _norm(kind, w, f"{layer}behind2", m)
-        x = middle + m
+        x = middle + times * m * factor(kind, w, layer, 1)
         if kind.norm == "post":
             x = _norm(kind, w, f"{layer}mid", x)
         x = hook("residual", layer, x)
@@ -169,6 +189,11 @@ def _attend(kind: Kind, w: dict[str, Array], layer: int, x: Array, mask: Array, 
         share = softmax(masked)
     context = hook("context", layer, hook("weights", layer, np.nan_to_num(share)) @ v)
     return context.transpose(0, 2, 1, 3).reshape(batch, length, -1) @ w[f"{layer}o"] + w[f"{layer}ob"]
+
+
+def factor(kind: Kind, w: dict[str, Array], layer: int, sublayer: int) -> Array:
+    """What a sublayer's output is multiplied with."""
+    return {"": np.ones(()), "number": np.array(0.4), "features": w[f"{layer}scales"][sublayer]}[kind.scale]
 
 
 def recorded(kind: Kind, w: dict[str, Array], ids: Array, mask: Array) -> dict[tuple[str, int], Array]:
@@ -428,9 +453,11 @@ def build(kind: Kind, w: dict[str, Array], folder: Path) -> Path:
         helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"])
         for n in ("input_ids", "attention_mask")
     ]
-    out = helper.make_tensor_value_info(
-        "logits", TensorProto.FLOAT, ["batch", "length" if kind.every else 1, VOCABULARY]
+    middle: list[int | str] = (
+        ["length"] if not kind.picks else [1] if kind.picks in ("slice", "product", "mean") else []
     )
+    middle = middle if kind.every else [1]
+    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", *middle, VOCABULARY])
     tensors = [numpy_helper.from_array(a, n) for n, a in g.tensors.items()]
     graph = helper.make_graph(g.nodes, "g", inputs, [out], tensors)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
@@ -466,23 +493,51 @@ def _layers(g: Graph, x: str) -> str:
     for layer in range(kind.layers):
         a = g.attend(layer, x if kind.norm == "post" else g.norm(f"{layer}in", x))
         a = g.norm(f"{layer}behind1", a) if kind.norm == "sandwich" else a
+        a = g.op("Mul", a, factor(kind, g.w, layer, 0)) if kind.scale else a
         if kind.parallel:
             m = g.mlp(layer, g.norm(f"{layer}mid", x))
+            m = g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m
             sums = {
                 "branches": lambda x, a, m: g.op("Add", g.op("Add", m, a), x),
                 "stream": lambda x, a, m: g.op("Add", g.op("Add", x, a), m),
                 "at once": lambda x, a, m: g.op("Sum", x, a, m),
                 "subtracted": lambda x, a, m: g.op("Sub", g.op("Add", x, a), m),
+                "both subtracted": lambda x, a, m: g.op("Sub", x, g.op("Add", m, a)),
+                "less the difference": lambda x, a, m: g.op("Sub", x, g.op("Sub", m, a)),
+                "turned": lambda x, a, m: g.op("Sub", m, g.op("Add", x, a)),
+                "difference": lambda x, a, m: g.op("Add", g.op("Sub", m, a), x),
             }
             x = sums[kind.joined](x, a, m)
             continue
-        x = g.op("Add", x, a)
+        less = kind.joined == "subtracted"
+        x = g.op("Sub" if less else "Add", x, a)
         x = g.norm(f"{layer}in", x) if kind.norm == "post" else x
         m = g.mlp(layer, x if kind.norm == "post" else g.norm(f"{layer}mid", x))
         m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
-        x = g.op("Add", m, x)
+        m = g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m
+        x = g.op("Sub", x, m) if less else g.op("Add", m, x)
         x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
-    return x if kind.norm == "post" and not kind.closed else g.norm("end", x)
+    return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
+
+
+def _picked(g: Graph, x: str) -> str:
+    """Positions of the last layer's stream, picked as the kind says."""
+    if g.kind.picks == "slice":
+        return g.op("Slice", x, g.ints(-1), g.ints(2**62), g.ints(1))
+    if g.kind.picks == "gather":
+        return g.op("Gather", x, np.array(-1, np.int64), axis=1)
+    if g.kind.picks == "mean":
+        return g.op("ReduceMean", x, axes=[1])
+    if g.kind.picks:
+        last = g.op("Sub", g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=0), g.ints(1))
+        size = g.op("Gather", "shape", g.ints(1), axis=0)
+        if g.kind.picks == "product":
+            ones = g.op("OneHot", last, size, np.array([0, 1], np.float32))
+            return g.op("MatMul", g.op("Unsqueeze", ones, g.ints(1)), x)
+        rows = [np.array(0, np.int64), g.op("Gather", "shape", np.array(0, np.int64), axis=0), np.array(1, np.int64)]
+        at = g.op("Add", g.op("Mul", g.op("Range", *rows), size), last)
+        return g.op("Gather", g.op("Reshape", x, g.ints(-1, WIDTH)), at, axis=0)
+    return x
 
 
 def _skipped(g: Graph, x: str) -> str:
@@ -545,6 +600,8 @@ KINDS: dict[str, Kind] = {
     "parallel": Kind(parallel=True),
     "parallel, one by one": Kind(parallel=True, joined="stream", written=True),
     "parallel, at once": Kind(parallel=True, joined="at once", rms=True),
+    "subtracted, written": Kind(joined="subtracted", written=True),
+    "parallel, both subtracted": Kind(parallel=True, joined="both subtracted", rms=True),
     "post, closed": Kind(norm="post", closed=True, written=True),
     "post, closed, rms": Kind(norm="post", closed=True, rms=True),
     "grouped": Kind(kv=2, rms=True),
@@ -567,3 +624,17 @@ KINDS: dict[str, Kind] = {
     "one layer post": Kind(norm="post", layers=1, causal=False),
 }
 """Kinds of models, by what is particular about them."""
+MORE: dict[str, Kind] = {
+    "subtracted": Kind(joined="subtracted"),
+    "subtracted, post": Kind(norm="post", joined="subtracted", causal=False, low=LOWEST),
+    "parallel, subtracted": Kind(parallel=True, joined="subtracted"),
+    "parallel, less the difference": Kind(parallel=True, joined="less the difference"),
+    "parallel, difference": Kind(parallel=True, joined="difference"),
+    "scaled": Kind(scale="number"),
+    "scaled by features, rms": Kind(scale="features", rms=True),
+    "scaled, parallel": Kind(scale="features", parallel=True),
+    "scaled, sandwich": Kind(scale="features", norm="sandwich", rms=True),
+    "scaled, subtracted": Kind(scale="number", joined="subtracted", written=True),
+    "scaled, post": Kind(scale="features", norm="post", causal=False, low=LOWEST),
+}
+"""Others, for what hangs on how the stream is summed alone."""

@@ -20,7 +20,7 @@ class Case:
     """A model in both forms, and two feeds."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.kind = models.KINDS[name]
+        self.kind = (models.KINDS | models.MORE)[name]
         self.w = models.weights(self.kind)
         self.feeds = dict(zip(("inputs", "other"), models.feeds(self.kind), strict=True))
         model = attnx.open(models.build(self.kind, self.w, folder), device="cpu")
@@ -34,7 +34,7 @@ class Case:
         return models.run(self.kind, self.w, self.feeds[run]["input_ids"], self.mask, hook)
 
 
-@pytest.fixture(scope="module", params=models.KINDS)
+@pytest.fixture(scope="module", params=models.KINDS | models.MORE)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(request.param, tmp_path_factory.mktemp("model"))
 

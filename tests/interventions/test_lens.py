@@ -16,7 +16,8 @@ from attnx.interventions.running import Intervening
 from tests.interventions import models
 
 Array = np.ndarray
-PLAIN = [name for name, kind in models.KINDS.items() if kind.norm != "post"]
+KINDS = models.KINDS | models.MORE
+PLAIN = [name for name, kind in KINDS.items() if kind.norm != "post"]
 
 
 def opened(kind: models.Kind, folder: Path) -> tuple[Intervening, dict[str, Array], dict[str, Array]]:
@@ -25,9 +26,9 @@ def opened(kind: models.Kind, folder: Path) -> tuple[Intervening, dict[str, Arra
     return Intervening(attnx.open(models.build(kind, w, folder), device="cpu"), {"inputs": feed}), w, feed
 
 
-@pytest.mark.parametrize("name", models.KINDS)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_lens_reads_the_stream_after_every_layer(name: str, tmp_path: Path) -> None:
-    kind = models.KINDS[name]
+    kind = KINDS[name]
     all_, w, feed = opened(kind, tmp_path)
     known = models.recorded(kind, w, feed["input_ids"], feed["attention_mask"])
     states = [known["given", 0], *(known["residual", layer] for layer in range(kind.layers))]
@@ -79,9 +80,11 @@ def parts(
             inner = frozen(f"{layer}behind1", known["attention", layer][row, at])
             each, bias = inner("", 0, each), inner("", 0, bias)
             mlp = frozen(f"{layer}behind2", mlp)("", 0, mlp)
-        heads.append(logit(each))
-        biases.append(logit(bias))
-        mlps.append(logit(mlp))
+        plus, times = models.signs(kind)
+        plus, times = plus * models.factor(kind, w, layer, 0), times * models.factor(kind, w, layer, 1)
+        heads.append(logit(plus * each))
+        biases.append(logit(plus * bias))
+        mlps.append(logit(times * mlp))
     bare = models.run(replace(kind, cap=None, every=True), w32, feed["input_ids"], feed["attention_mask"])
     constant = w["headb"][token] + (0.0 if kind.rms else w["endb"] @ column)
     return {
@@ -92,7 +95,7 @@ def parts(
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_logit_is_the_sum_of_its_parts(name: str, tmp_path: Path) -> None:
-    kind = models.KINDS[name]
+    kind = KINDS[name]
     all_, w, feed = opened(kind, tmp_path)
     targets = [(0, 6, 3), (1, 6, 12)] if not kind.every else [(0, 6, 3), (0, 2, 0), (1, 4, 12)]
     found = attribute(all_, targets)

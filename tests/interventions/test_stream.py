@@ -48,14 +48,14 @@ def test_an_embedding_that_gives_its_sum_beside_its_norm(tmp_path: Path) -> None
     np.testing.assert_allclose(lens(all_).hidden, states, atol=2e-5)
 
 
-def test_a_stream_that_something_is_subtracted_from_is_lost_in_words(tmp_path: Path) -> None:
+def test_a_stream_that_is_subtracted_from_something_is_lost_in_words(tmp_path: Path) -> None:
     """Also in the layer before, and in the last: what is known of it is not the stream after the layer."""
-    kind = models.Kind(parallel=True, joined="subtracted")
+    kind = models.Kind(parallel=True, joined="turned")
     path = models.build(kind, models.weights(kind), tmp_path)
     all_ = Intervening(attnx.open(path, device="cpu"), {"inputs": models.feeds(kind)[0]})
     for layer in range(kind.layers):
         edit = Edit("patch", layers=(layer,), quantity="residual", source="inputs")
-        with pytest.raises(UnsupportedError, match="passes through Sub"):
+        with pytest.raises(UnsupportedError, match="is subtracted in Sub"):
             list(all_.run([Intervention("one", (edit,))]))
 
 
@@ -81,7 +81,7 @@ def test_a_norm_is_of_what_it_reduces_alone(tmp_path: Path) -> None:
 
 
 def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path) -> None:
-    """The encoder's stream ends where the decoder reads it, whatever is subtracted in the decoder."""
+    """The encoder's stream ends where the decoder reads it, whatever the decoder's is subtracted from."""
     g = graphs.G()
 
     def mlp(x: str) -> str:
@@ -96,7 +96,7 @@ def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path
     for _ in range(2):
         y = str(g.op("Add", y, graphs.plain(g, y)))
         y = str(g.op("Add", y, graphs.plain(g, y, x)))
-        y = str(g.op("Sub", y, mlp(y)))
+        y = str(g.op("Sub", mlp(y), y))
     path = g.save(tmp_path, y)
     rng = np.random.default_rng(0)
     feed = {name: rng.standard_normal((1, n, 16)).astype(np.float32) for name, n in (("source", 5), ("target", 4))}
@@ -104,4 +104,4 @@ def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path
     (stack,) = streams.stacks
     assert [layer.out.value for layer in stack.layers if layer.out is not None] == ends
     assert len(streams.lost) == 4
-    assert all("passes through Sub" in why for why in streams.lost.values())
+    assert all("is subtracted in Sub" in why for why in streams.lost.values())
