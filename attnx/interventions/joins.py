@@ -26,6 +26,8 @@ CLAMPS = frozenset(("Clip", "Min", "Max"))
 ADDS = ("Add", "Sum")
 SUMS = (*ADDS, "Sub")
 """Operators that the stream can pass through as a sum; of Sub, only through what is subtracted from."""
+SHIFTS = frozenset((*SUMS, "Mul", "Div"))
+"""Operators that shift or scale the stream where their other inputs are constants."""
 STEPS = 80
 """The most nodes on one sublayer's path to the stream."""
 
@@ -91,7 +93,7 @@ class Joins:
                 asked.update(out for out in node.output if out)
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
-        stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
+        stream, beside, whole = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [], True)
         beside += [(n, 1) for n in node.input if n != other and n not in mine and depends(graph, n)]
         branch, added, more, way, plain = self._way(mine[0], out, reached, sign_in(node, mine[0]))
         axes_of = {out: axes}
@@ -105,12 +107,12 @@ class Joins:
         layout, behind = (layout_of(axes_of.get(value), names) for value in (branch, added[0]))
         if layout is None or behind is None:
             raise LostError("what the axes of its output stand for cannot be told")
-        whole = moved(graph, node, current, mine[0])
-        if whole is None:
+        summed = moved(graph, node, current, mine[0])
+        if summed is None:
             raise LostError("the axes of the stream cannot be followed")
         term = Term(Place(branch, layout), Place(added[0], behind), site.index, added[1])
         beside += [*more, *((name, 1) for name in mine[1:])]
-        return Join(site, node.output[0], stream, term, beside, whole, names, plain)
+        return Join(site, node.output[0], stream, term, beside, summed, names, plain and whole)
 
     def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
         """The first node downstream that adds the source of its query to it."""
@@ -139,21 +141,24 @@ class Joins:
 
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
-    ) -> tuple[str, list[tuple[str, int]]] | None:
-        """The stream in a sum, and the other terms with their signs."""
+    ) -> tuple[str, list[tuple[str, int]], bool] | None:
+        """The stream in a sum, the other terms with their signs, and whether it is added as it is."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:
             return None
         if not asked.isdisjoint((value, unchanged(graph, value))) and (depends(graph, value) or own == shape):
-            return value, []
+            return value, [], True
         node = graph.producer(unchanged(graph, value))
-        if depth == 0 or node is None or node.op_type not in SUMS:
+        if depth == 0 or node is None:
             return None
-        for name in carriers(node):
+        if (source := carried(graph, node)) is not None:
+            found = self._stream_in(source, asked, shape, depth - 1)
+            return None if found is None else (*found[:2], found[2] and node.op_type not in SHIFTS)
+        for name in carriers(node) if node.op_type in SUMS else ():
             if (inner := self._stream_in(name, asked, shape, depth - 1)) is not None:
                 rest = [(n, sign_in(node, n)) for n in node.input if n != name and depends(graph, n)]
-                return inner[0], [*inner[1], *rest]
+                return inner[0], [*inner[1], *rest], inner[2]
         return None
 
     def _way(
@@ -204,9 +209,19 @@ class Joins:
         raise LostError("the way from its output projection to the stream cannot be followed")
 
 
+def carried(graph: Graph, node: NodeProto) -> str | None:
+    """The input that a node passes on: rearranged, clamped, or shifted or scaled by what no input decides."""
+    if node.op_type in VIEWS:
+        return str(node.input[0])
+    live = [name for name in node.input if name and depends(graph, name)]
+    if len(live) != 1 or node.op_type not in CLAMPS | SHIFTS or graph.shape(live[0]) != graph.shape(node.output[0]):
+        return None
+    return live[0] if live[0] in carriers(node) else None
+
+
 def carriers(node: NodeProto) -> list[str]:
-    """The inputs of a sum that can be the stream: not what is subtracted."""
-    return list(node.input[:1] if node.op_type == "Sub" else node.input)
+    """The inputs of a sum, product or quotient that can be the stream: not what is subtracted or divided by."""
+    return list(node.input[:1] if node.op_type in ("Sub", "Div") else node.input)
 
 
 def sign_in(node: NodeProto, name: str) -> int:

@@ -27,8 +27,11 @@ SKIPS: Mapping[str, str] = {
 }
 """onnxruntime's operators that add to the stream and norm it in one step -> the norm in them."""
 _ARITHMETIC = frozenset(
-    "Add Sub Mul Div Pow Sqrt Reciprocal ReduceMean ReduceSum ReduceL2 Cast CastLike Identity Abs Max Clip Neg".split()
+    "Add Sub Mul Div Pow Sqrt Reciprocal ReduceMean ReduceSum ReduceL2 Cast CastLike Identity Abs Max Clip Neg "
+    "LpNormalization".split()
 )
+_UNIT = "LpNormalization"
+"""Divides by the root of the sum of squares, or by the sum of absolute values."""
 _SUMS = ("ReduceMean", "ReduceSum", "ReduceL2")
 _MOST = 40
 
@@ -66,7 +69,9 @@ def _summed(graph: Graph, value: str) -> Iterator[str]:
         if name in seen or node is None or node.op_type not in _ARITHMETIC:
             continue
         seen.add(name)
-        if node.op_type in _SUMS and _over_last(graph, node):
+        if node.op_type == _UNIT and _over_last(graph, node):
+            yield unchanged(graph, node.input[0])
+        elif node.op_type in _SUMS and _over_last(graph, node):
             yield _base(graph, node.input[0])
         elif node.op_type not in _SUMS:
             queue += [n for n in node.input if n and depends(graph, n)]
@@ -76,7 +81,8 @@ def _over_last(graph: Graph, node: NodeProto) -> bool:
     """Whether a reduction is over the last axis only."""
     shape = graph.shape(node.input[0])
     known = graph.known(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    axes = [int(i) for i in known.ravel()] if known is not None else attributes(node).get("axes", [])
+    stored = [attributes(node).get("axis", -1)] if node.op_type == _UNIT else attributes(node).get("axes", [])
+    axes = [int(i) for i in known.ravel()] if known is not None else stored
     return shape is not None and len(axes) == 1 and axes[0] % len(shape) == len(shape) - 1
 
 
@@ -105,6 +111,17 @@ def _narrow(graph: Graph, value: str) -> bool:
     return shape is not None and len(shape) > 1 and shape[-1] == 1
 
 
+def _scale(graph: Graph, value: str, left: int = 6) -> bool:
+    """Whether a tensor has single numbers in place of features, or the product of such numbers and constants."""
+    if _narrow(graph, value):
+        return True
+    node = graph.producer(value)
+    if node is None or not left or node.op_type not in ("Add", "Sub", "Mul", "Div", "Neg", *SAME):
+        return False
+    live = [n for n in node.input if n and depends(graph, n)]
+    return bool(live) and all(_scale(graph, name, left - 1) for name in live)
+
+
 def _made_of(graph: Graph, value: str, source: str) -> bool:
     """Whether a tensor is `source`, shifted and scaled by single numbers that are computed from `source` alone.
 
@@ -119,9 +136,11 @@ def _made_of(graph: Graph, value: str, source: str) -> bool:
         if node is None:
             return False
         live = [n for n in node.input if n and depends(graph, n)]
-        wide = [n for n in live if not _narrow(graph, n)]
+        wide = [n for n in live if not _scale(graph, n)]
         if node.op_type in SAME or node.op_type == "Neg":
             value = node.input[0]
+        elif node.op_type == _UNIT and _over_last(graph, node):
+            return not scales and unchanged(graph, node.input[0]) == source
         elif node.op_type in ("Add", "Sub", "Mul", "Div") and len(wide) == 1:
             if node.op_type == "Div" and wide[0] != node.input[0]:
                 return False

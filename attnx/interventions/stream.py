@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
-    CLAMPS,
+    SHIFTS,
     STEPS,
     SUMS,
-    VIEWS,
     Join,
     Joins,
     LostError,
     Term,
+    carried,
     carriers,
     layout_of,
     moved,
@@ -165,8 +165,10 @@ class Streams:
                 value = source
                 continue
             live = [n for n in node.input if n and depends(graph, n)]
-            if node.op_type in VIEWS or node.op_type in CLAMPS:
-                source = str(node.input[0])
+            if (passed := carried(graph, node)) is not None:
+                source = passed
+                if node.op_type in SHIFTS:
+                    back.plain = back.plain and not self._leads(source, outs)
             elif node.op_type in SUMS and len(live) > 1:
                 stream = self._older(live, outs)
                 if stream is None:
@@ -175,9 +177,6 @@ class Streams:
                     raise LostError(f"the residual stream is subtracted in Sub {node.name!r}: it is lost there")
                 back.terms += [n for n in live if n != stream]
                 source = stream
-            elif node.op_type in ("Add", "Sub", "Mul", "Div") and len(live) == 1 and live[0] in carriers(node):
-                source = live[0]
-                back.plain = back.plain and not self._leads(source, outs)
             elif self._leads(value, outs):
                 raise LostError(f"the residual stream passes through {node.op_type} {node.name!r}: it is lost there")
             else:
@@ -203,29 +202,59 @@ class Streams:
     def _older(self, live: Sequence[str], outs: Mapping[str, Join]) -> str | None:
         """The term of a sum from which the others are computed; otherwise the one that an attention was added to.
 
-        Where attention and MLP read the same stream, the others may be computed from what that attention was added to.
+        Where attention and MLP read the same stream, or two MLPs do, the others may be computed from what that
+        attention was added to, or from what it gave.
         """
         graph = self.graph
         for name in live:
-            rest = [n for n in live if n != name]
-            if all(reaches(graph, n, {name, unchanged(graph, name)}, outs) for n in rest):
+            same = self._same(name, outs)
+            if all(reaches(graph, n, same, outs) for n in live if n != name):
                 return name
         for name in live:
-            join = outs.get(name) or outs.get(unchanged(graph, name))
+            join, behind = self._behind(name, outs)
             if join is not None:
-                sources = {join.stream, unchanged(graph, join.stream)}
-                if all(computed(graph, n, name, sources) for n in live if n != name):
+                sources = {*behind, join.stream, unchanged(graph, join.stream)}
+                if all(computed(graph, n, name, sources, outs) for n in live if n != name):
                     return name
         led = [name for name in live if self._leads(name, outs)]
         return led[0] if len(led) == 1 else None
+
+    def _same(self, value: str, outs: Collection[str]) -> set[str]:
+        """A tensor, and those that it passes on: before casts, views, clamps, and constants that shift or scale it."""
+        found = {value}
+        while value not in outs and (node := self.graph.producer(value)) is not None:
+            source = carried(self.graph, node)
+            if source is None or source in found:
+                break
+            value = source
+            found.add(value)
+        return found
+
+    def _behind(self, value: str, outs: Mapping[str, Join]) -> tuple[Join | None, set[str]]:
+        """The attention that was last added to a stream, and the stream from there on, if sums alone lie between."""
+        found: set[str] = set()
+        for _ in range(STEPS):
+            same = self._same(value, outs)
+            found |= same
+            joined = next((name for name in same if name in outs), None)
+            if joined is not None:
+                return outs[joined], found
+            (end,) = (n for n in same if (made := self.graph.producer(n)) is None or carried(self.graph, made) is None)
+            node = self.graph.producer(end)
+            live = [] if node is None else [n for n in node.input if n and depends(self.graph, n)]
+            older = self._older(live, outs) if node is not None and node.op_type in SUMS and len(live) > 1 else None
+            if node is None or older is None or older not in carriers(node):
+                break
+            value = older
+        return None, found
 
     def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
         graph = self.graph
         starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
         if starts[0] != 0:
             starts = [0, *starts]
-        tail = end_of(graph, chain[-1], any(back.norm for back in backs))
-        ends = [*backs[1:], tail]
+        like = [backs[at] for at in starts[1:]] or list(backs[1:])
+        ends = [*backs[1:], end_of(graph, chain[-1], like)]
         layers: list[Layer] = []
         for number, at in enumerate(starts):
             stop = starts[number + 1] if number + 1 < len(starts) else len(chain)

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, reaches
-from attnx.interventions.joins import CLAMPS, SUMS, VIEWS, Join, LostError, carriers
-from attnx.interventions.norms import norm_of, unchanged
+from attnx.interventions.joins import CLAMPS, SHIFTS, SUMS, Join, LostError, carried, carriers
+from attnx.interventions.norms import norm_of, normed, unchanged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from onnx import NodeProto
 
     from attnx.graph.shapes.index import Graph
+
+_FEW = 6
+"""How many nodes between two sums only pass the stream on."""
 
 
 @dataclass(slots=True)
@@ -27,27 +32,87 @@ class Back:
     plain: bool
 
 
-def end_of(graph: Graph, join: Join, norm: bool) -> Back:
-    """From the last attention to the end of the last layer."""
+def end_of(graph: Graph, join: Join, like: Sequence[Back]) -> Back:
+    """From the last attention to the end of the last layer.
+
+    Args:
+        graph: The flat graph.
+        join: Where that attention is added.
+        like: The same of the layers before it, where there are any: the last layer ends as they do.
+    """
     back = Back([], [], False, True)
-    value = join.out
+    norm = any(one.norm for one in like)
+    factors = not (join.plain and all(one.plain for one in like))
+    value, sums = join.out, 0
     for _ in range(8):
-        step = _next(graph, value, norm or join.out == value, join.stream)
+        step = _next(graph, value, norm or join.out == value, join.stream, factors)
         if step is None:
             break
         back.steps += step[0]
         back.terms += step[1]
         back.norm = back.norm or step[2]
-        value = back.steps[-1][2]
+        value, sums = back.steps[-1][2], sums + 1
     _must_end(graph, value, join.stream)
-    if back.norm or (norm and not back.steps) or (norm and back.terms):
-        closed = norm_of(graph, value)
-        if closed is not None:
-            node = graph.producer(closed)
-            assert node is not None
-            back.steps.append((node, value, closed))
-            back.norm = True
+    closing = _closing(graph, like[-1], sums) if like else None
+    if closing is None and _norms(graph, back, value):
+        closing = [None]
+    for kind in _passing(graph, value) if closing is None else closing:
+        made = norm_of(graph, value) if kind is None else _passed(graph, value, kind)
+        if made is None:
+            break
+        node = graph.producer(made)
+        assert node is not None
+        back.steps.append((node, value, made))
+        back.norm = back.norm or kind is None
+        value = made
+    back.plain = not any(node.op_type in SHIFTS and carried(graph, node) == source for node, source, _ in back.steps)
     return back
+
+
+def _closing(graph: Graph, back: Back, sums: int) -> list[str | None]:
+    """What a layer does to the stream behind so many sums and before the next: operators, None for a norm."""
+    found: list[str | None] = []
+    for node, source, value in back.steps:
+        if carried(graph, node) == source:
+            found.append(node.op_type)
+        elif normed(graph, value) == source:
+            found.append(None)
+        elif sums == 0:
+            break
+        else:
+            found.clear()
+            sums -= 1
+    return found
+
+
+def _norms(graph: Graph, back: Back, value: str) -> bool:
+    """Whether a layer without another like it ends with a norm: its stream was normed, and what was added last reads
+    the stream as it is, not a norm of it.
+    """
+    if not back.norm or not back.terms:
+        return False
+    node, stream, _ = back.steps[-1]
+    own = norm_of(graph, stream)
+    added = [name for name in node.input if name in back.terms]
+    return own is None or any(reaches(graph, name, {stream}, {own}) for name in added)
+
+
+def _passing(graph: Graph, value: str) -> list[str | None]:
+    """The constants and clamps that the stream passes as a whole, on its own, before anything else reads it."""
+    found: list[str | None] = []
+    while len(readers := list(graph.consumers(value))) == 1 and len(found) < _FEW:
+        (node,) = readers
+        if node.op_type not in CLAMPS | {*SUMS} or carried(graph, node) != value:
+            break
+        found.append(node.op_type)
+        value = node.output[0]
+    return found
+
+
+def _passed(graph: Graph, value: str, kind: str) -> str | None:
+    """What an operator that passes the stream on gives."""
+    found = [n.output[0] for n in graph.consumers(value) if n.op_type == kind and carried(graph, n) == value]
+    return found[0] if len(found) == 1 else None
 
 
 def _must_end(graph: Graph, value: str, given: str) -> None:
@@ -61,19 +126,24 @@ def _must_end(graph: Graph, value: str, given: str) -> None:
 
 
 def _next(
-    graph: Graph, value: str, through: bool, given: str
+    graph: Graph, value: str, through: bool, given: str, factors: bool
 ) -> tuple[list[tuple[NodeProto, str, str]], list[str], bool] | None:
-    """The next sum of the stream and something computed from it; `through`: also from its norm.
+    """The next sum of the stream and something computed from it.
 
-    An MLP beside the last attention reads what that attention was added to: the stream `given`.
+    Args:
+        graph: The flat graph.
+        value: The stream.
+        through: Also from its norm.
+        given: The stream before the last attention, which an MLP beside it reads.
+        factors: The stream is multiplied by constants on its way.
     """
-    found = _sum_with(graph, value, given)
+    found = _sum_with(graph, value, factors, given)
     if found is not None:
         return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
     closed = norm_of(graph, value) if through else None
     if closed is None:
         return None
-    found = _sum_with(graph, closed)
+    found = _sum_with(graph, closed, factors)
     if found is None:
         return None
     node = graph.producer(closed)
@@ -82,15 +152,18 @@ def _next(
     return [(node, value, closed), *found], beside, True
 
 
-def _sum_with(graph: Graph, value: str, given: str | None = None) -> list[tuple[NodeProto, str, str]] | None:
+def _sum_with(
+    graph: Graph, value: str, factors: bool, given: str | None = None
+) -> list[tuple[NodeProto, str, str]] | None:
     """The steps to a sum of a tensor and something computed from it, or from the stream `given`."""
     sources = {value} if given is None else {value, given, unchanged(graph, given)}
     stack: list[tuple[str, list[tuple[NodeProto, str, str]]]] = [(value, [])]
     while stack:
         name, steps = stack.pop(0)
         for node in graph.consumers(name):
-            if len(steps) < 6 and node.op_type in VIEWS | CLAMPS and node.input[0] == name:
-                stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
+            if carried(graph, node) == name:
+                if len(steps) < _FEW and (factors or node.op_type not in ("Mul", "Div")):
+                    stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
             elif node.op_type in SUMS and name in carriers(node):
                 others = [n for n in node.input if n != name and depends(graph, n)]
                 same = [n for n in others if graph.shape(n) == graph.shape(name)]
@@ -99,11 +172,19 @@ def _sum_with(graph: Graph, value: str, given: str | None = None) -> list[tuple[
     return None
 
 
-def computed(graph: Graph, name: str, value: str, sources: Collection[str]) -> bool:
-    """Whether a tensor is computed from one of the sources, and is no copy of an earlier stream."""
+def computed(graph: Graph, name: str, value: str, sources: Collection[str], stop: Collection[str] = ()) -> bool:
+    """Whether a tensor is computed from one of the sources, and is no copy of an earlier stream.
+
+    Args:
+        graph: The flat graph.
+        name: The tensor.
+        value: The stream that it is added to: it may be computed from it in any way.
+        sources: Earlier tensors of the stream.
+        stop: What is not passed on the way to these.
+    """
     if reaches(graph, name, {value}):
         return True
-    return unchanged(graph, name) not in sources and reaches(graph, name, sources)
+    return unchanged(graph, name) not in sources and reaches(graph, name, sources, stop)
 
 
 __all__ = ["Back", "computed", "end_of"]

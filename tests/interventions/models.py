@@ -30,12 +30,13 @@ class Kind:
     """Key/value heads."""
     causal: bool = True
     norm: str = "pre"
-    """pre, post (BERT), or sandwich (Gemma 2: also behind each sublayer)."""
+    """pre, post (BERT), sandwich (Gemma 2: also behind each sublayer), mixed (attention as post, MLP as pre)."""
     parallel: bool = False
     """Attention and MLP read the same stream."""
     joined: str = "branches"
     """How a parallel layer is summed: branches, (m + a) + x; stream, (x + a) + m; at once, Sum(x, a, m); one of
-    `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m."""
+    `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m; late,
+    (x + a) + c; early, (x + c) + a; grown, 1.3 x + a; clamped, x + a within what half precision can hold."""
     scale: str = ""
     """What a sublayer's output is multiplied with before it is added: number, or features (a stored vector)."""
     closed: bool = False
@@ -55,6 +56,8 @@ class Kind:
     """mha, gqa: fused attention; skip: the stream inside skip norms; or several."""
     experts: bool = False
     """Whether the MLP is written as two halves that a sum joins (a mixture of experts)."""
+    apart: bool = False
+    """Whether such halves are added to the stream one after the other."""
     places: bool = False
     """Whether query and key are multiplied with positions too, and the key scaled for one product alone (DeBERTa)."""
     every: bool = True
@@ -63,6 +66,11 @@ class Kind:
     """How positions are picked between the last layer and the final norm, which numpy does not follow: slice, the last;
     gather, the last without an axis for it; lengths, each row's last real one; product, the same by ones and zeros;
     mean, of all."""
+
+    @property
+    def posts(self) -> tuple[bool, bool]:
+        """Whether the stream is normed behind attention and MLP."""
+        return self.norm in ("post", "mixed"), self.norm == "post"
 
 
 SIGNS = {"subtracted": (1, -1), "both subtracted": (-1, -1), "less the difference": (1, -1), "difference": (-1, 1)}
@@ -82,6 +90,7 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
         w[f"{layer}up"], w[f"{layer}upb"] = rng.normal(size=(WIDTH, INNER)) / 3, rng.normal(size=INNER) / 3
         w[f"{layer}down"], w[f"{layer}downb"] = rng.normal(size=(INNER, WIDTH)) / 4, rng.normal(size=WIDTH) / 3
         w[f"{layer}scales"] = np.linspace(0.3, 1.6, 2 * WIDTH).reshape(2, WIDTH)
+        w[f"{layer}shifts"] = np.linspace(-1, 1, 2 * WIDTH).reshape(2, WIDTH)
         w[f"{layer}sink"] = rng.normal(size=HEADS)
         w[f"{layer}pk"], w[f"{layer}pq"] = rng.normal(size=(2, SIZE, LONGEST)) / 4
         for name in norms:
@@ -133,26 +142,33 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
         a = hook(
             "attention",
             layer,
-            _attend(kind, w, layer, x if kind.norm == "post" else _norm(kind, w, f"{layer}in", x), mask, hook),
+            _attend(kind, w, layer, x if kind.posts[0] else _norm(kind, w, f"{layer}in", x), mask, hook),
         )
         if kind.norm == "sandwich":
             a = _norm(kind, w, f"{layer}behind1", a)
         plus, times = signs(kind)
         a = a * factor(kind, w, layer, 0)
-        middle = x + plus * a
-        if kind.norm == "post":
+        middle = _grown(kind, x, w, layer, 0) + plus * a
+        if kind.posts[0]:
             middle = _norm(kind, w, f"{layer}in", middle)
         before = x if kind.parallel else middle
-        inner = before if kind.norm == "post" else _norm(kind, w, f"{layer}mid", before)
+        inner = before if kind.posts[1] else _norm(kind, w, f"{layer}mid", before)
         inner = np.maximum(inner @ w[f"{layer}up"] + w[f"{layer}upb"], 0)
         m = hook("mlp", layer, inner @ w[f"{layer}down"] + w[f"{layer}downb"])
         if kind.norm == "sandwich":
             m = _norm(kind, w, f"{layer}behind2", m)
-        x = middle + times * m * factor(kind, w, layer, 1)
-        if kind.norm == "post":
+        x = _grown(kind, middle, w, layer, 1) + times * m * factor(kind, w, layer, 1)
+        if kind.posts[1]:
             x = _norm(kind, w, f"{layer}mid", x)
         x = hook("residual", layer, x)
     return head(kind, w, x)
+
+
+def _grown(kind: Kind, x: Array, w: dict[str, Array], layer: int, sublayer: int) -> Array:
+    """The stream before something is added, with the constants that shift or scale it."""
+    if kind.joined in ("late", "early"):
+        return x + w[f"{layer}shifts"][sublayer]
+    return 1.3 * x if kind.joined == "grown" else x
 
 
 def head(kind: Kind, w: dict[str, Array], x: Array) -> Array:
@@ -421,7 +437,7 @@ class Graph:
         joined = self.op("Reshape", self.op("Transpose", split, perm=[0, 2, 1, 3]), self.ints(0, 0, HEADS * SIZE))
         return self.linear(joined, f"{layer}o", f"{layer}ob")
 
-    def mlp(self, layer: int, x: str) -> str:
+    def mlp(self, layer: int, x: str) -> str | list[str]:
         inner = self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb"))
         if not self.kind.experts:
             return self.linear(inner, f"{layer}down", f"{layer}downb")
@@ -430,7 +446,10 @@ class Graph:
         parts = []
         for i, half in enumerate(halves):
             made = self.op("MatMul", self.op("Slice", inner, ends[i], ends[i + 1], self.ints(-1)), half)
-            parts.append(self.op("Unsqueeze", self.op("Add", made, self.w[f"{layer}downb"] / 2), self.ints(2)))
+            parts.append(self.op("Add", made, self.w[f"{layer}downb"] / 2))
+        if self.kind.apart:
+            return parts
+        parts = [self.op("Unsqueeze", part, self.ints(2)) for part in parts]
         return self.op("ReduceSum", self.op("Concat", *parts, axis=2), self.ints(2), keepdims=0)
 
 
@@ -491,7 +510,7 @@ def _bias(g: Graph) -> None:
 def _layers(g: Graph, x: str) -> str:
     kind = g.kind
     for layer in range(kind.layers):
-        a = g.attend(layer, x if kind.norm == "post" else g.norm(f"{layer}in", x))
+        a = g.attend(layer, x if kind.posts[0] else g.norm(f"{layer}in", x))
         a = g.norm(f"{layer}behind1", a) if kind.norm == "sandwich" else a
         a = g.op("Mul", a, factor(kind, g.w, layer, 0)) if kind.scale else a
         if kind.parallel:
@@ -509,15 +528,30 @@ def _layers(g: Graph, x: str) -> str:
             }
             x = sums[kind.joined](x, a, m)
             continue
-        less = kind.joined == "subtracted"
-        x = g.op("Sub" if less else "Add", x, a)
-        x = g.norm(f"{layer}in", x) if kind.norm == "post" else x
-        m = g.mlp(layer, x if kind.norm == "post" else g.norm(f"{layer}mid", x))
-        m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
-        m = g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m
-        x = g.op("Sub", x, m) if less else g.op("Add", m, x)
-        x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
+        x = _sum(g, layer, 0, x, a)
+        x = g.norm(f"{layer}in", x) if kind.posts[0] else x
+        ends = g.mlp(layer, x if kind.posts[1] else g.norm(f"{layer}mid", x))
+        for m in ends if isinstance(ends, list) else [ends]:
+            m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
+            x = _sum(g, layer, 1, x, g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m)
+        x = g.norm(f"{layer}mid", x) if kind.posts[1] else x
     return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
+
+
+def _sum(g: Graph, layer: int, sublayer: int, x: str, added: str) -> str:
+    """The stream with what a sublayer adds, as the kind joins them."""
+    how, shift = g.kind.joined, g.w[f"{layer}shifts"][sublayer]
+    if how == "late":
+        return g.op("Add", g.op("Add", x, added), shift)
+    if how == "early":
+        return g.op("Add", g.op("Add", shift, x), added)
+    if how == "grown":
+        return g.op("Add", added, g.op("Mul", x, np.float32(1.3)))
+    if how == "clamped":
+        return g.op("Clip", g.op("Add", x, added), np.float32(-6e4), np.float32(6e4))
+    if how == "subtracted":
+        return g.op("Sub", x, added)
+    return g.op("Add", *((added, x) if sublayer else (x, added)))
 
 
 def _picked(g: Graph, x: str) -> str:
@@ -630,6 +664,20 @@ MORE: dict[str, Kind] = {
     "parallel, subtracted": Kind(parallel=True, joined="subtracted"),
     "parallel, less the difference": Kind(parallel=True, joined="less the difference"),
     "parallel, difference": Kind(parallel=True, joined="difference"),
+    "late": Kind(joined="late", rms=True),
+    "late, written": Kind(joined="late", written=True),
+    "late, post": Kind(joined="late", norm="post", causal=False, low=LOWEST),
+    "early": Kind(joined="early"),
+    "grown": Kind(joined="grown"),
+    "grown, post": Kind(joined="grown", norm="post", causal=False, low=LOWEST),
+    "clamped": Kind(joined="clamped", rms=True),
+    "clamped, one layer": Kind(joined="clamped", layers=1),
+    "late, one layer": Kind(joined="late", layers=1),
+    "mixed": Kind(norm="mixed", written=True, layers=3),
+    "mixed, rms": Kind(norm="mixed", rms=True),
+    "mixed, one layer": Kind(norm="mixed", layers=1),
+    "two experts, one by one": Kind(experts=True, apart=True, layers=3),
+    "two experts, one by one, rms": Kind(experts=True, apart=True, rms=True),
     "scaled": Kind(scale="number"),
     "scaled by features, rms": Kind(scale="features", rms=True),
     "scaled, parallel": Kind(scale="features", parallel=True),

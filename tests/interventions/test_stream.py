@@ -80,6 +80,35 @@ def test_a_norm_is_of_what_it_reduces_alone(tmp_path: Path) -> None:
     assert norm_of(graph, "x") == once
 
 
+@pytest.mark.parametrize(
+    "form", ["folded", "unit", "unit of absolute values", "unit over positions", "folded of another"]
+)
+def test_norms_whose_scale_is_multiplied_into_one_tensor_or_that_one_operator_makes(form: str) -> None:
+    """x (g r) + (b - mean g r), and LpNormalization over features; not what is scaled by another tensor's numbers."""
+    kind = models.Kind()
+    g = models.Graph(kind, models.weights(kind))
+    gain, shift = g.w["0ing"], g.w["0inb"]
+    if form.startswith("folded"):
+        mean = g.op("ReduceMean", "y" if "another" in form else "x", axes=[-1])
+        spread = g.op("Sub", g.op("ReduceMean", g.op("Mul", "x", "x"), axes=[-1]), g.op("Mul", mean, mean))
+        scale = g.op("Mul", g.op("Reciprocal", g.op("Sqrt", g.op("Add", spread, np.float32(1e-5)))), gain)
+        out = g.op("Add", g.op("Mul", "x", scale), g.op("Sub", shift, g.op("Mul", mean, scale)))
+    else:
+        how = {"axis": 1 if "positions" in form else -1, "p": 1 if "absolute" in form else 2}
+        unit = g.op("LpNormalization", "x", **how)
+        out = g.op("Mul", g.op("Mul", unit, np.float32(models.WIDTH**0.5)), gain)
+    shape = ["b", "q", models.WIDTH]
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in ("x", "y", out)]
+    tensors = [numpy_helper.from_array(a, n) for n, a in g.tensors.items()]
+    proto = helper.make_model(
+        helper.make_graph(g.nodes, "g", values[:2], values[2:], tensors), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    graph = graph_of(proto)
+    known = form in ("folded", "unit", "unit of absolute values")
+    assert normed(graph, out) == ("x" if known else None)
+    assert norm_of(graph, "x") == (out if known else None)
+
+
 def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path) -> None:
     """The encoder's stream ends where the decoder reads it, whatever the decoder's is subtracted from."""
     g = graphs.G()
