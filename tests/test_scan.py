@@ -146,11 +146,14 @@ def test_coreference_by_row(minilm: Model, tmp_path: Path) -> None:
         {"text": COREF, "pronoun": [44, 460], "candidates": ["animal"]},
         {"text": COREF, "pronoun": "it", "candidates": []},
         {"text": COREF, "pronoun": "it", "candidates": "[1,"},
+        {"text": COREF, "pronoun": "it", "candidates": ["animal"], "answer": "animal"},
+        {"text": COREF, "pronoun": "it", "candidates": ["animal", "animal"]},
+        {"text": COREF, "pronoun": "it", "candidates": [[0, 10], [4, 10]]},
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     done = scan(minilm, [tmp_path / "c.jsonl"], tmp_path / "o.parquet", measures=["coref"])
     count, first = done.left["coref"]
-    assert count == 8
+    assert count == 11
     assert first.endswith('c.jsonl, line 4: there is no token or word "they"')
     got = table(tmp_path / "o.parquet")
     assert {key[0] for key in got} == {0, 1, 2}
