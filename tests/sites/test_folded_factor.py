@@ -1,4 +1,4 @@
-"""A number on the value that the product with the weights holds (FusedMatMul's alpha), as onnxruntime's optimiser does."""
+"""A number on the value that the product with the weights holds: FusedMatMul's alpha, by onnxruntime's optimiser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S, W, TIMES = 5, D * H, 3.0
 
 
 def model(folder: Path, where: str) -> tuple[Path, list[str]]:
-    """One attention whose value, or context, is multiplied by a number; query, key, value before it, and its context."""
+    """One attention whose value, or context, is multiplied by a number; query, key, value before that, and context."""
     g = G()
     drawn = np.random.default_rng(7)
     g.weight = lambda *shape: g.const(drawn.standard_normal(shape).astype(np.float32) / 2)  # type: ignore[method-assign]
