@@ -644,6 +644,14 @@ def test_bytes_in_a_column_are_the_text_that_they_encode(tmp_path: Path) -> None
     assert [row.text for row in read([tmp_path / "c.parquet"])] == texts
 
 
+def test_a_link_that_leads_to_itself_is_no_place_for_a_scan(minilm: Model, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("The cat")
+    (tmp_path / "o.parquet").symlink_to("o.parquet")
+    with pytest.raises(UsageError, match=r"o\.parquet cannot be written: it is a link that leads back to itself"):
+        scan(minilm, [tmp_path / "c.txt"], tmp_path / "o.parquet")
+    assert {one.name for one in tmp_path.iterdir()} == {"c.txt", "o.parquet"}
+
+
 def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"text": "a", "text": "a"}\n{"text": "The cat", "text": "The dog"}\n')
     with pytest.raises(InputError, match=r"line 2 has 'text' twice"):
