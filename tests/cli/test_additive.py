@@ -39,6 +39,37 @@ def test_queries_of_additive_attention_are_no_heads(queries: int | str, keys: in
     np.testing.assert_allclose(at.need("context"), (weights @ feed["x"])[:, None], atol=1e-5)
 
 
+def over_one_text(folder: Path) -> tuple[Path, np.ndarray, np.ndarray]:
+    """Bahdanau's scores of a text over itself; the file, the text's vectors, and the weights by numpy."""
+    g = G()
+    x = g.input("x", [1, "t", 16])
+    asked = g.op("Unsqueeze", g.linear(x, 8), g.const([2], np.int64))
+    held = g.op("Unsqueeze", g.linear(x, 8), g.const([1], np.int64))
+    scores = g.op("Squeeze", g.linear(str(g.op("Tanh", g.op("Add", asked, held))), 1, 8), g.const([3], np.int64))
+    path = g.save(folder, str(g.op("MatMul", g.softmax(str(scores)), x)))
+    vectors = np.random.default_rng(6).standard_normal((1, 6, 16)).astype(np.float32)
+    w, u, v = (a for a in g.weights.values() if a.dtype == np.float32)
+    added = (vectors @ w)[:, :, None] + (vectors @ u)[:, None]
+    return path, vectors, softmax((np.tanh(added) @ v)[..., 0])[0]
+
+
+def test_over_one_text_it_is_self_attention(attnx: Run, tmp_path: Path) -> None:
+    path, x, weights = over_one_text(tmp_path)
+    at = trace(path, x=x).attentions[0]
+    assert (at.site.kind, at.site.causal, at.site.scale, at.site.head_size) == ("self", False, None, None)
+    assert any("additive" in note for note in at.site.notes)
+    np.testing.assert_allclose(at.need("weights")[0, 0], weights, atol=1e-6)
+    np.savez(tmp_path / "feed.npz", x=x)
+    asked = ("-m", str(path), "--inputs", str(tmp_path / "feed.npz"))
+    assert "L0: bidirectional; nothing is hidden" in attnx("mask", *asked).out
+    flow = attnx("flow", *asked, "--json").document
+    np.testing.assert_allclose(flow["rollout"]["values"][0], (weights + np.eye(6)) / 2, atol=1e-4)
+    stats = {one["name"]: np.ravel(one["values"]) for one in attnx("heads", *asked, "--json").document["measures"]}
+    mean = float((weights * np.abs(np.subtract.outer(np.arange(6), np.arange(6)))).sum(-1).mean())
+    assert stats["mean distance"] == pytest.approx([mean], abs=1e-3)
+    assert stats["self"] == pytest.approx([np.diagonal(weights).mean()], abs=1e-3)
+
+
 @pytest.mark.parametrize("wanted", ["scores", "query", "key", "scaled", "key,scores"])
 def test_what_no_site_has_is_refused_by_name(attnx: Run, wanted: str, tmp_path: Path) -> None:
     path, feed, _ = additive(tmp_path, "q", "k")
@@ -55,6 +86,9 @@ def test_what_no_site_has_is_refused_in_python(tmp_path: Path) -> None:
     path, feed, _ = additive(tmp_path, "q", "k")
     with pytest.raises(UnsupportedError, match="has no scores"):
         attnx.open(path, device="cpu").trace(inputs=feed, quantities=("scores",))
+    path, x, _ = over_one_text(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"has no query \(additive: "):
+        attnx.open(path, device="cpu").trace(inputs={"x": x}, quantities=("query",))
 
 
 @pytest.mark.parametrize("free", [0, 1, 2])

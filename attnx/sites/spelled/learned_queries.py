@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.origins import PASS
+from attnx.graph.axes.origins import PASS, streams
 from attnx.graph.axes.paths import depends
 from attnx.layout import axis_of
 
@@ -22,11 +23,12 @@ def without_query(graph: Graph, finding: Finding, key: str) -> None:
     """A learned vector in place of the query: pooling, additive attention, or latent queries (Perceiver)."""
     finding.causal = False
     query = finding.places.get("query")
-    if _is_additive(graph, key):
+    if terms := _added(graph, key):
         gone = ("query", "key", "scores", "scaled", "capped")
         for quantity in gone:
             finding.places.pop(quantity, None)
-        finding.kind, finding.absent = "additive", (*finding.absent, *gone)
+        finding.kind = "self" if _of_one_text(graph, finding, terms) else "additive"
+        finding.absent = (*finding.absent, *gone)
         finding.kv_heads = finding.head_size = finding.scale = None
         finding.scale_place = ""
         finding.notes.append("additive: the scores come from a small network over query and key; there is no QK^T")
@@ -60,18 +62,27 @@ def _projected(graph: Graph, finding: Finding, query: str) -> bool:
 _ACTIVATIONS = ("Tanh", "Relu", "Sigmoid", "Gelu", "Elu", "LeakyRelu", "Erf", "Selu", "Softplus")
 
 
-def _is_additive(graph: Graph, key: str) -> bool:
-    """Whether a learned vector weighs an activation of something made from two data terms (added or concatenated)."""
+def _of_one_text(graph: Graph, finding: Finding, terms: Sequence[str]) -> bool:
+    """Whether additive attention is over one text: its terms are made from one tensor, and each position asks."""
+    weights = finding.places.get("weights")
+    asks = weights is not None and axis_of(weights.layout, "q") is not None
+    return asks and bool(set.intersection(*(streams(graph, term) for term in terms)))
+
+
+def _added(graph: Graph, key: str) -> list[str]:
+    """The data terms of additive attention, in which a learned vector weighs an activation of something made from two
+    (added or concatenated); none where it is not that.
+    """
     value, active = key, False
     for _ in range(10):
         node = graph.producer(value)
         if node is None:
-            return False
+            return []
         live = [n for n in node.input if n and depends(graph, n)]
         active = active or node.op_type in _ACTIVATIONS
         if node.op_type in ("Add", "Sum", "Concat") and len(live) > 1:
-            return active
+            return live if active else []
         if not live or node.op_type in ("Softmax", "LayerNormalization", "LSTM", "GRU", "DynamicQuantizeLSTM"):
-            return False
+            return []
         value = live[0]
-    return False
+    return []
