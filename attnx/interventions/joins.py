@@ -44,6 +44,9 @@ class Term:
     """Index of the attention; None for an MLP or anything else that is added."""
     sign: int = 1
     """-1 if `added` is subtracted from the stream."""
+    inside: bool = True
+    """Whether it is computed from the stream of its own layer; not an earlier stream that is added again (a long skip
+    connection), nor what the stream has no part in."""
 
 
 class LostError(Exception):

@@ -25,7 +25,7 @@ from attnx.interventions.joins import (
     sign_in,
 )
 from attnx.interventions.norms import SAME, normed, unchanged
-from attnx.interventions.stream_end import Back, computed, end_of
+from attnx.interventions.stream_end import Back, computed, end_of, must_be_last, must_pass
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Layer:
 
     @property
     def mlps(self) -> list[Term]:
-        """The terms other than attention."""
-        return [term for term in self.terms if term.site is None]
+        """What is computed from the layer's stream and added to it, other than attention."""
+        return [term for term in self.terms if term.site is None and term.inside]
 
 
 @dataclass(slots=True)
@@ -110,7 +110,10 @@ class Streams:
         cut: dict[int, str] = {}
         for join in order:
             try:
-                before[join.site.index] = self._back(join.stream, by_out)
+                behind = self._back(join.stream, by_out)
+                if behind[0] is None:
+                    self._must_begin(join)
+                before[join.site.index] = behind
             except LostError as error:
                 self.lost[join.site.index] = str(error)
                 cut[join.site.index] = str(error)
@@ -138,6 +141,16 @@ class Streams:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
 
+    def _must_begin(self, join: Join) -> None:
+        """Make sure that what an attention seems to be added to is not inside another attention's branch."""
+        graph, start = self.graph, join.stream
+        for other in self._joins.values():
+            branch = {other.term.place.value}
+            if other is join or other.out == start or not reaches(graph, start, branch):
+                continue
+            if reaches(graph, other.out, {start}):
+                raise LostError("what it is added to is no residual stream but part of what another attention adds")
+
     def _cut_behind(self, out: str, outs: Mapping[str, Join], cut: Mapping[int, str]) -> str | None:
         """Why the stream behind an attention is lost on the way from the next one: its layer has no known end."""
         others = outs.keys() - {out}
@@ -150,9 +163,7 @@ class Streams:
         """Follow the stream upstream to the last attention that was added, or to its beginning."""
         graph = self.graph
         back = Back([], [], False, True)
-        for _ in range(STEPS):
-            if value in outs:
-                break
+        while value not in outs:
             node = graph.producer(value)
             if node is None or not depends(graph, value):
                 break
@@ -203,7 +214,7 @@ class Streams:
         """The term of a sum from which the others are computed; otherwise the one that an attention was added to.
 
         Where attention and MLP read the same stream, or two MLPs do, the others may be computed from what that
-        attention was added to, or from what it gave.
+        attention was added to, or from what it gave. A long skip connection adds an earlier stream to a later one.
         """
         graph = self.graph
         for name in live:
@@ -217,7 +228,27 @@ class Streams:
                 if all(computed(graph, n, name, sources, outs) for n in live if n != name):
                     return name
         led = [name for name in live if self._leads(name, outs)]
-        return led[0] if len(led) == 1 else None
+        if len(led) == 1:
+            return led[0]
+        latest = [n for n in led if all(reaches(graph, n, self._same(other, ())) for other in led)]
+        return latest[0] if len(latest) == 1 and self._behind(latest[0], outs)[0] is not None else None
+
+    def _inside(self, join: Join, end: Back, outs: Collection[str]) -> dict[str, bool]:
+        """Whether what is added with an attention and behind it is computed from that layer's stream, and is no copy of
+        one. What only what that attention was added to made is, unless something that was made behind it came first.
+        """
+        graph = self.graph
+        given = {join.stream, unchanged(graph, join.stream)}
+        found: dict[str, bool] = {}
+        behind = False
+        for name in (*(name for name, _ in join.beside), *end.terms):
+            if not self._same(name, ()).isdisjoint({*outs, *given}):
+                found[name] = False
+            elif reaches(graph, name, {join.out}, outs):
+                found[name] = behind = True
+            else:
+                found[name] = not behind and reaches(graph, name, given, outs)
+        return found
 
     def _same(self, value: str, outs: Collection[str]) -> set[str]:
         """A tensor, and those that it passes on: before casts, views, clamps, and constants that shift or scale it."""
@@ -232,21 +263,20 @@ class Streams:
 
     def _behind(self, value: str, outs: Mapping[str, Join]) -> tuple[Join | None, set[str]]:
         """The attention that was last added to a stream, and the stream from there on, if sums alone lie between."""
-        found: set[str] = set()
-        for _ in range(STEPS):
+        graph, found = self.graph, set[str]()
+        while True:
             same = self._same(value, outs)
             found |= same
             joined = next((name for name in same if name in outs), None)
             if joined is not None:
                 return outs[joined], found
-            (end,) = (n for n in same if (made := self.graph.producer(n)) is None or carried(self.graph, made) is None)
-            node = self.graph.producer(end)
-            live = [] if node is None else [n for n in node.input if n and depends(self.graph, n)]
+            (end,) = (n for n in same if (made := graph.producer(n)) is None or carried(graph, made) is None)
+            node = graph.producer(end)
+            live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
             older = self._older(live, outs) if node is not None and node.op_type in SUMS and len(live) > 1 else None
             if node is None or older is None or older not in carriers(node):
-                break
+                return None, found
             value = older
-        return None, found
 
     def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
         graph = self.graph
@@ -256,6 +286,9 @@ class Streams:
         like = [backs[at] for at in starts[1:]] or list(backs[1:])
         ends = [*backs[1:], end_of(graph, chain[-1], like)]
         layers: list[Layer] = []
+        again: set[int] = set()
+        """Layers at whose end an earlier stream is added, which belongs to none."""
+        outs = {join.out for join in self._joins.values()}
         for number, at in enumerate(starts):
             stop = starts[number + 1] if number + 1 < len(starts) else len(chain)
             first = chain[at]
@@ -263,23 +296,34 @@ class Streams:
             layer = Layer(given)
             for join, end in zip(chain[at:stop], ends[at:stop], strict=True):
                 axes: Axes | None = join.axes
+                inside = self._inside(join, end, outs)
                 layer.terms.append(join.term)
                 layout = layout_of(axes, join.names)
-                layer.terms += [self._term(name, layout, sign) for name, sign in join.beside]
+                layer.terms += [self._term(n, layout, sign, inside[n]) for n, sign in join.beside]
                 value = join.out
-                for node, source, target in end.steps:
+                steps = end.steps
+                if join is chain[stop - 1]:
+                    steps = steps[: _own_steps(end, inside)]
+                    again |= {number} if len(steps) < len(end.steps) else set()
+                for node, source, target in steps:
                     axes = moved(graph, node, axes, source)
                     value = target
                     if node.op_type in SUMS:
                         layout = layout_of(axes, join.names)
                         some = [n for n in node.input if n in end.terms]
-                        layer.terms += [self._term(n, layout, sign_in(node, n)) for n in some]
+                        layer.terms += [self._term(n, layout, sign_in(node, n), inside[n]) for n in some]
                 layout = layout_of(axes, join.names)
                 if layout is not None:
                     layer.out = Place(_first(graph, value), layout)
             layers.append(layer)
-        for one, two in pairwise(layers):
-            two.given = one.out or two.given
+        for number, layer in enumerate(layers):
+            last = chain[starts[number + 1] - 1 if number + 1 < len(starts) else -1]
+            if layer.out is not None:
+                must_pass(graph, last, layer.out.value, outs, number + 1 == len(layers))
+        if layers[-1].out is not None:
+            must_be_last(graph, layers[-1].out.value)
+        for number, (one, two) in enumerate(pairwise(layers)):
+            two.given = two.given if number in again else one.out or two.given
         return Stack(
             layers,
             [
@@ -287,7 +331,10 @@ class Streams:
                 for n, at in enumerate(starts)
             ],
             any(back.norm for back in ends),
-            all(back.plain for back in ends) and all(join.plain for join in chain),
+            all(back.plain for back in ends)
+            and all(join.plain for join in chain)
+            and not again
+            and all(term.inside for layer in layers for term in layer.terms),
         )
 
     def _given(self, join: Join) -> str:
@@ -296,10 +343,10 @@ class Streams:
             raise LostError("what the axes of the residual stream stand for cannot be told")
         return layout
 
-    def _term(self, added: str, layout: str | None, sign: int) -> Term:
+    def _term(self, added: str, layout: str | None, sign: int, inside: bool) -> Term:
         if layout is None:
             raise LostError("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), Place(added, layout), None, sign)
+        return Term(Place(self._own(added), layout), Place(added, layout), None, sign, inside)
 
     def _own(self, value: str) -> str:
         """A sublayer's output before its norm and factors."""
@@ -321,6 +368,22 @@ class Streams:
             else:
                 break
         return best
+
+
+def _own_steps(end: Back, inside: Mapping[str, bool]) -> int:
+    """How many steps behind a layer's last attention belong to the layer: not an earlier stream that is added at its
+    end, nor the factor that makes room for it.
+    """
+    last, count = 0, len(end.steps)
+    for at, (node, _, _) in enumerate(end.steps):
+        added = [inside[n] for n in node.input if n in end.terms] if node.op_type in SUMS else []
+        if any(added):
+            last, count = at + 1, len(end.steps)
+        elif added:
+            count = min(count, at)
+    while last < count < len(end.steps) and end.steps[count - 1][0].op_type in ("Mul", "Div"):
+        count -= 1
+    return count
 
 
 def _first(graph: Graph, value: str) -> str:
