@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
-from attnx.interventions.joins import (
-    CLAMPS,
-    STEPS,
-    SUMS,
-    VIEWS,
-    Join,
-    Joins,
-    LostError,
-    Term,
-    carriers,
-    layout_of,
-    moved,
-    position,
-    sign_in,
-)
-from attnx.interventions.norms import SAME, normed, unchanged
-from attnx.interventions.stream_end import Back, computed, end_of
-from attnx.records import Place, Site
+from attnx.interventions.joins import CLAMPS, STEPS, SUMS, VIEWS, Join, Joins, LostError, Term, carriers, position
+from attnx.interventions.layers import Layer, Stack, stack_of
+from attnx.interventions.norms import normed, unchanged
+from attnx.interventions.stream_end import Back, computed
+from attnx.records import Site
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
-
-
-@dataclass(slots=True)
-class Layer:
-    """One layer of a stack."""
-
-    given: Place
-    """The stream at the layer's input."""
-    terms: list[Term] = field(default_factory=list)
-    """What its sublayers add, in order."""
-    out: Place | None = None
-    """The stream after the layer, including any norm that closes it."""
-
-    @property
-    def mlps(self) -> list[Term]:
-        """The terms other than attention."""
-        return [term for term in self.terms if term.site is None]
-
-
-@dataclass(slots=True)
-class Stack:
-    """Layers that share one stream."""
-
-    layers: list[Layer]
-    sites: list[tuple[int, ...]]
-    """The attentions of each layer."""
-    normed: bool
-    """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
-    plain: bool = True
-    """Whether the stream is exactly the sum of what is added to it (no factors, no other tensors)."""
 
 
 class Streams:
@@ -133,7 +87,7 @@ class Streams:
                 self.lost.update({join.site.index: why for join in chain})
                 continue
             try:
-                stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
+                stacks.append(stack_of(self.graph, chain, [before[j.site.index][1] for j in chain]))
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
@@ -219,95 +173,5 @@ class Streams:
         led = [name for name in live if self._leads(name, outs)]
         return led[0] if len(led) == 1 else None
 
-    def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
-        graph = self.graph
-        starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
-        if starts[0] != 0:
-            starts = [0, *starts]
-        tail = end_of(graph, chain[-1], any(back.norm for back in backs))
-        ends = [*backs[1:], tail]
-        layers: list[Layer] = []
-        for number, at in enumerate(starts):
-            stop = starts[number + 1] if number + 1 < len(starts) else len(chain)
-            first = chain[at]
-            given = Place(first.stream, self._given(first))
-            layer = Layer(given)
-            for join, end in zip(chain[at:stop], ends[at:stop], strict=True):
-                axes: Axes | None = join.axes
-                layer.terms.append(join.term)
-                layout = layout_of(axes, join.names)
-                layer.terms += [self._term(name, layout, sign) for name, sign in join.beside]
-                value = join.out
-                for node, source, target in end.steps:
-                    axes = moved(graph, node, axes, source)
-                    value = target
-                    if node.op_type in SUMS:
-                        layout = layout_of(axes, join.names)
-                        some = [n for n in node.input if n in end.terms]
-                        layer.terms += [self._term(n, layout, sign_in(node, n)) for n in some]
-                layout = layout_of(axes, join.names)
-                if layout is not None:
-                    layer.out = Place(_first(graph, value), layout)
-            layers.append(layer)
-        for one, two in pairwise(layers):
-            two.given = one.out or two.given
-        return Stack(
-            layers,
-            [
-                tuple(j.site.index for j in chain[at : starts[n + 1] if n + 1 < len(starts) else len(chain)])
-                for n, at in enumerate(starts)
-            ],
-            any(back.norm for back in ends),
-            all(back.plain for back in ends) and all(join.plain for join in chain),
-        )
-
-    def _given(self, join: Join) -> str:
-        layout = layout_of(join.axes, join.names)
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return layout
-
-    def _term(self, added: str, layout: str | None, sign: int) -> Term:
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), Place(added, layout), None, sign)
-
-    def _own(self, value: str) -> str:
-        """A sublayer's output before its norm and factors."""
-        graph = self.graph
-        best = value
-        for _ in range(STEPS):
-            node = graph.producer(value)
-            if node is None:
-                break
-            source = normed(graph, value)
-            if source is not None:
-                best = value = source
-                continue
-            live = [n for n in node.input if n and depends(graph, n)]
-            if node.op_type in SAME:
-                value = node.input[0]
-            elif node.op_type in ("Mul", "Div") and len(live) == 1 and graph.shape(live[0]) == graph.shape(value):
-                best = value = live[0]
-            else:
-                break
-        return best
-
-
-def _first(graph: Graph, value: str) -> str:
-    """The first tensor with the numbers of `value`: before lossless casts."""
-    while (node := graph.producer(value)) is not None and node.op_type in SAME:
-        before = node.input[0]
-        one, two = graph.facts.get(before), graph.facts.get(value)
-        if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
-            break
-        if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
-            break  # inside a fused node that need not be opened for it
-        value = before
-    return value
-
-
-_HALVES = (10, 16)
-"""Types whose values every other float type can represent: float16, bfloat16."""
 
 __all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

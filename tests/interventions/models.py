@@ -38,6 +38,8 @@ class Kind:
     `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m."""
     scale: str = ""
     """What a sublayer's output is multiplied with before it is added: number, or features (a stored vector)."""
+    macaron: bool = False
+    """Whether half of an MLP comes before the attention (Conformer); with `closed`, a norm closes each layer."""
     closed: bool = False
     """Whether a post-norm model ends with a norm of its own, behind the last layer's."""
     written: bool = False
@@ -82,6 +84,11 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
         w[f"{layer}up"], w[f"{layer}upb"] = rng.normal(size=(WIDTH, INNER)) / 3, rng.normal(size=INNER) / 3
         w[f"{layer}down"], w[f"{layer}downb"] = rng.normal(size=(INNER, WIDTH)) / 4, rng.normal(size=WIDTH) / 3
         w[f"{layer}scales"] = np.linspace(0.3, 1.6, 2 * WIDTH).reshape(2, WIDTH)
+        more = np.random.default_rng(100 + layer)
+        for name, shape in (("firstup", (WIDTH, INNER)), ("firstdown", (INNER, WIDTH)), ("firstupb", (INNER,))):
+            w[f"{layer}{name}"] = more.normal(size=shape) / 3
+        w[f"{layer}firstdownb"], w[f"{layer}firstb"] = more.normal(size=(2, WIDTH)) / 3
+        w[f"{layer}firstg"] = 1 + more.normal(size=WIDTH) / 4
         w[f"{layer}sink"] = rng.normal(size=HEADS)
         w[f"{layer}pk"], w[f"{layer}pq"] = rng.normal(size=(2, SIZE, LONGEST)) / 4
         for name in norms:
@@ -130,6 +137,8 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
     w = {name: a.astype(np.float64) for name, a in w32.items()}
     x = hook("given", 0, w["table"][ids] + w["places"][: ids.shape[1]])
     for layer in range(kind.layers):
+        if kind.macaron:
+            x = x + 0.5 * hook("first mlp", layer, _mlp(w, f"{layer}first", _norm(kind, w, f"{layer}first", x)))
         a = hook(
             "attention",
             layer,
@@ -144,13 +153,14 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
             middle = _norm(kind, w, f"{layer}in", middle)
         before = x if kind.parallel else middle
         inner = before if kind.norm == "post" else _norm(kind, w, f"{layer}mid", before)
-        inner = np.maximum(inner @ w[f"{layer}up"] + w[f"{layer}upb"], 0)
-        m = hook("mlp", layer, inner @ w[f"{layer}down"] + w[f"{layer}downb"])
+        m = hook("mlp", layer, _mlp(w, f"{layer}", inner))
         if kind.norm == "sandwich":
             m = _norm(kind, w, f"{layer}behind2", m)
         x = middle + times * m * factor(kind, w, layer, 1)
         if kind.norm == "post":
             x = _norm(kind, w, f"{layer}mid", x)
+        if kind.macaron and kind.closed:
+            x = _norm(kind, w, f"{layer}behind1", x)
         x = hook("residual", layer, x)
     return head(kind, w, x)
 
@@ -163,6 +173,11 @@ def head(kind: Kind, w: dict[str, Array], x: Array) -> Array:
         x = x[:, -1:]
     logits = x @ w["head"] + w["headb"]
     return logits if kind.cap is None else kind.cap * np.tanh(logits / kind.cap)
+
+
+def _mlp(w: dict[str, Array], name: str, x: Array) -> Array:
+    inner = np.maximum(x @ w[f"{name}up"] + w[f"{name}upb"], 0)
+    return np.asarray(inner @ w[f"{name}down"] + w[f"{name}downb"])
 
 
 def _attend(kind: Kind, w: dict[str, Array], layer: int, x: Array, mask: Array, hook: Hook) -> Array:
@@ -238,7 +253,7 @@ def edited(
     )
 
     def hook(name: str, layer: int, array: Array) -> Array:
-        if name != at or (layers is not None and layer not in layers):
+        if at not in (name, name.removeprefix("first ")) or (layers is not None and layer not in layers):
             return array
         cells = picked(name, array.shape, heads, queries, keys)
         if what == "zero":
@@ -421,10 +436,11 @@ class Graph:
         joined = self.op("Reshape", self.op("Transpose", split, perm=[0, 2, 1, 3]), self.ints(0, 0, HEADS * SIZE))
         return self.linear(joined, f"{layer}o", f"{layer}ob")
 
-    def mlp(self, layer: int, x: str) -> str:
-        inner = self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb"))
+    def mlp(self, layer: int, x: str, first: str = "") -> str:
+        name = f"{layer}{first}"
+        inner = self.op("Relu", self.linear(x, f"{name}up", f"{name}upb"))
         if not self.kind.experts:
-            return self.linear(inner, f"{layer}down", f"{layer}downb")
+            return self.linear(inner, f"{name}down", f"{name}downb")
         halves = np.split(self.w[f"{layer}down"], 2)
         ends = [self.ints(0), self.ints(INNER // 2), self.ints(INNER)]
         parts = []
@@ -491,6 +507,9 @@ def _bias(g: Graph) -> None:
 def _layers(g: Graph, x: str) -> str:
     kind = g.kind
     for layer in range(kind.layers):
+        if kind.macaron:
+            half = g.op("Mul", g.mlp(layer, g.norm(f"{layer}first", x), "first"), np.float32(0.5))
+            x = g.op("Add", x, half)
         a = g.attend(layer, x if kind.norm == "post" else g.norm(f"{layer}in", x))
         a = g.norm(f"{layer}behind1", a) if kind.norm == "sandwich" else a
         a = g.op("Mul", a, factor(kind, g.w, layer, 0)) if kind.scale else a
@@ -517,6 +536,7 @@ def _layers(g: Graph, x: str) -> str:
         m = g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m
         x = g.op("Sub", x, m) if less else g.op("Add", m, x)
         x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
+        x = g.norm(f"{layer}behind1", x) if kind.macaron and kind.closed else x
     return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
 
 
@@ -630,6 +650,11 @@ MORE: dict[str, Kind] = {
     "parallel, subtracted": Kind(parallel=True, joined="subtracted"),
     "parallel, less the difference": Kind(parallel=True, joined="less the difference"),
     "parallel, difference": Kind(parallel=True, joined="difference"),
+    "macaron": Kind(macaron=True),
+    "macaron, written": Kind(macaron=True, written=True, scale="features", layers=3),
+    "macaron, subtracted": Kind(macaron=True, rms=True, joined="subtracted"),
+    "macaron, parallel": Kind(macaron=True, parallel=True),
+    "conformer": Kind(macaron=True, closed=True, causal=False, low=LOWEST),
     "scaled": Kind(scale="number"),
     "scaled by features, rms": Kind(scale="features", rms=True),
     "scaled, parallel": Kind(scale="features", parallel=True),
