@@ -96,9 +96,12 @@ def _picked(
     Returns:
         None where sums have several parts, the matrix is not known, or no tokens stand along what is summed over.
     """
-    array, shape, value = c.held[live], c.shape(live), c.facts.get(other, UNKNOWN).value
+    array, shape = c.held[live], c.shape(live)
+    if shape is None or all(array.shape[i] == 1 for i in over):
+        return None
+    value = c.facts.get(other, UNKNOWN).value
     value = c.graph.known(other) if value is None else value
-    if value is None or shape is None or all(array.shape[i] == 1 for i in over):
+    if value is None:
         return None
     tokens, ones = widened(array, {i: shape[i] for i in along}).astype(np.float64), (value != 0).astype(np.float64)
     if multiply(np.ones_like(tokens), ones).max() > 1:
