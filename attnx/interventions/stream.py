@@ -87,10 +87,36 @@ class Streams:
                 self.lost.update({join.site.index: why for join in chain})
                 continue
             try:
-                stacks.append(stack_of(self.graph, chain, [before[j.site.index][1] for j in chain]))
+                stack = stack_of(self.graph, chain, [before[j.site.index][1] for j in chain])
+                self._check_terms(stack)
+                stacks.append(stack)
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
+
+    def _check_terms(self, stack: Stack) -> None:
+        """Make sure that nothing else that is added to the stream is an attention whose way there is not known.
+
+        Raises:
+            LostError: An attention is among it.
+        """
+        givens = {layer.given.value for layer in stack.layers} | {join.out for join in self._joins.values()}
+        for term in (term for layer in stack.layers for term in layer.mlps):
+            if (why := self.lost_in(term.added.value, givens)) is not None:
+                raise LostError(why)
+
+    def lost_in(self, value: str, stop: Collection[str] = ()) -> str | None:
+        """Why an attention that a tensor is made of was not followed to the stream; None if there is none.
+
+        Args:
+            value: The tensor.
+            stop: Where the search ends.
+        """
+        for site in self.sites:
+            made = {site.places[name].value for name in ("weights", "context") if name in site.places}
+            if site.index in self.lost and site.index not in self._joins and reaches(self.graph, value, made, stop):
+                return self.lost[site.index]
+        return None
 
     def _cut_behind(self, out: str, outs: Mapping[str, Join], cut: Mapping[int, str]) -> str | None:
         """Why the stream behind an attention is lost on the way from the next one: its layer has no known end."""

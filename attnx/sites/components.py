@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ def _looked_at(parts: Sequence[Part], looks: Mapping[int, set[str]], i: int) -> 
     return any(j != i and parts[i].out and parts[i].out in made_of for j, made_of in looks.items())
 
 
-def _joins(graph: Graph, out: str, attended: Collection[str]) -> bool:
+def _joins(graph: Graph, out: str, attended: set[str]) -> bool:
     """Whether what an attention gives is first added to what its keys or values are made of."""
     reached, heap = {out}, [(graph.position(node), node.output[0]) for node in graph.consumers(out)] if out else []
     heapq.heapify(heap)
