@@ -11,7 +11,7 @@ from attnx.graph.axes.atoms import Atom, Axes, leaves
 from attnx.graph.axes.axes import forward
 from attnx.graph.axes.paths import above, depends
 from attnx.graph.axes.projections import output_axes
-from attnx.interventions.norms import SAME, normed, unchanged
+from attnx.interventions.norms import SAME, normed, unchanged, unscaled
 from attnx.records import Place, Site
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class Joins:
                 asked.update(out for out in node.output if out)
         node, other, reached = self._first_sum(out, asked)
         mine = [name for name in node.input if name in reached]
-        stream, beside = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [])
+        found_in = self._stream_in(other, asked, graph.shape(node.output[0]), 2)
+        stream, beside, bare = found_in or (other, [], True)
         beside += [(n, 1) for n in node.input if n != other and n not in mine and depends(graph, n)]
         branch, added, more, way, plain = self._way(mine[0], out, reached, sign_in(node, mine[0]))
         axes_of = {out: axes}
@@ -110,7 +111,7 @@ class Joins:
             raise LostError("the axes of the stream cannot be followed")
         term = Term(Place(branch, layout), Place(added[0], behind), site.index, added[1])
         beside += [*more, *((name, 1) for name in mine[1:])]
-        return Join(site, node.output[0], stream, term, beside, whole, names, plain)
+        return Join(site, node.output[0], stream, term, beside, whole, names, plain and bare)
 
     def _first_sum(self, out: str, asked: set[str]) -> tuple[NodeProto, str, set[str]]:
         """The first node downstream that adds the source of its query to it."""
@@ -139,21 +140,24 @@ class Joins:
 
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
-    ) -> tuple[str, list[tuple[str, int]]] | None:
-        """The stream in a sum, and the other terms with their signs."""
+    ) -> tuple[str, list[tuple[str, int]], bool] | None:
+        """The stream in a sum, the other terms with their signs, and whether no factor stands on the stream."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:
             return None
         if not asked.isdisjoint((value, unchanged(graph, value))) and (depends(graph, value) or own == shape):
-            return value, []
+            return value, [], True
+        source = unscaled(graph, value)
+        if source in asked and depends(graph, source):
+            return source, [], False
         node = graph.producer(unchanged(graph, value))
         if depth == 0 or node is None or node.op_type not in SUMS:
             return None
         for name in carriers(node):
             if (inner := self._stream_in(name, asked, shape, depth - 1)) is not None:
                 rest = [(n, sign_in(node, n)) for n in node.input if n != name and depends(graph, n)]
-                return inner[0], [*inner[1], *rest]
+                return inner[0], [*inner[1], *rest], inner[2]
         return None
 
     def _way(

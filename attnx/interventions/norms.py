@@ -57,6 +57,24 @@ def unchanged(graph: Graph, value: str) -> str:
     return value
 
 
+def scaled(graph: Graph, node: NodeProto) -> str | None:
+    """The one computed input that a node multiplies with, or divides by, stored numbers; None if it does neither."""
+    live = [n for n in node.input if n and depends(graph, n)]
+    if node.op_type not in ("Mul", "Div") or len(live) != 1 or (node.op_type == "Div" and node.input[0] != live[0]):
+        return None
+    return live[0] if graph.shape(live[0]) == graph.shape(node.output[0]) else None
+
+
+def unscaled(graph: Graph, value: str) -> str:
+    """The tensor that a tensor is, except for copies and stored factors."""
+    while (node := graph.producer(value)) is not None:
+        source = node.input[0] if node.op_type in SAME else scaled(graph, node)
+        if source is None:
+            break
+        value = source
+    return value
+
+
 def _summed(graph: Graph, value: str) -> Iterator[str]:
     """The tensors that reductions upstream reduce, before squaring and subtracting the mean; the nearest first."""
     queue, seen = [value], set[str]()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import CLAMPS, STEPS, SUMS, VIEWS, Join, Joins, LostError, Term, carriers, position
 from attnx.interventions.layers import Layer, Stack, stack_of
-from attnx.interventions.norms import normed, unchanged
+from attnx.interventions.norms import normed, unchanged, unscaled
 from attnx.interventions.stream_end import Back, computed
 from attnx.records import Site
 
@@ -188,10 +188,10 @@ class Streams:
         graph = self.graph
         for name in live:
             rest = [n for n in live if n != name]
-            if all(reaches(graph, n, {name, unchanged(graph, name)}, outs) for n in rest):
+            if all(reaches(graph, n, {name, unchanged(graph, name), unscaled(graph, name)}, outs) for n in rest):
                 return name
         for name in live:
-            join = outs.get(name) or outs.get(unchanged(graph, name))
+            join = outs.get(name) or outs.get(unchanged(graph, name)) or outs.get(unscaled(graph, name))
             if join is not None:
                 sources = {join.stream, unchanged(graph, join.stream)}
                 if all(computed(graph, n, name, sources) for n in live if n != name):

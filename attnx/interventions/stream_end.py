@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import CLAMPS, SUMS, VIEWS, Join, LostError, carriers
-from attnx.interventions.norms import norm_of, unchanged
+from attnx.interventions.norms import norm_of, scaled, unchanged
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -38,6 +38,7 @@ def end_of(graph: Graph, join: Join, norm: bool) -> Back:
         back.steps += step[0]
         back.terms += step[1]
         back.norm = back.norm or step[2]
+        back.plain = back.plain and not any(scaled(graph, node) == source for node, source, _ in step[0])
         value = back.steps[-1][2]
     _must_end(graph, value, join.stream)
     if back.norm or (norm and not back.steps) or (norm and back.terms):
@@ -89,7 +90,8 @@ def _sum_with(graph: Graph, value: str, given: str | None = None) -> list[tuple[
     while stack:
         name, steps = stack.pop(0)
         for node in graph.consumers(name):
-            if len(steps) < 6 and node.op_type in VIEWS | CLAMPS and node.input[0] == name:
+            carries = (node.op_type in VIEWS | CLAMPS and node.input[0] == name) or scaled(graph, node) == name
+            if len(steps) < 6 and carries:
                 stack.append((node.output[0], [*steps, (node, name, node.output[0])]))
             elif node.op_type in SUMS and name in carriers(node):
                 others = [n for n in node.input if n != name and depends(graph, n)]

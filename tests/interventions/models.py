@@ -38,6 +38,8 @@ class Kind:
     `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m."""
     scale: str = ""
     """What a sublayer's output is multiplied with before it is added: number, or features (a stored vector)."""
+    kept: float = 1.0
+    """What the stream is multiplied with where a sublayer's output is added to it (DeepNorm, in post-norm models)."""
     macaron: bool = False
     """Whether half of an MLP comes before the attention (Conformer); with `closed`, a norm closes each layer."""
     closed: bool = False
@@ -148,7 +150,7 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
             a = _norm(kind, w, f"{layer}behind1", a)
         plus, times = signs(kind)
         a = a * factor(kind, w, layer, 0)
-        middle = x + plus * a
+        middle = kind.kept * x + plus * a
         if kind.norm == "post":
             middle = _norm(kind, w, f"{layer}in", middle)
         before = x if kind.parallel else middle
@@ -156,6 +158,7 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
         m = hook("mlp", layer, _mlp(w, f"{layer}", inner))
         if kind.norm == "sandwich":
             m = _norm(kind, w, f"{layer}behind2", m)
+        middle = middle if kind.parallel else kind.kept * middle
         x = middle + times * m * factor(kind, w, layer, 1)
         if kind.norm == "post":
             x = _norm(kind, w, f"{layer}mid", x)
@@ -526,18 +529,22 @@ def _layers(g: Graph, x: str) -> str:
                 "turned": lambda x, a, m: g.op("Sub", m, g.op("Add", x, a)),
                 "difference": lambda x, a, m: g.op("Add", g.op("Sub", m, a), x),
             }
-            x = sums[kind.joined](x, a, m)
+            x = sums[kind.joined](_kept(g, x), a, m)
             continue
         less = kind.joined == "subtracted"
-        x = g.op("Sub" if less else "Add", x, a)
+        x = g.op("Sub" if less else "Add", _kept(g, x), a)
         x = g.norm(f"{layer}in", x) if kind.norm == "post" else x
         m = g.mlp(layer, x if kind.norm == "post" else g.norm(f"{layer}mid", x))
         m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
         m = g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m
-        x = g.op("Sub", x, m) if less else g.op("Add", m, x)
+        x = g.op("Sub", _kept(g, x), m) if less else g.op("Add", m, _kept(g, x))
         x = g.norm(f"{layer}mid", x) if kind.norm == "post" else x
         x = g.norm(f"{layer}behind1", x) if kind.macaron and kind.closed else x
     return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
+
+
+def _kept(g: Graph, x: str) -> str:
+    return x if g.kind.kept == 1 else g.op("Mul", x, np.float32(g.kind.kept))
 
 
 def _picked(g: Graph, x: str) -> str:
@@ -655,6 +662,11 @@ MORE: dict[str, Kind] = {
     "macaron, subtracted": Kind(macaron=True, rms=True, joined="subtracted"),
     "macaron, parallel": Kind(macaron=True, parallel=True),
     "conformer": Kind(macaron=True, closed=True, causal=False, low=LOWEST),
+    "kept in part": Kind(kept=0.7),
+    "kept in part, written": Kind(kept=1.3, written=True, joined="subtracted", scale="features"),
+    "kept in part, parallel": Kind(kept=0.7, parallel=True),
+    "kept in part, parallel, one by one": Kind(kept=0.7, parallel=True, joined="stream", rms=True),
+    "deep norm": Kind(kept=1.4, norm="post", causal=False, low=LOWEST),
     "scaled": Kind(scale="number"),
     "scaled by features, rms": Kind(scale="features", rms=True),
     "scaled, parallel": Kind(scale="features", parallel=True),
