@@ -137,7 +137,7 @@ class _Attribution:
         missed = head.logit - (whole if cross is None else whole + cross.sum((1, 2)))
         off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
         if self._all.exact and not (off <= self._close).all():
-            before = "no final norm was found, and what follows the last layer is not linear"
+            before = "what follows the last layer is not linear, and no final norm of its positions was found"
             behind = "what follows the final norm is not linear, or a logit is made of more than one position"
             why = behind if self._norm else before
             raise UnsupportedError(
