@@ -145,7 +145,7 @@ class _Attribution:
             shares = np.concatenate([mlps, biases, own.reshape(count, -1), embedding[:, None]], axis=1)
             off, close = np.abs(missed), _ROUNDED * np.abs(shares).sum(axis=1)
         if not (off <= close).all():
-            before = "no final norm was found, and what follows the last layer is not linear"
+            before = "what follows the last layer is not linear, and no final norm of its positions was found"
             behind = "what follows the final norm is not linear, or a logit is made of more than one position"
             why = behind if self._norm else before
             raise UnsupportedError(

@@ -145,7 +145,7 @@ class Joins:
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
     ) -> tuple[str, list[tuple[str, int]], bool] | None:
-        """The stream in a sum, the other terms with their signs, and whether it is added as it is."""
+        """The stream in a sum, the other terms with their signs, and whether no constant changes the stream."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
     SHIFTS,
-    STEPS,
     SUMS,
     Join,
     Joins,
@@ -19,47 +15,15 @@ from attnx.interventions.joins import (
     Term,
     carried,
     carriers,
-    layout_of,
-    moved,
     position,
-    sign_in,
 )
-from attnx.interventions.norms import SAME, normed, unchanged
-from attnx.interventions.stream_end import Back, computed, end_of, must_be_last, must_pass
-from attnx.records import Place, Site
+from attnx.interventions.layers import Layer, Stack, stack_of, starts_of
+from attnx.interventions.norms import normed, unchanged
+from attnx.interventions.stream_end import Back, computed, end_of
+from attnx.records import Site
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
-
-
-@dataclass(slots=True)
-class Layer:
-    """One layer of a stack."""
-
-    given: Place
-    """The stream at the layer's input."""
-    terms: list[Term] = field(default_factory=list)
-    """What its sublayers add, in order."""
-    out: Place | None = None
-    """The stream after the layer, including any norm that closes it."""
-
-    @property
-    def mlps(self) -> list[Term]:
-        """What is computed from the layer's stream and added to it, other than attention."""
-        return [term for term in self.terms if term.site is None and term.inside]
-
-
-@dataclass(slots=True)
-class Stack:
-    """Layers that share one stream."""
-
-    layers: list[Layer]
-    sites: list[tuple[int, ...]]
-    """The attentions of each layer."""
-    normed: bool
-    """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
-    plain: bool = True
-    """Whether the stream is exactly the sum of what is added to it (no factors, no other tensors)."""
 
 
 class Streams:
@@ -136,7 +100,13 @@ class Streams:
                 self.lost.update({join.site.index: why for join in chain})
                 continue
             try:
-                stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
+                backs = [before[j.site.index][1] for j in chain]
+                like = [backs[at] for at in starts_of(chain)[1:]] or backs[1:]
+                ends = [*backs[1:], end_of(self.graph, chain[-1], like)]
+                inside = [self._inside(join, end, by_out) for join, end in zip(chain, ends, strict=True)]
+                stack = stack_of(self.graph, chain, ends, inside, by_out)
+                self._check_terms(stack)
+                stacks.append(stack)
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
@@ -150,6 +120,30 @@ class Streams:
                 continue
             if reaches(graph, other.out, {start}):
                 raise LostError("what it is added to is no residual stream but part of what another attention adds")
+
+    def _check_terms(self, stack: Stack) -> None:
+        """Make sure that nothing else that is added to the stream is an attention whose way there is not known.
+
+        Raises:
+            LostError: An attention is among it.
+        """
+        givens = {layer.given.value for layer in stack.layers} | {join.out for join in self._joins.values()}
+        for term in (term for layer in stack.layers for term in layer.terms if term.site is None):
+            if (why := self.lost_in(term.added.value, givens)) is not None:
+                raise LostError(why)
+
+    def lost_in(self, value: str, stop: Collection[str] = ()) -> str | None:
+        """Why an attention that a tensor is made of was not followed to the stream; None if there is none.
+
+        Args:
+            value: The tensor.
+            stop: Where the search ends.
+        """
+        for site in self.sites:
+            made = {site.places[name].value for name in ("weights", "context") if name in site.places}
+            if site.index in self.lost and site.index not in self._joins and reaches(self.graph, value, made, stop):
+                return self.lost[site.index]
+        return None
 
     def _cut_behind(self, out: str, outs: Mapping[str, Join], cut: Mapping[int, str]) -> str | None:
         """Why the stream behind an attention is lost on the way from the next one: its layer has no known end."""
@@ -278,128 +272,5 @@ class Streams:
                 return None, found
             value = older
 
-    def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
-        graph = self.graph
-        starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
-        if starts[0] != 0:
-            starts = [0, *starts]
-        like = [backs[at] for at in starts[1:]] or list(backs[1:])
-        ends = [*backs[1:], end_of(graph, chain[-1], like)]
-        layers: list[Layer] = []
-        again: set[int] = set()
-        """Layers at whose end an earlier stream is added, which belongs to none."""
-        outs = {join.out for join in self._joins.values()}
-        for number, at in enumerate(starts):
-            stop = starts[number + 1] if number + 1 < len(starts) else len(chain)
-            first = chain[at]
-            given = Place(first.stream, self._given(first))
-            layer = Layer(given)
-            for join, end in zip(chain[at:stop], ends[at:stop], strict=True):
-                axes: Axes | None = join.axes
-                inside = self._inside(join, end, outs)
-                layer.terms.append(join.term)
-                layout = layout_of(axes, join.names)
-                layer.terms += [self._term(n, layout, sign, inside[n]) for n, sign in join.beside]
-                value = join.out
-                steps = end.steps
-                if join is chain[stop - 1]:
-                    steps = steps[: _own_steps(end, inside)]
-                    again |= {number} if len(steps) < len(end.steps) else set()
-                for node, source, target in steps:
-                    axes = moved(graph, node, axes, source)
-                    value = target
-                    if node.op_type in SUMS:
-                        layout = layout_of(axes, join.names)
-                        some = [n for n in node.input if n in end.terms]
-                        layer.terms += [self._term(n, layout, sign_in(node, n), inside[n]) for n in some]
-                layout = layout_of(axes, join.names)
-                if layout is not None:
-                    layer.out = Place(_first(graph, value), layout)
-            layers.append(layer)
-        for number, layer in enumerate(layers):
-            last = chain[starts[number + 1] - 1 if number + 1 < len(starts) else -1]
-            if layer.out is not None:
-                must_pass(graph, last, layer.out.value, outs, number + 1 == len(layers))
-        if layers[-1].out is not None:
-            must_be_last(graph, layers[-1].out.value)
-        for number, (one, two) in enumerate(pairwise(layers)):
-            two.given = two.given if number in again else one.out or two.given
-        return Stack(
-            layers,
-            [
-                tuple(j.site.index for j in chain[at : starts[n + 1] if n + 1 < len(starts) else len(chain)])
-                for n, at in enumerate(starts)
-            ],
-            any(back.norm for back in ends),
-            all(back.plain for back in ends)
-            and all(join.plain for join in chain)
-            and not again
-            and all(term.inside for layer in layers for term in layer.terms),
-        )
-
-    def _given(self, join: Join) -> str:
-        layout = layout_of(join.axes, join.names)
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return layout
-
-    def _term(self, added: str, layout: str | None, sign: int, inside: bool) -> Term:
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), Place(added, layout), None, sign, inside)
-
-    def _own(self, value: str) -> str:
-        """A sublayer's output before its norm and factors."""
-        graph = self.graph
-        best = value
-        for _ in range(STEPS):
-            node = graph.producer(value)
-            if node is None:
-                break
-            source = normed(graph, value)
-            if source is not None:
-                best = value = source
-                continue
-            live = [n for n in node.input if n and depends(graph, n)]
-            if node.op_type in SAME:
-                value = node.input[0]
-            elif node.op_type in ("Mul", "Div") and len(live) == 1 and graph.shape(live[0]) == graph.shape(value):
-                best = value = live[0]
-            else:
-                break
-        return best
-
-
-def _own_steps(end: Back, inside: Mapping[str, bool]) -> int:
-    """How many steps behind a layer's last attention belong to the layer: not an earlier stream that is added at its
-    end, nor the factor that makes room for it.
-    """
-    last, count = 0, len(end.steps)
-    for at, (node, _, _) in enumerate(end.steps):
-        added = [inside[n] for n in node.input if n in end.terms] if node.op_type in SUMS else []
-        if any(added):
-            last, count = at + 1, len(end.steps)
-        elif added:
-            count = min(count, at)
-    while last < count < len(end.steps) and end.steps[count - 1][0].op_type in ("Mul", "Div"):
-        count -= 1
-    return count
-
-
-def _first(graph: Graph, value: str) -> str:
-    """The first tensor with the numbers of `value`: before lossless casts."""
-    while (node := graph.producer(value)) is not None and node.op_type in SAME:
-        before = node.input[0]
-        one, two = graph.facts.get(before), graph.facts.get(value)
-        if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
-            break
-        if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
-            break  # inside a fused node that need not be opened for it
-        value = before
-    return value
-
-
-_HALVES = (10, 16)
-"""Types whose values every other float type can represent: float16, bfloat16."""
 
 __all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

@@ -134,3 +134,30 @@ def test_a_decoder_whose_stream_is_lost_costs_the_encoder_nothing(tmp_path: Path
     assert [layer.out.value for layer in stack.layers if layer.out is not None] == ends
     assert len(streams.lost) == 4
     assert all("is subtracted in Sub" in why for why in streams.lost.values())
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_an_attention_that_is_lost_is_never_counted_as_an_mlp(at: int, tmp_path: Path) -> None:
+    """Its heads change places before W_O: what it adds is no MLP of the layer in front, nor part of the embeddings."""
+    g = graphs.G()
+    x = g.input("x", [1, "length", 16])
+    for layer in range(3):
+        q, k, v = graphs.qkv(g, x)
+        context = g.op("MatMul", g.softmax(g.scores(q, k)), v)
+        if layer == at:
+            context = g.op("Gather", context, g.const([1, 0, 3, 2], np.int64), axis=1)
+        x = str(g.op("Add", x, g.out(str(context))))
+        x = str(g.op("Add", x, g.linear(str(g.op("Relu", g.linear(x, 24))), 16, 24)))
+    path = g.save(tmp_path, x)
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
+    all_ = Intervening(attnx.open(path, device="cpu"), {"inputs": feed})
+    patch = Intervention("one", (Edit("patch", layers=((at + 2) % 3,), quantity="mlp", source="inputs"),))
+    why = "found: its output projection was not found with certainty"
+    if at:
+        with pytest.raises(UnsupportedError, match=f"its MLP output was not {why}"):
+            list(all_.run([patch]))
+    else:
+        list(all_.run([patch]))
+        why = "found only behind an attention: its output projection"
+    with pytest.raises(UnsupportedError, match=why):
+        lens(all_)
