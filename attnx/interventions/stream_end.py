@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import below, depends, reaches
 from attnx.interventions.joins import CLAMPS, SHIFTS, SUMS, Join, LostError, carried, carriers
-from attnx.interventions.norms import norm_of, normed, unchanged
+from attnx.interventions.norms import SAME, norm_of, normed, unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from onnx import NodeProto
 
@@ -125,7 +125,8 @@ def must_pass(graph: Graph, join: Join, end: str, outs: Collection[str], last: b
     Raises:
         LostError: A later attention, or an output that the end makes, is also made of something else in the layer.
     """
-    around = below(graph, {join.out}, {end} if join.out != end else ())
+    ends = {end, *_copied(graph, end)}
+    around = below(graph, {join.out}, ends if join.out not in ends else ())
     for node in graph.consumers(
         join.stream
     ):  # x + mlp(x + attention): what is added to the attention is not the stream
@@ -134,7 +135,7 @@ def must_pass(graph: Graph, join: Join, end: str, outs: Collection[str], last: b
             if any(n in around and n != join.out for n in others):
                 raise LostError(f"where its layer ends cannot be told: {node.op_type} {node.name!r} goes round it")
     goals = below(graph, {end}, ()) & set(graph.outputs) if last else set(outs) - {join.out}
-    if join.out != end and (found := sorted((around - {end}) & goals)):
+    if join.out not in ends and (found := sorted((around - ends) & goals)):
         name = "an output" if last else "a later attention"
         raise LostError(f"where its layer ends cannot be told: {name} also reads something else of it ({found[0]!r})")
 
@@ -148,7 +149,7 @@ def must_be_last(graph: Graph, end: str) -> None:
     Raises:
         LostError: Something does.
     """
-    copies, stack = set[str](), [end]
+    copies, stack = set[str](), [end, *_copied(graph, end)]
     while stack:
         value = stack.pop()
         if value not in copies:
@@ -174,6 +175,13 @@ def must_be_last(graph: Graph, end: str) -> None:
 
 _WEIGHS = ("MatMul", "Gemm", "Conv", "Einsum", "MatMulInteger", "MatMulNBits", "FusedMatMul", "QLinearMatMul")
 """Operators that multiply by weights."""
+
+
+def _copied(graph: Graph, value: str) -> Iterator[str]:
+    """The tensors that a tensor is a copy of."""
+    while (node := graph.producer(value)) is not None and node.op_type in SAME:
+        value = node.input[0]
+        yield value
 
 
 def _must_end(graph: Graph, value: str, given: str) -> None:
