@@ -127,13 +127,11 @@ def must_pass(graph: Graph, join: Join, end: str, outs: Collection[str], last: b
     """
     ends = {end, *_copied(graph, end)}
     around = below(graph, {join.out}, ends if join.out not in ends else ())
-    for node in graph.consumers(
-        join.stream
-    ):  # x + mlp(x + attention): what is added to the attention is not the stream
-        if node.op_type in SUMS and join.stream in carriers(node) and end not in node.output:
-            others = [n for n in node.input if n != join.stream]
-            if any(n in around and n != join.out for n in others):
-                raise LostError(f"where its layer ends cannot be told: {node.op_type} {node.name!r} goes round it")
+    beyond = around - (ends if join.out not in ends else {join.out})
+    for node in graph.consumers(join.stream):  # x + mlp(x + attention): that attention is not added to the stream
+        carries = node.op_type in SUMS and join.stream in carriers(node) and end not in node.output
+        if carries and any(n in beyond and n != join.out for n in node.input):
+            raise LostError(f"where its layer ends cannot be told: {node.op_type} {node.name!r} goes round it")
     goals = below(graph, {end}, ()) & set(graph.outputs) if last else set(outs) - {join.out}
     if join.out not in ends and (found := sorted((around - ends) & goals)):
         name = "an output" if last else "a later attention"
