@@ -32,12 +32,12 @@ class SoftmaxRows:
     @cached_property
     def _mean(self) -> Array:
         """The sum of the terms times their logits."""
-        return np.einsum("hqk,hqk->hq", self._terms, self._moved)
+        return np.asarray(np.einsum("hqk,hqk->hq", self._terms, self._moved))
 
     def entropy(self) -> Array:
         """As `formula.entropy` of the weights: nats, of rows scaled to sum to 1; NaN for a row without weight."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.maximum(np.log(self._sum) - self._mean / self._sum, 0.0)
+            return np.asarray(np.maximum(np.log(self._sum) - self._mean / self._sum, 0.0))
 
     def largest(self) -> Array:
         """The largest weight."""
@@ -55,7 +55,7 @@ class SoftmaxRows:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             crossed = np.einsum("hqk,hqk->hq", self._terms, other._moved)
             apart = self._sum * (np.log(self._total) - np.log(other._total))
-            return np.maximum((self._mean - crossed - apart) / self._total, 0.0)
+            return np.asarray(np.maximum((self._mean - crossed - apart) / self._total, 0.0))
 
     def distance(self, other: SoftmaxRows) -> Array:
         """Half the sum of |a - b|."""
