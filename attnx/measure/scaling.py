@@ -149,10 +149,8 @@ def largest_move(
     best, where = -1.0, (-1, -1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
-        for first, row, ways in skipped.blocks(site):
+        for first, row, ways in skipped.blocks(site, head):
             gap = _moved(ways, *_softmaxes(ways))
-            if head is not None:
-                gap = np.where(np.arange(first, first + len(gap))[:, None] == head, gap, -1.0)
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), _place(site, first, row, gap)
     skipped.check()
@@ -386,10 +384,10 @@ class _Skipped:
         self.notes: list[str] = []
         """Notes on the skipped sites."""
 
-    def blocks(self, site: int) -> Iterator[tuple[int, int, Ways]]:
+    def blocks(self, site: int, head: int | None = None) -> Iterator[tuple[int, int, Ways]]:
         """One site in blocks, each with the numbers of its first head and its first row; see `in_blocks`."""
         try:
-            for block in in_blocks(self._trace, site, self._as_if, self._similarity):
+            for block in in_blocks(self._trace, site, self._as_if, self._similarity, head):
                 self._done = True
                 yield block
         except UnsupportedError as error:

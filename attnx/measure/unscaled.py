@@ -175,9 +175,11 @@ class Sides:
 
 
 def in_blocks(
-    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot"
+    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot", head: int | None = None
 ) -> Iterator[tuple[int, int, Ways]]:
     """`both_ways` for a few heads, or some rows of one head, at a time: limits the memory for a long text.
+
+    With `head`, that head alone; nothing if there is none.
 
     Yields:
         The first head, the first row, and these rows of these heads, without keys at either end that none of them sees;
@@ -185,8 +187,8 @@ def in_blocks(
     """
     a = trace.attentions[site]
     shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
-    step = max(1, BLOCK // max(1, shape[2] * shape[3]))
-    for start in range(0, max(shape[1], 1), step):
+    step = max(1, BLOCK // max(1, shape[2] * shape[3])) if head is None else 1
+    for start in range(0, max(shape[1], 1), step) if head is None else range(head, min(head + 1, shape[1])):
         sides = Sides(trace, site, as_if, similarity, slice(start, start + step))
         for rows in sides.rows():
             yield start, rows.start, sides.ways(rows, cut=True)

@@ -190,6 +190,9 @@ def test_strongest_finds_the_row_that_changes_most():
     assert strongest(t) == where
     assert strongest(t, sites=[0])[0] == 0
     assert strongest(t, head=1)[1] == 1
+    assert [(first, w.seen.shape[0]) for first, _, w in unscaled.in_blocks(t, 0, head=1)] == [(1, 1)]
+    with pytest.raises(UnsupportedError, match="no row"):
+        strongest(t, head=2)
 
 
 def test_sweep_by_hand():
