@@ -10,7 +10,6 @@ import numpy as np
 from attnx import formula
 from attnx.errors import RunError
 from attnx.records import QUANTITIES, Array, Attention, Check, Site
-from attnx.run import rounding
 from attnx.run.read import Reading
 from attnx.session.ort import Session
 
@@ -228,6 +227,8 @@ def rounded_rows(site: Site, weights: Array, masked: Array | None, total: Array,
         total: Sums of the rows, [B,H,Q].
         tolerance: How far rows may be off anyway.
     """
+    from attnx.run import rounding  # only what is loaded for graphs of low precision
+
     step = rounding.step_of(weights)
     allowance = rounding.allowed(total, step, weights.shape[-1])
     if step and masked is not None and masked.shape == weights.shape and not site.sink:

@@ -11,18 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnx.layout import arrange, axis_of, whole_factor
 from attnx.records import Array, Place, Site
-from attnx.taps.hiding import pieces
 from attnx.taps.some_heads import apart, heads_input
 from attnx.taps.writer import Nodes
-
-if TYPE_CHECKING:
-    pass
 
 ROWS, KEEP, MARKS, CELLS, AWAY, FIRST, START, ENDS, PAIRS, UP_TO = (
     f"attnx/{n}" for n in ("rows", "keep", "marks", "cells", "away", "first", "start", "ends", "pairs", "up_to")
@@ -164,7 +159,7 @@ class Writer(Nodes):
         if stat == "sizes":
             ends = self.ints([axis_of(place.layout, "q") or 0, axis_of(place.layout, "k") or 0])
             return self.node("Gather", [self.node("Shape", [value]), ends])
-        last = self._last(value, place)
+        last = self.last(value, place)
         if stat == "total" and marked:
             return self.node("Gather", [self.node("MatMul", [last, MARKS]), self.index(-1)], axis=-1)
         if stat == "total":
@@ -212,45 +207,12 @@ class Writer(Nodes):
         if (mask := self._mask(masked_place, place)) is not None:
             name, rank = mask
             return self._reduced(kind, self.as_float32(name), rank - 2)
-        scores = self._last(before, place)
+        scores = self.last(before, place)
         factor = whole_factor(place.factors)
         if factor != 1.0:
             scores = self.node("Div", [scores, self.number(float(factor))])
-        gap = self.node("Sub", [self._last(masked, masked_place), scores])
+        gap = self.node("Sub", [self.last(masked, masked_place), scores])
         return self._over_heads(kind, gap, masked_place)
-
-    def unlike(self, masked: str, place: Place, before: Place | None, stat: str) -> str:
-        """In how many cells what is visible differs from what is expected: of the masks alone where those are known.
-
-        A mask of [1,K] or [Q,K] is looked at once for all sites that it hides cells of.
-        """
-        found = None if before is None else pieces(self._graph, place, before, HIDDEN)
-        if found is None:
-            shown = [self.node("Greater", [self._last(masked, place), self.number(HIDDEN)])]
-            hides = [self.node("Not", shown)]
-        else:
-            added = [self.as_float32(one.value) for one in found if one.kind == "added"]
-            shown = [self.node("Greater", [one, self.number(HIDDEN / len(added))]) for one in added]
-            hides = [self.node("Not", [self.node("Greater", [one, self.number(HIDDEN)])]) for one in added]
-            for one in found:
-                if one.kind != "added":
-                    (shown if one.kind == "shows" else hides).append(one.value)
-                    (hides if one.kind == "shows" else shown).append(self.node("Not", [one.value]))
-        if not shown:
-            shown, hides = [self._constant(np.ones((1, 1), bool))], [self._constant(np.zeros((1, 1), bool))]
-        seen = self._joined("And", shown)
-        if stat == "not_full":
-            unlike = self.node("Not", [seen])
-        elif len(shown) == 1:
-            unlike = self.node("Xor", [seen, UP_TO])
-        else:
-            later = self.node("Not", [self.node("Or", [self._joined("Or", hides), UP_TO])])
-            unlike = self.node("Or", [self.node("And", [self.node("Not", [seen]), UP_TO]), later])
-        return self.node("ReduceSum", [self.node("Cast", [unlike], to=1)], keepdims=0)
-
-    def _joined(self, kind: str, values: Sequence[str]) -> str:
-        """And, or Or, of several."""
-        return values[0] if len(values) == 1 else self.node(kind, [self._joined(kind, values[:-1]), values[-1]])
 
     def _mask(self, masked: Place, before: Place) -> tuple[str, int] | None:
         """The tensor added in one node to the unchanged scores to make the masked ones; and its rank."""
@@ -267,7 +229,7 @@ class Writer(Nodes):
 
     def head_mean(self, value: str, place: Place, sink: bool, heads: int | None) -> str:
         """Mean of the weights over heads (and a batch of one), [Q,K]; where a sink takes a share, of the remainder."""
-        last = self._last(value, place)
+        last = self.last(value, place)
         if sink:
             last = self.node("Div", [last, self.summed(last, keep=1)])
         return self._mean(last, place, heads)
@@ -345,7 +307,7 @@ class Writer(Nodes):
         """
         if not self._is_float32(masked) or not self._is_float32(value):
             return self.stat(value, place, "entropy")
-        both = self._last(value, place), self._last(masked, masked_place)
+        both = self.last(value, place), self.last(masked, masked_place)
         outer = len(outer_words(place.layout))
         below = self.one_by_one(self._below, both, outer) if single and outer else self._below(*both)
         log = self.node("Log", [self.node("Max", [self.stat(value, place, "largest"), self.number(_TINY)])])
@@ -358,7 +320,7 @@ class Writer(Nodes):
         shown = self.at_least(self.node("Sub", [scores, most]), HIDDEN)  # hidden cells, whose weight is 0, may be -inf
         return self.summed(self.node("Mul", [weights, shown]))
 
-    def _last(self, value: str, place: Place) -> str:
+    def last(self, value: str, place: Place) -> str:
         """The matrix in float32 with q and k as its last axes, cut to its window."""
         value = self.as_float32(value)
         q, k = axis_of(place.layout, "q"), axis_of(place.layout, "k")

@@ -147,7 +147,9 @@ def tap(
                 scores = _output(found.opened, proto, before, named)
                 name = writer.added(name, place, scores, before, quantity)
             elif quantity in UNLIKE:
-                name = writer.unlike(name, place, before_mask(found.sites[i]), quantity)
+                from attnx.taps.hiding import unlike  # what `heads` measures by
+
+                name = unlike(writer, found.opened, name, place, before_mask(found.sites[i]), quantity)
             elif quantity in NORMS:
                 both = norms_behind(writer, found.opened, found.sites[i], name, place)
                 if both is None:

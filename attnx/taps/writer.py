@@ -38,11 +38,11 @@ class Nodes:
         return {} if self._graph.opset >= 18 else {"axes": [-1]}
 
     def ints(self, values: Sequence[int]) -> str:
-        return self._constant(np.asarray(values, np.int64))
+        return self.constant(np.asarray(values, np.int64))
 
     def index(self, place: int) -> str:
         """A single int64 without axes."""
-        return self._constant(np.asarray(place, np.int64))
+        return self.constant(np.asarray(place, np.int64))
 
     def at_least(self, value: str, least: float) -> str:
         """The value with every number raised to at least this."""
@@ -50,13 +50,13 @@ class Nodes:
         return self.node(kind, [value, self.number(least)])
 
     def number(self, value: float) -> str:
-        return self._constant(np.asarray(value, np.float32))
+        return self.constant(np.asarray(value, np.float32))
 
     def filled(self, shape: Sequence[int], value: float) -> str:
         """A float32 constant in which every number is the same."""
-        return self._constant(np.full(shape, value, np.float32))
+        return self.constant(np.full(shape, value, np.float32))
 
-    def _constant(self, array: Array) -> str:
+    def constant(self, array: Array) -> str:
         from onnx import numpy_helper
 
         key = ("constant", array.tobytes(), array.shape, array.dtype.str)
