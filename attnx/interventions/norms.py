@@ -199,17 +199,17 @@ def norm_of(graph: Graph, value: str) -> str | None:
 
 
 def _readers(graph: Graph, value: str) -> Iterator[str]:
-    """What is made of a tensor or of its copies in one step; the tensor itself if nothing is."""
-    stack, any_ = [value], False
+    """What is made of a tensor or of its copies in one step; empty text where nothing is."""
+    stack = [value]
     while stack:
-        for node in graph.consumers(stack.pop()):
-            any_ = True
+        nodes = [n for n in graph.consumers(stack.pop()) if n.op_type not in ("Shape", "Size")]
+        if not nodes:
+            yield ""
+        for node in nodes:
             if node.op_type in SAME:
                 stack.append(node.output[0])
-            elif node.op_type not in ("Shape", "Size"):
+            else:
                 yield node.output[0]
-    if not any_:
-        yield ""
 
 
 def _position(graph: Graph, value: str) -> int:
