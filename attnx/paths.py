@@ -1,7 +1,8 @@
-"""`~` in a path; the permissions of new files."""
+"""`~` and links in a path; the permissions of new files."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from threading import Lock
@@ -28,3 +29,20 @@ def new_mode() -> int:
         mask = os.umask(0o077)
         os.umask(mask)
     return 0o666 & ~mask
+
+
+def resolved(path: Path) -> Path:
+    """The place where a file is to be written: absolute, with links followed.
+
+    Raises:
+        OSError: It is a link that leads back to itself, or lies behind one. (`Path.resolve` raises a RuntimeError there
+            up to Python 3.12; later it gives the link, as if it were a file.)
+    """
+    try:
+        place = path.resolve()
+        circular = any(one.is_symlink() for one in (place, *place.parents))
+    except RuntimeError:
+        circular = True
+    if circular:
+        raise OSError(errno.ELOOP, "it is a link that leads back to itself, or lies behind one", str(path))
+    return place

@@ -28,13 +28,36 @@ def test_control_flow_and_filters_that_templates_use() -> None:
 
 
 @pytest.mark.parametrize(
+    ("template", "made"),
+    [
+        # What transformers 5 makes of them.
+        ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}.", "hi."),
+        ("{% generation %}\n  {% if true %}\na{% endif %}\n{% endgeneration %}\nb", "ab"),
+        ("{{ {'b': 1, 'a': 'é'} | tojson(separators=(',', ':')) }}", '{"b":1,"a":"é"}'),
+        ("{{ {'b': 1, 'a': 'é'} | tojson(true) }}", '{"b": 1, "a": "\\u00e9"}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, indent=1) }}", '{\n "a": 2,\n "b": 1\n}'),
+    ],
+)
+def test_what_transformers_adds_to_templates(template: str, made: str) -> None:
+    assert render(template, USER, {}) == made
+
+
+@pytest.mark.parametrize(
     ("template", "said"),
     [
         ("{{ raise_exception('no system role') }}", "does not take this text: no system role"),
-        ("{% for %}", "does not take this text"),
-        ("{{ messages.__class__.__mro__ }}", "does not take this text|failed"),
-        ("{{ ''.__class__.__base__.__subclasses__() }}", "does not take this text|failed"),
-        ("{{ messages.append(1) }}", "does not take this text|failed"),
+        ("{{ raise_exception(5) }}", "does not take this text: 5"),
+        ("{{ raise_exception(messages) }}", "does not take this text: .*'content': 'hi'"),
+        ("{{ raise_exception(nothing) }}", "does not take this text: it gives no reason"),
+        ("{{ raise_exception('\\n') }}", "does not take this text: it gives no reason"),
+        ("{{ x }}\n{% for %}", "cannot be read: .*, in its line 2"),
+        ("{% generation %}a", "cannot be read: "),
+        ("{% segment %}a{% endsegment %}", "cannot be read: Encountered unknown tag 'segment'"),
+        ("{{ messages | fold }}", "cannot be read: No filter named 'fold'"),
+        ("{{ nothing.at.all }}", "failed: UndefinedError"),
+        ("{{ messages.__class__.__mro__ }}", "failed: SecurityError"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "failed: SecurityError"),
+        ("{{ messages.append(1) }}", "failed: SecurityError"),
         ("{{ 1 / 0 }}", "failed: ZeroDivisionError"),
         ("{% for i in range(10000000) %}x{% endfor %}", "failed: OverflowError"),
         ("{% set x = 'a' * 2000000 %}{{ x }}", "made 2000000 characters"),
@@ -50,6 +73,9 @@ def test_where_templates_are_found(tmp_path: Path) -> None:
     several = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
     assert find_template(tmp_path / "model.onnx") == "D"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several[:1]}))
+    with pytest.raises(ModelError, match=r"none called 'default' for plain chats: 'tool_use'"):
+        find_template(tmp_path / "model.onnx")
     (tmp_path / "chat_template.jinja").write_text("J")
     assert find_template(tmp_path / "model.onnx") == "J"
     (tmp_path / "onnx").mkdir()

@@ -146,11 +146,14 @@ def test_coreference_by_row(minilm: Model, tmp_path: Path) -> None:
         {"text": COREF, "pronoun": [44, 460], "candidates": ["animal"]},
         {"text": COREF, "pronoun": "it", "candidates": []},
         {"text": COREF, "pronoun": "it", "candidates": "[1,"},
+        {"text": COREF, "pronoun": "it", "candidates": ["animal"], "answer": "animal"},
+        {"text": COREF, "pronoun": "it", "candidates": ["animal", "animal"]},
+        {"text": COREF, "pronoun": "it", "candidates": [[0, 10], [4, 10]]},
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     done = scan(minilm, [tmp_path / "c.jsonl"], tmp_path / "o.parquet", measures=["coref"])
     count, first = done.left["coref"]
-    assert count == 8
+    assert count == 11
     assert first.endswith('c.jsonl, line 4: there is no token or word "they"')
     got = table(tmp_path / "o.parquet")
     assert {key[0] for key in got} == {0, 1, 2}
@@ -639,6 +642,14 @@ def test_bytes_in_a_column_are_the_text_that_they_encode(tmp_path: Path) -> None
     texts = ["The cat sat.", "Le café.", "고양이"]
     parquet.write_table(pa.table({"text": pa.array([t.encode() for t in texts])}), tmp_path / "c.parquet")
     assert [row.text for row in read([tmp_path / "c.parquet"])] == texts
+
+
+def test_a_link_that_leads_to_itself_is_no_place_for_a_scan(minilm: Model, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("The cat")
+    (tmp_path / "o.parquet").symlink_to("o.parquet")
+    with pytest.raises(UsageError, match=r"o\.parquet cannot be written: it is a link that leads back to itself"):
+        scan(minilm, [tmp_path / "c.txt"], tmp_path / "o.parquet")
+    assert {one.name for one in tmp_path.iterdir()} == {"c.txt", "o.parquet"}
 
 
 def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:

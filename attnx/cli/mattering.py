@@ -96,12 +96,17 @@ def rows_of(one: Mattering) -> list[dict[str, Any]]:
 def over_dataset(opened: Model, name: str) -> tuple[Mattered, str, list[str]]:
     """Whether heads that point also matter, over a dataset; the dataset's name; notes."""
     from attnx.cli import output
+    from attnx.errors import AttnxError
     from attnx.measure import coref_data
     from attnx.study.mattering import matter_over
 
     data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
-    with output.progress(len(data.examples), "examples") as tell:
-        found, left = matter_over(opened, data.examples, tell)
+    try:
+        with output.progress(len(data.examples), "examples") as tell:
+            found, left = matter_over(opened, data.examples, tell)
+    except AttnxError:
+        output.notes(data.skipped)
+        raise
     return found, data.name, [*data.skipped, *left]
 
 

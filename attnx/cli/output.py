@@ -70,6 +70,13 @@ def notes(texts: Iterable[str]) -> None:
     note(*dict.fromkeys(texts))
 
 
+def wrote(path: str | os.PathLike[str]) -> str:
+    """That a file was written, its name on one line: with line breaks and control characters made visible."""
+    from attnx.view.cells import safe
+
+    return f"wrote {safe(os.fspath(path))}"
+
+
 def lines_of(texts: Iterable[str]) -> int:
     """Lines that notes take on the screen, each once."""
     from attnx.cli.plain import lines_of as lines

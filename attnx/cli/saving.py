@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnx.cli.unused_options import refuse
 from attnx.errors import UsageError
+from attnx.paths import resolved
 
 if TYPE_CHECKING:
     from attnx.records import Measurement
@@ -34,6 +35,7 @@ def check(path: Path | None, *, force: bool) -> None:
         raise no_format(path, every)
     if path.is_file() and not force:
         raise UsageError(f"{path} exists", "Give --force to replace it, or another name.")
+    resolved(path)
     if not path.parent.is_dir():
         raise UsageError(f"the folder of {path} does not exist", f"Create it: mkdir -p {path.parent}")
 
@@ -90,10 +92,10 @@ def give(
         output.notes(save(path, views=views, numbers=numbers, document=document, force=force))
     if json:
         if path is not None:
-            output.note(f"wrote {path}")
+            output.note(output.wrote(path))
         output.emit_json(document)
         return
-    output.show(*views, *([line(f"wrote {path}", "dim")] if path is not None else []))
+    output.show(*views, *([line(output.wrote(path), "dim")] if path is not None else []))
 
 
 def save(

@@ -39,7 +39,7 @@ def hear(
         ending = save.suffix.lower()
         made = dumps(document(found), indent=True) if ending == ".json" else written(found, ending[1:], by).encode()
         write(save, made, force=force)
-        output.note(f"wrote {save}")
+        output.note(output.wrote(save))
     if run.output.json:
         output.emit_json(document(found))
     elif save is None and view != "table":

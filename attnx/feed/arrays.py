@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from attnx.errors import InputError, RunError, UsageError, reason
-from attnx.paths import new_mode
+from attnx.paths import new_mode, resolved
 from attnx.records import QUANTITIES, Array, Trace
 from attnx.wording import Wording
 
@@ -85,7 +85,7 @@ def check_declared(file: IO[bytes], size: int, name: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool = False) -> None:
-    """Write a file whole or not at all: first beside its destination, then moved there.
+    """Write a file whole or not at all: first beside its destination, then moved there. A link is followed.
 
     Raises:
         UsageError: It exists and `force` is not given.
@@ -95,13 +95,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
         raise UsageError(f"{path} exists", Wording("Give <force=True> to replace it, or another name."))
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "Give the name of a file.")
+    place = _place(path)
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".attnx-", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".attnx-", suffix=".part")
         with os.fdopen(handle, "wb") as file:
             write(file)
         Path(temporary).chmod(new_mode())
-        Path(temporary).replace(path)
+        Path(temporary).replace(place)
         temporary = None
     except OSError as error:
         raise RunError(
@@ -110,6 +111,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, force: bool =
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def _place(path: Path) -> Path:
+    """Where a file is really written, links followed."""
+    try:
+        return resolved(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}", "Give another path.") from None
 
 
 def trace_arrays(trace: Trace) -> dict[str, Array]:
@@ -137,6 +146,7 @@ def check_target(path: Path, *, force: bool = False) -> None:
         )
     if path.exists() and not force:
         raise UsageError(f"{path} exists", Wording("Give <force=True> to replace it, or another name."))
+    _place(path)
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", f"Create it: mkdir -p {path.parent}")
 

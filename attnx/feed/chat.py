@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from attnx.errors import ModelError, UsageError, lacks_memory
 from attnx.installed import pip
@@ -15,6 +15,9 @@ from attnx.session.protocol import OpenModel
 from attnx.tokens.config import Config
 from attnx.tokens.files import read_config, search_folders, token_text
 from attnx.wording import Wording
+
+if TYPE_CHECKING:
+    from jinja2.ext import Extension
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
 _LONGEST = 1 << 20
@@ -36,15 +39,26 @@ def find_template(place: Path) -> str | None:
     for name in ("chat_template.json", "tokenizer_config.json"):
         config = read_config(place, name)
         found = config.get("chat_template")
-        if isinstance(found, list):  # several templates by name; "default" is for plain chats
-            named = [Config(t, config.where) for t in found if isinstance(t, dict)]
-            plain = [t for t in named if t.get("name") == "default"] or named
-            found = plain[0].text("template") if plain else None
+        if isinstance(found, list):
+            found = _default([Config(t, config.where) for t in found if isinstance(t, dict)], config.where)
         if found is not None and not isinstance(found, str):
             raise config.wrong("chat_template", "a template or a list of named ones")
         if found is not None:
             return found
     return None
+
+
+def _default(named: Sequence[Config], where: str) -> str | None:
+    """Of several templates by name, the one for plain chats; None if there is none at all.
+
+    Raises:
+        ModelError: None of them is called "default": they are for other uses (tools, documents).
+    """
+    found = next((one for one in named if one.get("name") == "default"), None)
+    if found is None and named:
+        names = ", ".join(repr(str(one.get("name"))) for one in named)
+        raise ModelError(f"{where!r} has chat templates, but none called 'default' for plain chats: {names}", _WITHOUT)
+    return None if found is None else found.text("template")
 
 
 def _read(path: Path) -> str:
@@ -80,21 +94,30 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         ModelError: The template cannot be read, refuses the messages, or fails.
     """
     try:
-        from jinja2 import TemplateError
+        from jinja2 import TemplateError, TemplateSyntaxError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         if lacks_memory(error):
             raise
         raise UsageError("a chat template needs jinja2", f"Install it: {pip('chat')}") from None
 
-    def refuse(message: str) -> NoReturn:
-        raise TemplateError(message)
+    class RefusedError(TemplateError):
+        """What the template itself raises."""
 
-    def tojson(value: Any, indent: int | None = None, **_: object) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def refuse(message: object) -> NoReturn:
+        raise RefusedError(str(message))
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _written_by_the_model()]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
@@ -103,11 +126,12 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
         text = environment.from_string(template).render(
             messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **roles
         )
-    except TemplateError as error:
-        raise ModelError(
-            f"the chat template does not take this text: {(error.message or repr(error)).splitlines()[0][:200]}",
-            _WITHOUT,
-        ) from None
+    except RefusedError as error:
+        said = next(iter((error.message or "").splitlines()), "")[:200] or "it gives no reason"
+        raise ModelError(f"the chat template does not take this text: {said}", _WITHOUT) from None
+    except TemplateSyntaxError as error:
+        said = f"{str(error.message)[:200]}, in its line {error.lineno}"
+        raise ModelError(f"the chat template cannot be read: {said}", _WITHOUT) from None
     except Exception as error:  # whatever an untrusted template does wrong
         if lacks_memory(error):
             raise
@@ -115,6 +139,26 @@ def render(template: str, messages: Sequence[Mapping[str, str]], roles: Mapping[
     if len(text) > _LONGEST:
         raise ModelError(f"the chat template made {len(text)} characters of the text", _WITHOUT)
     return text
+
+
+def _written_by_the_model() -> type[Extension]:
+    """The tag of transformers {% generation %}, around what the model itself writes: its content stays as it is."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("kept"), [], [], body).set_lineno(line)
+
+        def kept(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    return Generation
 
 
 def encode_chat(model: OpenModel, text: str, system: str | None = None) -> Tokens:

@@ -21,6 +21,7 @@ from attnx.interventions.plan import (
     Lens,
     Step,
 )
+from attnx.tokens.json_object import TwiceError, read_json
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "ablate": ("component", "layers", "heads", "queries", "with", "over"),
@@ -45,11 +46,15 @@ def read_plan(path: Path) -> list[Step]:
     try:
         if path.stat().st_size > _MOST:
             raise InputError(f"{path} has more than {_MOST >> 20} MB", "A plan is a short list of interventions.")
-        found = json.loads(path.read_bytes())
+        found = read_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"there is no file {path}", "A plan is a JSON file with a list of interventions.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", "A plan is a JSON file.") from None
+    except TwiceError as error:
+        raise InputError(
+            f"{path} has {error} twice in one entry, with different values", "Take one of them out."
+        ) from None
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not JSON: {str(error)[:150]}", "A plan is a JSON file with a list of interventions."

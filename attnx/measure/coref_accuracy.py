@@ -112,11 +112,14 @@ def _check(examples: Sequence[Judged]) -> Array:
     names = list(dict.fromkeys(one.group for one in examples))
     if len(names) < 2:
         raise InputError(
-            f"{len(names)} group(s) of examples cannot be cut in two halves", "Give a dataset with two pairs or more."
+            f"{counted(len(names), 'group')} of examples cannot be cut in two halves",
+            "Give a dataset with two pairs or more.",
         )
     for one in examples:
         if one.weights.shape[:2] != examples[0].weights.shape[:2] or one.others.keys() != examples[0].others.keys():
             raise InputError("the examples were measured with different models or methods")
+        if one.weights.shape[-1] < 2:
+            raise InputError("an example has one candidate, so that any method is right", "Leave it out.")
         if not 0 <= one.answer < one.weights.shape[-1]:
             raise InputError(f"answer {one.answer} is not one of {one.weights.shape[-1]} candidates")
     return np.array([names.index(one.group) for one in examples])

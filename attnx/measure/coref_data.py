@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from json import JSONDecodeError
 from pathlib import Path
+from string import ascii_uppercase
 from xml.etree import ElementTree
 
 from attnx.errors import InputError
 from attnx.measure.entries import Entry, Spot
+from attnx.numerals import counted
+from attnx.tokens.json_object import TwiceError, read_json
 from attnx.tokens.text_file import read_text
 from attnx.wording import Wording
 
@@ -123,6 +126,8 @@ def parse(content: str, suffix: str, source: str = "the dataset") -> Dataset:
 def _sound(example: Example) -> Example | str:
     """The example itself, or why its spans cannot be used."""
     spots = (example.pronoun, *example.candidates)
+    if len(example.candidates) < 2:
+        return f"{counted(len(example.candidates), 'candidate')}: there is nothing to choose between"
     if not 0 <= example.answer < len(example.candidates):
         return f"answer {example.answer} is not one of {len(example.candidates)} candidates"
     if any(not 0 <= a < b <= len(example.text) for a, b in spots):
@@ -141,7 +146,12 @@ def _lines(content: str) -> Iterator[tuple[int, str]]:
 
 def _pairs(content: str) -> Found:
     for at, line in _lines(content):
-        entry = Entry.of(json.loads(line), f"line {at}")
+        try:
+            entry = Entry.of(read_json(line), f"line {at}")
+        except TwiceError as error:
+            raise InputError(f"line {at} has {error} twice, with different values", "Take one of them out.") from None
+        except JSONDecodeError as error:
+            raise InputError(f"line {at} is not JSON: {error.msg} at character {error.pos + 1}") from None
         yield Example(
             text=entry.text("text"),
             pronoun=entry.spot("pronoun", entry.get("pronoun")),
@@ -163,14 +173,21 @@ def _winograd_xml(content: str) -> Found:
         front = f"{before} " if before else ""
         gap = "" if re.match(r"[.,;:!?'’]", after) else " "
         answers = [" ".join((answer.text or "").split()) for answer in schema.iter("answer")]
-        letter = (schema.findtext("correctAnswer") or "").strip(" .\n\t").upper()
+        letter = (schema.findtext("correctAnswer") or "").strip(" .\n\t")
         place = (len(front), len(front) + len(pronoun))
-        entries.append((f"{front}{pronoun}{gap}{after}".strip(), place, answers, "AB".find(letter) if letter else -1))
+        letters = ascii_uppercase[: len(answers)]
+        answer: int | str = f"correctAnswer is {letter!r}, and one of {', '.join(letters)} was expected"
+        if len(letter) == 1 and letter.upper() in letters:
+            answer = letters.index(letter.upper())
+        entries.append((f"{front}{pronoun}{gap}{after}".strip(), place, answers, answer))
     yield from _named(entries)
 
 
 def _winograd_json(content: str) -> Found:
-    listed = json.loads(content)
+    try:
+        listed = read_json(content)
+    except TwiceError as error:
+        raise InputError(f"an entry has {error} twice, with different values", "Take one of them out.") from None
     if not isinstance(listed, list):
         raise InputError("it holds no list of schemas")
     entries = [Entry.of(value, f"entry {at}") for at, value in enumerate(listed, start=1)]
@@ -180,15 +197,35 @@ def _winograd_json(content: str) -> Found:
                 entry.text("text"),
                 (entry.whole("pronoun_loc"), entry.whole("pronoun_loc") + len(entry.text("pronoun"))),
                 [str(one) for one in entry.items("options")],
-                entry.whole("label"),
+                _misplaced(entry.text("text"), [(entry.text("pronoun"), entry.whole("pronoun_loc"))])
+                or entry.whole("label"),
             )
             for entry in entries
         ]
     )
 
 
-def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
-    """Examples whose candidates are given as words; adjacent ones with the same candidates form a pair."""
+def _misplaced(text: str, words: Sequence[tuple[str, int]]) -> str:
+    """The first word that does not stand at its place in a text, and what does; "" where all do.
+
+    Args:
+        text: The text.
+        words: Words, each with its first character.
+    """
+    for word, start in words:
+        there = text[start : start + len(word)]
+        if there != word:
+            said = f"{there!r} does" if there else "the text ends before"
+            return f"{word!r} does not stand at character {start}: {said}"
+    return ""
+
+
+def _named(entries: list[tuple[str, Spot, list[str], int | str]]) -> Found:
+    """Examples whose candidates are given as words; adjacent ones with the same candidates form a pair.
+
+    Args:
+        entries: Text, pronoun, candidates, and the index of the answer or the reason why there is no example.
+    """
     pair, before = 0, None
     for text, pronoun, answers, answer in entries:
         now = [core.lower() for core in map(_core, answers)]
@@ -196,7 +233,9 @@ def _named(entries: list[tuple[str, Spot, list[str], int]]) -> Found:
         before = now
         spots = [_located(text, pronoun, answer) for answer in answers]
         missing = [answer for answer, spot in zip(answers, spots, strict=True) if spot is None]
-        if missing:
+        if isinstance(answer, str):
+            yield answer
+        elif missing:
             yield f"{missing[0]!r} does not stand in {text!r}"
         else:
             yield Example(text, pronoun, tuple(spot for spot in spots if spot), answer, str(pair))
@@ -221,9 +260,19 @@ def _gap(content: str) -> Found:
     rows = csv.DictReader((line for _, line in _lines(content)), delimiter="\t", quoting=csv.QUOTE_NONE)
     for at, row in enumerate(rows, start=1):
         entry = Entry(f"row {at}", row)
-        right = [entry.text(f"{name}-coref").strip().upper() == "TRUE" for name in ("A", "B")]
+        told = {name: entry.text(f"{name}-coref").strip() for name in ("A", "B")}
+        right = [one.upper() == "TRUE" for one in told.values()]
         start = entry.whole("Pronoun-offset")
         names = [(entry.whole(f"{name}-offset"), entry.text(name)) for name in ("A", "B")]
+        unclear = next((name for name, one in told.items() if one.upper() not in ("TRUE", "FALSE")), None)
+        if unclear is not None:
+            yield f"{entry.text('ID')}: {unclear}-coref is {told[unclear]!r}, and TRUE or FALSE was expected"
+            continue
+        if misplaced := _misplaced(
+            entry.text("Text"), [(entry.text("Pronoun"), start), *((name, at) for at, name in names)]
+        ):
+            yield f"{entry.text('ID')}: {misplaced}"
+            continue
         if sum(right) != 1:
             yield f"{entry.text('ID')}: {'both' if all(right) else 'neither'} of the names is meant"
             continue

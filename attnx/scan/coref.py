@@ -46,6 +46,9 @@ def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement
     if not isinstance(value, list) or not value:
         raise InputError(f"candidates are {value!r}, and a list of words or of [start, end] was expected")
     there = [_one(text, one, "candidate") for one in value]
+    for at, one in enumerate(there):
+        if any(set(one.pieces) & set(other.pieces) for other in there[:at]):
+            raise InputError(f"the candidate {_named(one)} shares tokens with another", "Name each of them once.")
     try:
         found = coreference(trace, pronoun, there, tokens=text)
     except InputError:
@@ -58,7 +61,10 @@ def antecedents(trace: Trace, fields: Mapping[str, Any]) -> Sequence[Measurement
     ]
     answer = fields.get("answer")
     if answer is not None and answer != "":
-        right = _credit(found.weights.values, _index(answer, there))
+        index = _index(answer, there)
+        if len(there) < 2:
+            raise InputError("one candidate is always the answer", "Give all that could be meant, or no answer.")
+        right = _credit(found.weights.values, index)
         formula = "1 where the answer has the most weight; level candidates share it"
         out.append(
             Measurement("coreference accuracy", "share", found.weights.axes[:2], right, (0.0, 1.0), SOURCE, formula)

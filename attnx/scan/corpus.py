@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import glob
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 from attnx.errors import InputError, lacks_memory
 from attnx.installed import pip
 from attnx.numerals import counted
+from attnx.tokens.json_object import TwiceError, read_json
 from attnx.tokens.text_file import byte_lines, remedy, wide
 from attnx.wording import Wording
 
@@ -169,14 +169,15 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
         if not line.strip():
             continue
         try:
-            row = json.loads(line, object_pairs_hook=_fields)
-        except (ValueError, RecursionError):
-            raise InputError(f"{path}, line {at} is not JSON", _ROWS) from None
-        except _TwiceError as error:
+            row = read_json(line)
+        except TwiceError as error:
             raise InputError(
                 f"{path}, line {at} has {error} twice, with different values", "Take one of them out."
             ) from None
-        text, fields = row, {}
+        except (ValueError, RecursionError):
+            raise InputError(f"{path}, line {at} is not JSON", _ROWS) from None
+        text: object = row
+        fields: dict[str, Any] = {}
         if isinstance(row, dict):
             for wanted in (name, *needs):
                 if wanted not in row:
@@ -190,20 +191,6 @@ def _jsonl(path: Path, name: str, needs: Sequence[str], may: Sequence[str]) -> I
                 _ROWS if isinstance(row, list) else Wording("Each line is a text or holds one: <field>."),
             )
         yield at, text, fields, end
-
-
-class _TwiceError(Exception):
-    """A name that stands twice in an object."""
-
-
-def _fields(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON; Python would keep the last value of a name in silence."""
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found and found[name] != value:
-            raise _TwiceError(repr(name))
-        found[name] = value
-    return found
 
 
 def _csv(path: Path, name: str, needs: Sequence[str], may: Sequence[str], delimiter: str) -> Iterator[_Row]:

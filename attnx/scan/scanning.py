@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnx.errors import InputError, UsageError
+from attnx.paths import resolved
 from attnx.records import Measurement
 from attnx.scan import surveys
 from attnx.scan.chunks import PART, Chunk, Corpus
@@ -164,7 +165,11 @@ def scan(
         raise UsageError(
             f"a scan writes Parquet, and {out} is named as another kind of file", f"Call it {out.stem}.parquet."
         )
-    if not out.resolve().parent.exists():
+    try:
+        place = resolved(out)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}", "Give another path.") from None
+    if not place.parent.exists():
         raise UsageError(f"the folder of {out} does not exist", f"Create it: mkdir -p {out.parent}")
     corpus = Corpus(tuple(files), field, job.needs, job.may, part)
     folder = folder_of(out)

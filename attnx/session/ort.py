@@ -243,12 +243,9 @@ def open_session(
         with quiet():
             _preload(ort)
         providers.insert(0, ("CUDAExecutionProvider", wanted.cuda_options()))
-    source: Any = model if isinstance(model, bytes) else str(model)
     try:
         with quiet():
-            raw = ort.InferenceSession(
-                source, options, providers=providers, disabled_optimizers=[] if thorough else ["ConstantFolding"]
-            )
+            raw = _loaded(ort, model, options, providers, [] if thorough else ["ConstantFolding"])
     except Exception as error:  # as in `run`
         if lacks_memory(error):
             raise RunError(
@@ -263,6 +260,25 @@ def open_session(
             Wording("<attnx.study.health.examine()> shows what is missing; or use <device='cpu'>."),
         )
     return Session(raw, f"cuda:{number}" if real == "cuda" else "cpu")
+
+
+def _loaded(ort: Any, model: bytes | Path, options: Any, providers: list[Any], without: list[str]) -> Any:
+    """A session of onnxruntime's own; unoptimised where its optimiser makes a graph that it cannot load itself.
+
+    A norm in float32 between casts from and to float16 becomes one LayerNormalization of both types, which onnxruntime
+    itself then refuses; that fusion cannot be disabled by its name.
+    """
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return ort.InferenceSession(source, options, providers=providers, disabled_optimizers=without)
+    except Exception as error:
+        plain = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if lacks_memory(error) or options.graph_optimization_level == plain:
+            raise
+        options.graph_optimization_level = plain
+        with contextlib.suppress(Exception):  # then it is not the optimiser's fault
+            return ort.InferenceSession(source, options, providers=providers)
+        raise
 
 
 def outputs_of(model: bytes) -> list[Slot]:

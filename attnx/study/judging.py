@@ -11,6 +11,7 @@ from attnx.measure import rows
 from attnx.measure.coref_accuracy import Accuracy, Judged, accuracy
 from attnx.measure.coref_data import Example
 from attnx.measure.coreference import Choices, choices
+from attnx.numerals import counted
 from attnx.records import Array
 from attnx.run.batch import traces_as_run
 from attnx.session.protocol import OpenModel, Wanted
@@ -59,6 +60,15 @@ def judge(
         raise InputError("no example of the dataset could be judged", skipped[min(skipped)] if skipped else "")
     about = dict.fromkeys(note for at in sorted(notes) for note in notes[at])
     left_out = [skipped[at] for at in sorted(skipped)]
+    if left_out and len({one.group for one in judged.values()}) < 2:
+        raise InputError(
+            Wording(
+                "{there} of examples cannot be cut in two halves, as {n} left out",
+                there=counted(len({one.group for one in judged.values()}), "group"),
+                n=counted(len(left_out), "example was", "examples were"),
+            ),
+            left_out[0],
+        )
     return accuracy([judged[at] for at in sorted(judged)], layers), (*about, *left_out)
 
 

@@ -233,6 +233,8 @@ def matter_over(
         layers = cutter.axes[0].labels
         heading = "how far the word's vector moves" if cutter.read.of_token else cutter.read.heading
         heading = f"{heading}: {cutter.read.formula}"
+    if not cuts:
+        raise InputError("no example of the dataset could be judged", skipped[0] if skipped else "")
     found = mattered(cuts, layers, heading)
     found = replace(found, notes=(*found.notes, *left))
     return found, tuple(dict.fromkeys((*(running.notes if running else ()), *skipped)))

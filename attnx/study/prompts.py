@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from attnx.feed.text import encode
 from attnx.records import Tokens
 from attnx.session.protocol import OpenModel
 from attnx.tokens.axes import join, pick
+from attnx.tokens.json_object import read_json
 from attnx.tokens.sentences import paragraphs, sentences
 from attnx.tokens.text_file import read_text
 
@@ -150,8 +150,10 @@ def _fields(line: str) -> tuple[int, int, str] | None:
     fields: Sequence[Any]
     if line.lstrip().startswith("{"):
         try:
-            told = json.loads(line)
+            told = read_json(line)
         except ValueError:
+            return None
+        if not isinstance(told, dict):
             return None
         fields = [told.get("start"), told.get("end"), told.get("name", "")]
     else:

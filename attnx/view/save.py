@@ -17,7 +17,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from attnx.errors import RunError, UsageError, lacks_memory
 from attnx.installed import pip
-from attnx.paths import new_mode
+from attnx.paths import new_mode, resolved
 from attnx.records import Measurement
 from attnx.view.cells import safe
 from attnx.view.matrix import Matrix
@@ -179,7 +179,10 @@ def writing(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         RunError: The folder is missing, or the disk or its permissions refuse.
     """
     name = safe(str(path))
-    target = Path(path).resolve()
+    try:
+        target = resolved(Path(path))
+    except OSError as error:
+        raise UsageError(f"{name} cannot be written: {error.strerror or error}", "Give another path.") from None
     if target.is_dir():
         raise UsageError(f"{name} is a folder", "Give the name of a file.")
     try:

@@ -266,6 +266,22 @@ def test_cutting_where_a_head_points_says_whether_it_matters(attnx: Run, tmp_pat
     assert float(row["effect"]) == pytest.approx(moved[5, 11])
 
 
+def test_what_was_left_out_is_said_where_too_little_remains(attnx: Run, tmp_path: Path) -> None:
+    good = {"text": "The cat saw a dog because it ran.", "pronoun": [26, 28], "candidates": [[4, 7], [14, 17]]}
+    data = tmp_path / "two.jsonl"
+    data.write_text(json.dumps(good | {"pronoun": [25, 26], "answer": 0}))
+    for how in ((), ("--causal",)):
+        assert "example 1 is left out: " in attnx("coref", "--dataset", str(data), "-m", "tiny-gpt", *how, code=4).err
+    for change, why in (
+        ({"pronoun": [90, 92]}, "entry 1: a span lies outside the text"),
+        ({"pronoun": [25, 26]}, "example 1 is left out: "),  # the blank between two words: no token has it
+    ):
+        data.write_text("\n".join(json.dumps({**one, "answer": 0}) for one in (good | change, good)))
+        done = attnx("coref", "--dataset", str(data), "-m", "tiny-gpt", code=4)
+        assert why in done.err
+        assert "1 group of examples cannot be cut in two halves" in done.err
+
+
 def test_over_a_dataset_heads_that_point_are_held_against_controls(attnx: Run, tmp_path: Path) -> None:
     data = tmp_path / "pairs.jsonl"
     lines = [

@@ -205,3 +205,9 @@ def test_parquet_has_the_rows_of_csv(name: str, attnx: Run) -> None:
     found = rows("a.csv")
     assert table.column_names == list(found[0])
     assert table.column("value").to_pylist() == [float(row["value"]) for row in found]
+
+
+@pytest.mark.parametrize(("command", "ending"), [("inspect", ".json"), ("heads", ".csv"), ("trace", ".npz")])
+def test_a_file_whose_name_has_line_breaks_is_named_on_one_line(attnx: Run, command: str, ending: str) -> None:
+    done = attnx(command, "cat", "-m", "tiny-gpt", "--save", f"new\nline\x85\u2028{ending}")
+    assert f"wrote new↵line<0x85><U+2028>{ending}\n" in done.out + done.err

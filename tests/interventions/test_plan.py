@@ -106,6 +106,9 @@ def test_files_that_are_no_plan(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError):
         read_plan(path)
+    path.write_text('[{"layer": 0, "layer": 1}]')
+    with pytest.raises(InputError, match="has 'layer' twice in one entry, with different values"):
+        read_plan(path)
     with pytest.raises(InputError, match="there is no file"):
         read_plan(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot be read"):

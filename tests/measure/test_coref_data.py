@@ -123,9 +123,58 @@ def test_jsonl_and_what_is_wrong_with_it():
     )
 
 
+def row(number="1", text="The dog chased Bob because it was tired.", **changed):
+    """A row of GAP's table; offsets are counted by hand: "it" at 27, "dog" at 4, "Bob" at 15."""
+    fields = {"Pronoun": "it", "Pronoun_offset": "27", "A": "dog", "A_offset": "4", "A_coref": "TRUE"}
+    fields |= {"B": "Bob", "B_offset": "15", "B_coref": "FALSE", "URL": "u"}
+    return "\t".join([number, text, *(fields | changed).values()])
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"Pronoun_offset": "26"}, "'it' does not stand at character 26: ' i' does"),
+        ({"A_offset": "3"}, "'dog' does not stand at character 3: ' do' does"),
+        ({"B_offset": "99"}, "'Bob' does not stand at character 99: the text ends before"),
+        ({"text": 'The "dog" chased Bob because it was tired.'}, "'it' does not stand at character 27: 'e ' does"),
+        ({"A_coref": "yes"}, "A-coref is 'yes', and TRUE or FALSE was expected"),
+        ({"B_coref": "1"}, "B-coref is '1', and TRUE or FALSE was expected"),
+    ],
+)
+def test_gap_whose_words_do_not_stand_where_it_says(changed, why):
+    got = parse(GAP + row() + "\n" + row("2", **changed), ".tsv")
+    assert [said(one) for one in got.examples] == [("it", ["dog", "Bob"], "dog")]
+    assert got.skipped == (f"entry 2: 2: {why}",)
+
+
+def test_winograd_whose_pronoun_does_not_stand_where_it_says():
+    entry = {"text": "Pia fed Olga because she was hungry.", "pronoun": "she", "options": ["Pia", "Olga"], "label": 0}
+    got = parse(json.dumps([entry | {"pronoun_loc": at} for at in (21, 20)]), ".json")
+    assert [said(one) for one in got.examples] == [("she", ["Pia", "Olga"], "Pia")]
+    assert got.skipped == ("entry 2: 'she' does not stand at character 20: ' sh' does",)
+
+
+@pytest.mark.parametrize("letter", ["C", "AB", "", "1"])
+def test_winograd_whose_answer_is_no_letter_of_a_candidate(letter):
+    got = parse(XML.replace("<correctAnswer>B.</", f"<correctAnswer>{letter}.</"), ".xml")
+    assert len(got.examples) == 2
+    assert got.skipped[0] == f"entry 2: correctAnswer is {letter!r}, and one of A, B was expected"
+
+
+def test_a_single_candidate_is_no_choice():
+    one = {"text": "a saw b and it ran", "pronoun": [12, 14], "candidates": [[0, 1]], "answer": 0}
+    two = one | {"candidates": [[0, 1], [6, 7]]}
+    got = parse("\n".join(map(json.dumps, (one, two))), ".jsonl")
+    assert [said(each) for each in got.examples] == [("it", ["a", "b"], "a")]
+    assert got.skipped == ("entry 1: 1 candidate: there is nothing to choose between",)
+
+
 @pytest.mark.parametrize(
     ("content", "suffix", "match"),
     [
+        ('{"text": "a", "pronoun": [0, 1], "candidates": [], "answer": 0}\n\n{', ".jsonl", "line 3 is not JSON"),
+        ('{"text": "a", "answer": 0, "answer": 1}', ".jsonl", "line 1 has 'answer' twice, with different values"),
+        ('[{"label": 0, "label": 1}]', ".json", "an entry has 'label' twice, with different values"),
         ("{", ".jsonl", "is not a pairs file"),
         ('{"text": "a"}', ".jsonl", "is not a pairs file"),
         ("<a>", ".xml", "is not a Winograd file"),
@@ -215,5 +264,5 @@ def test_fields_of_tables_and_of_other_entries_are_named():
 
 def test_lines_end_at_line_feeds_alone():
     text = "A dog\u2028saw it\x85."
-    line = json.dumps(GOOD | {"text": text}, ensure_ascii=False)
+    line = json.dumps(GOOD | {"text": text, "candidates": [[2, 5], [0, 1]]}, ensure_ascii=False)
     assert parse(f"{line}\r\n{line}\n", ".jsonl").examples[1].text == text

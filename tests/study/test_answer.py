@@ -206,6 +206,7 @@ def test_spans_of_a_file(tmp_path: Path) -> None:
         ("a\nb\n", "is not a span"), ("-3,5,x\n6,9,y\n", "line 1 .* is not a span"),
         ('{"start": 0.5, "end": 3}\n', "line 1 .* is not a span"), ("0,5,one, two\n", "line 1 .* is not a span"),
         ('0,5,"one\n', "line 1 .* is not a span"),
+        ('{"start": 0, "start": 2, "end": 3}\n', "line 1 .* is not a span"),
         ("", "no spans in it"), ("0,2\n{x}\n", "is not a span"), ("start,end\n", "no spans in it"),
     ):  # fmt: skip
         path.write_text(text, encoding="utf-8")

@@ -13,6 +13,8 @@ import pytest
 
 from attnx.cli.wording import worded
 from attnx.errors import RunError, UsageError
+from attnx.feed.arrays import check_target, write_whole
+from attnx.paths import resolved
 from attnx.view.heatmap import heatmap
 from attnx.view.matrix import Matrix, of_attention
 from attnx.view.save import LOOKS, NUMBERS, look, save, write, writing
@@ -164,6 +166,35 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     file.chmod(0o640)
     write(file, b"y", force=True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", ["a.npz", "self.npz", "self.npz/x.npz"])
+@pytest.mark.parametrize("force", [False, True])
+def test_links_that_lead_to_themselves(name: str, force: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.npz").symlink_to("b.npz")
+    (tmp_path / "b.npz").symlink_to("a.npz")
+    (tmp_path / "self.npz").symlink_to("self.npz")
+    there = sorted(tmp_path.iterdir())
+    path = tmp_path / name
+    with pytest.raises(OSError, match="a link that leads back to itself"):
+        resolved(path)
+    for refused in (
+        lambda: write(path, b"x", force=force),
+        lambda: write_whole(path, lambda file: None, force=force),
+        lambda: check_target(path, force=force),
+    ):
+        with pytest.raises(UsageError, match=r"npz cannot be written: it is a link that leads back to itself"):
+            refused()
+    assert sorted(tmp_path.iterdir()) == there
+    assert all(one.is_symlink() for one in there)
+
+
+def test_arrays_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "link.npz").symlink_to("there.npz")
+    write_whole(tmp_path / "link.npz", lambda file: np.savez(file, a=np.arange(3)))  # type: ignore[arg-type]
+    assert (tmp_path / "link.npz").is_symlink()
+    with np.load(tmp_path / "there.npz") as back:
+        np.testing.assert_array_equal(back["a"], [0, 1, 2])
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def contacts(
     output.notes(notes)
     if save is not None:
         _save(found, top or TOP, notes, save, force=force)
-        output.note(f"wrote {save}")
+        output.note(output.wrote(save))
         return
     if run.output.json:
         output.emit_json(_document(found, top or TOP, notes))

@@ -207,12 +207,17 @@ def _dataset(opened: Model, name: str, json: bool, causal: bool, save: Path | No
     if causal:
         _dataset_causal(opened, name, json, save, force)
         return
+    from attnx.errors import AttnxError
     from attnx.measure import coref_data
     from attnx.study.judging import judge
 
     data = coref_data.bundled() if name == "pairs" else coref_data.read(name)
-    with output.progress(len(data.examples), "examples") as tell:
-        found, skipped = judge(opened, data.examples, tell)
+    try:
+        with output.progress(len(data.examples), "examples") as tell:
+            found, skipped = judge(opened, data.examples, tell)
+    except AttnxError:
+        _tell_left_out(data.skipped)
+        raise
     notes = [*data.skipped, *skipped]
     _tell_left_out(notes)
     whole: dict[str, Any] = {}

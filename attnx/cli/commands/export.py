@@ -33,4 +33,4 @@ def export(
 
     local = expand(checkpoint)
     made = make(str(local) if checkpoint and local.is_dir() else checkpoint, folder, task=task, opset=opset)
-    output.note(f"wrote {made}: attnx inspect TEXT -m {made}")
+    output.note(f"{output.wrote(made)}: attnx inspect TEXT -m {made}")

@@ -142,7 +142,7 @@ def inspect(
             head = _heading(one, shown)
             shown = replace(shown, notes=worded_all(shown.notes))
             if save is not None:
-                output.notes((*_save(shown, opened, image, save, force=force), f"wrote {save}"))
+                output.notes((*_save(shown, opened, image, save, force=force), output.wrote(save)))
             if documents:
                 output.emit_json(document(shown), pretty=False if jsonl else None)
             elif save is None:

@@ -65,7 +65,7 @@ def intervene(
 
         output.emit_json(document("attnx/intervene", _body(opened.name, results, steps, arrays, save)))
         return
-    output.show(_table(steps, results), *([f"wrote {save}"] if save is not None else []))
+    output.show(_table(steps, results), *([output.wrote(save)] if save is not None else []))
 
 
 def _body(

@@ -66,7 +66,8 @@ def report(
     write(out, page.content, force=force)
     output.notes((*shown.trace.notes, *(note for note in shown.notes if "NOT TRUSTED" in note), *page.notes))
     output.note(
-        f"wrote {out}: {_size(len(page.content))}, {counted(page.heads, 'head')}, weights within {page.error:.1g}"
+        f"{output.wrote(out)}: {_size(len(page.content))}, {counted(page.heads, 'head')}, "
+        f"weights within {page.error:.1g}"
     )
 
 

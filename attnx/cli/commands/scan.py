@@ -158,6 +158,8 @@ def _kept(out: Path, mended: bool) -> None:
 
 def _notes(scanned: Scanned, out: Path) -> list[str]:
     """The notes written to stderr at the end."""
+    from attnx.cli import output
+
     notes = list(scanned.notes)
     for name, (count, first) in scanned.left.items():
         texts = counted(count, "text")
@@ -173,7 +175,7 @@ def _notes(scanned: Scanned, out: Path) -> list[str]:
             f"measured: {scanned.rate:.1f} texts a second with these settings on this machine; at this rate a million "
             f"texts take {hours:.2f} hours"
         )
-    return [*notes, f"wrote {out}"]
+    return [*notes, output.wrote(out)]
 
 
 def _summary(measures: tuple[Measurement, ...]) -> list[Columns]:

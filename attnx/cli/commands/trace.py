@@ -62,4 +62,4 @@ def trace(
     else:
         from attnx.view.traced import traced
 
-        output.show(traced(result, saved=[] if save is None else [f"wrote {save}"], why="see attnx sites"))
+        output.show(traced(result, saved=[] if save is None else [output.wrote(save)], why="see attnx sites"))

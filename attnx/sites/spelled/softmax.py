@@ -247,7 +247,9 @@ def _selects(use: Use | None) -> bool:
 def _place_value(graph: Graph, finding: Finding, put: Placing, use: Use) -> None:
     """Record where value and context are, and what happens to the weights before they weigh the value."""
     finding.value_from = use.value
-    put.place("value", use.value, use.value_axes)
+    # A number that the product multiplies by as well (FusedMatMul's alpha) is part of the value
+    factor = use.way.product.factor
+    put.place("value", use.value, use.value_axes, (1 / factor,) if factor not in (0.0, 1.0) else ())
     if finding.gated:
         finding.notes.append("the weights are multiplied by a gate before they weigh the value")
     if mixed(graph, use.way):
